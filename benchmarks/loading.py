@@ -3,7 +3,10 @@
 from pathlib import Path
 
 from agentmem.hints import TurnHints
+from inference_service.engine.calibration import TOKENS, calibrate
 from inference_service.engine.device import usable_bytes
+from inference_service.engine.quality import sample
+from inference_service.engine.quantization import ROTATED
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
 from inference_service.models.loading import (
@@ -38,10 +41,12 @@ def load(
     info, network = open_network(spec, open_text(spec), ATTENTION)
     for _ in read_weights(info, network):
         pass
-    paths = prove(info, network, None)
+    info, paths = prove(info, network, None)
     memory = sizes(usable_bytes() - info.weight_bytes, info.geometry, info.context_length, pool_bytes, batch_bytes)
     needs = needs_of(info, 0, pool_bytes, batch_bytes)
-    opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry, hashes), needs)
-    loaded = take_memory(opened, paths, None, memory, 0, TurnHints())
+    opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
+    text = sample(info.tokenizer, TOKENS)
+    calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme == ROTATED else None
+    loaded = take_memory(opened, paths, calibration, None, memory, 0, TurnHints())
     loaded.prepare()
     return loaded

@@ -4,52 +4,197 @@ It shares no code with the engine: the models run as mlx-lm loads them, over a c
 returns plain arrays, in one forward pass without chunks, buffers or restores.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx_lm
 import numpy as np
 import numpy.typing as npt
 
+from inference_service.engine.calibration import TOKENS
+from inference_service.engine.quality import sample
+from inference_service.models.opening import ModelSpec, open_text
+
 
 class _DequantizedCache:
-    """Holds what quantization leaves of K and V. `bits` must not be an attribute: mlx-lm would take the Q4 path."""
+    """Holds what quantization leaves of K and V, one pass long, by the scheme `rotated`.
 
-    def __init__(self, kv_bits: int, group: int | None) -> None:
-        self._bits, self._group = kv_bits, group
+    `bits` must not be an attribute: mlx-lm would take the path of its own quantized caches.
+    """
+
+    def __init__(self, packing: "_Packing", means: tuple[mx.array, mx.array]) -> None:
+        """`means` of K and of V are float32 [kv_heads, 1, width]."""
+        self._packing, self._means = packing, means
         self.offset = 0
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        assert self.keys is None, "one pass only"
-        self.keys, self.values = self._rounded(keys), self._rounded(values)
+        assert not self.offset, "one pass only"
         self.offset += keys.shape[2]
-        return self.keys, self.values
+        self.k = _Side(self._packing, keys, self._means[0], self._packing.k_bits)
+        self.v = _Side(self._packing, values, self._means[1], self._packing.v_bits)
+        return keys, values
 
     def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
         at, seen = mx.arange(n)[:, None], mx.arange(n)[None]
         return (at >= seen) & (at < seen + (window_size or n))
 
-    def _rounded(self, x: mx.array) -> mx.array:
-        """In groups of 64, or of 32 where heads are of another width; the last group filled up with zeros."""
+    def attend(self, queries: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
+        """Attention over what is left of K and V, as the model would see it: rotated back, and with their means.
+
+        It is computed in the rotated basis as well, where the engine computes, and that is what is returned: what a
+        layer rounds next hangs on the last bits. Both must agree.
+        """
+        k, v, whole = self.k, self.v, sinks is not None
+        truth = _attention(queries, k.values, v.values, scale, mask, sinks)
+        filled = mx.pad(queries, [(0, 0), (0, 0), (0, 0), (0, k.left.shape[-1] - queries.shape[-1])])
+        sides = [side.left + side.rotated_mean if whole else side.left for side in (k, v)]
+        found = _attention(_rotated(filled), *sides, scale, mask, sinks)
+        if not whole:
+            found = found + mx.repeat(v.rotated_mean, queries.shape[1] // v.left.shape[1], axis=0)
+        found = _rotated_back(found)[..., : v.values.shape[-1]]
+        assert mx.allclose(found, truth, rtol=1e-4, atol=1e-4)
+        return found
+
+
+class _MeansCache(_DequantizedCache):
+    """Holds the means of K and V, rounded to float16 as they are kept; attention sees all as it is."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        k, v = (x[0].astype(mx.float32).mean(axis=1).astype(mx.float16)[:, None] for x in (keys, values))
+        self.means = k.astype(mx.float32), v.astype(mx.float32)
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def attend(self, queries: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
+        return _attention(queries, self.keys, self.values, scale, mask, sinks)
+
+
+class _Packing(NamedTuple):
+    """Bits of K and V. Groups have 64 elements, or 32 where heads are of another width, unless `group` says it."""
+
+    k_bits: int
+    v_bits: int
+    group: int | None
+
+
+class _Side:
+    """K or V [rows, kv_heads, tokens, width] centred, rotated and quantized.
+
+    `left` is what that leaves, as wide as whole groups; `values` the same rotated back, with the mean.
+    """
+
+    def __init__(self, packing: _Packing, x: mx.array, mean: mx.array, bits: int) -> None:
         width = x.shape[-1]
-        how = {"group_size": self._group or (32 if width % 64 else 64), "bits": self._bits}
-        filled = mx.pad(x, [(0, 0), (0, 0), (0, 0), (0, -width % how["group_size"])])
-        return mx.dequantize(*mx.quantize(filled, **how), **how)[..., :width]
+        how = {"group_size": packing.group or (32 if width % 64 else 64), "bits": bits}
+        missing = (0, -width % how["group_size"])
+        filled = mx.pad(x, [(0, 0), (0, 0), (0, 0), missing])
+        filled_mean = mx.pad(mean, [(0, 0), (0, 0), missing])
+        self.rotated_mean = _rotated(filled_mean)
+        self.left = mx.dequantize(*mx.quantize(_rotated(filled - filled_mean), **how), **how)
+        self.values = (self.left @ mx.array(_rotation(filled.shape[-1]).T))[..., :width] + mean
+
+
+def _attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
+    """MLX's own over plain arrays; V is padded to K's width where it is narrower (MLA)."""
+    width = v.shape[-1]
+    if width < k.shape[-1]:
+        v = mx.pad(v, [(0, 0), (0, 0), (0, 0), (0, k.shape[-1] - width)])
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)[..., :width]
+
+
+@cache
+def _signs(width: int) -> npt.NDArray[np.float32]:
+    """Random ones, which are written down as a hash."""
+    whole = int.from_bytes(hashlib.shake_256(b"agentmem.rotated").digest(-(-width // 8)), "little")
+    return np.array([-1.0 if whole >> i & 1 else 1.0 for i in range(width)], np.float32)
+
+
+@cache
+def _rotation(width: int) -> npt.NDArray[np.float32]:
+    """The signs, and Sylvester's matrix for each block, the largest power of two that divides the width."""
+    one = np.ones((1, 1))
+    while width % (2 * len(one)) == 0:
+        one = np.block([[one, one], [one, -one]])
+    blocks = np.kron(np.eye(width // len(one)), one / np.sqrt(len(one)))
+    return (np.diag(_signs(width)) @ blocks).astype(np.float32)
+
+
+def _rotated(x: mx.array) -> mx.array:
+    return _transformed(x * mx.array(_signs(x.shape[-1])))
+
+
+def _rotated_back(x: mx.array) -> mx.array:
+    return _transformed(x) * mx.array(_signs(x.shape[-1]))
+
+
+def _transformed(x: mx.array) -> mx.array:
+    width = x.shape[-1]
+    return mx.hadamard_transform(x.reshape(*x.shape[:-1], -1, width & -width)).reshape(x.shape)
+
+
+_patched: set[str] = set()
+
+
+def _patch(model: Any) -> None:
+    """Have the model's modules attend by the oracle's caches, where it is one of these."""
+    for name in {type(module).__module__ for _, module in model.named_modules()} - _patched:
+        module = sys.modules[name]
+        if original := getattr(module, "scaled_dot_product_attention", None):
+            module.scaled_dot_product_attention = partial(_attend, original)  # type: ignore[attr-defined]
+            _patched.add(name)
+
+
+def _attend(
+    original: Any, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, sinks: Any = None
+) -> Any:
+    if isinstance(cache, _DequantizedCache):
+        return cache.attend(queries, scale, mask, sinks)
+    return original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+
+
+def _read(means: Mapping[str, npt.NDArray[np.float16]]) -> list[tuple[mx.array, mx.array]]:
+    def side(name: str, layer: int) -> mx.array:
+        return mx.array(means[f"{name}.{layer}"].astype(np.float32))[:, None]
+
+    return [(side("k", layer), side("v", layer)) for layer in range(len(means) // 2)]
 
 
 class Oracle:
-    """Log-probabilities of every next token of a sequence, computed in float32 in one go, and remembered."""
+    """Log-probabilities of every next token of a sequence, computed in float32 in one go, and remembered.
 
-    def __init__(self, directory: Path, kv_bits: int = 4, group: int | None = None) -> None:
+    The means that K and V are centred on are measured here as well, on the text that the worker takes, unless they are
+    given, as float16 [kv_heads, width] by "k.LAYER" and "v.LAYER".
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        k_bits: int = 4,
+        v_bits: int | None = None,
+        group: int | None = None,
+        means: Mapping[str, npt.NDArray[np.float16]] | None = None,
+    ) -> None:
         self._model, _ = mlx_lm.load(str(directory))
         self._model.set_dtype(mx.float32)
-        self._new_cache = lambda: _DequantizedCache(kv_bits, group)
+        _patch(self._model)
+        packing = _Packing(k_bits, v_bits or k_bits, group)
+        layers = self._measured(directory) if means is None else _read(means)
+        self._new_caches = lambda: [_DequantizedCache(packing, each) for each in layers]
         self._remembered = lru_cache(maxsize=64)(self._computed)
+
+    def _measured(self, directory: Path) -> list[tuple[mx.array, mx.array]]:
+        tokenizer = open_text(ModelSpec("oracle", directory)).tokenizer
+        caches = [_MeansCache() for _ in self._model.layers]
+        mx.eval(self._model(mx.array([sample(tokenizer, TOKENS)]), cache=caches))
+        return [cache.means for cache in caches]
 
     def logprobs(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """[tokens, vocabulary], read-only: row i is the distribution of the token after `token_ids[i]`."""
@@ -61,8 +206,7 @@ class Oracle:
         return np.array([rows[i - 1, token_ids[i]] for i in range(start, len(token_ids))])
 
     def _computed(self, token_ids: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        caches = [self._new_cache() for _ in self._model.layers]
-        logits = self._model(mx.array([list(token_ids)]), cache=caches)[0].astype(mx.float32)
+        logits = self._model(mx.array([list(token_ids)]), cache=self._new_caches())[0].astype(mx.float32)
         logprobs = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
         logprobs.flags.writeable = False
         return logprobs

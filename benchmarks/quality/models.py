@@ -96,7 +96,7 @@ def measured(directory: Path, work: Path, counts: dict[int, int], decoded: int) 
     texts = make_texts(directory, counts, decoded)
     check(texts)
     network: Any = model.engine.model
-    said = quality.measure(network, model.tokenizer, model.geometry, quality.default_tokens())
+    said = quality.measure(network, model.tokenizer, model.geometry, quality.default_tokens(), model.calibration)
     plain = unquantized(model, texts)
     by_bits = {}
     for bits in BITS:

@@ -14,6 +14,7 @@ import numpy as np
 
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, Caches, Geometry, HostTensors, LayerGroup
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import uploaded
@@ -152,8 +153,10 @@ def _quantized(parts: Mapping[str, mx.array], side: str) -> Quantized:
 class Arenas:
     """All KV memory of a model: blocks of its full-attention layers, pieces of its sliding layers' windows."""
 
-    def __init__(self, geometry: Geometry, blocks: int, pieces: int) -> None:
+    def __init__(self, geometry: Geometry, blocks: int, pieces: int, codecs: Sequence[KVCodec] = ()) -> None:
+        """`codecs` are the layers' own, which restored caches go on with; without, K and V are not centred."""
         self._geometry = geometry
+        self._codecs = codecs or geometry.codecs()
         self.full = Arena(geometry, geometry.full, blocks, BLOCK_TOKENS)
         self._all = [self.full]
         if geometry.sliding is not None:
@@ -202,9 +205,9 @@ class Arenas:
         caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {}
         layers = self.full.gather(blocks, tokens, files, room)
         for layer, buffers in zip(geometry.full.layers, layers, strict=True):
-            caches[layer] = QuantizedKVCache.restored(buffers, geometry.format)
+            caches[layer] = QuantizedKVCache.restored(buffers, self._codecs[layer])
         for layer, buffers in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
-            caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, geometry.format)
+            caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, self._codecs[layer])
         return [caches[layer] for layer in range(geometry.layers)]
 
 

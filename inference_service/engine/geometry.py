@@ -11,6 +11,7 @@ import numpy.typing as npt
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes, width_of
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
@@ -59,16 +60,15 @@ class Geometry:
         """The layer groups that the model has, full attention first."""
         return (self.full,) if self.sliding is None else (self.full, self.sliding)
 
-    def new_cache(self, group: LayerGroup) -> QuantizedKVCache | SlidingQuantizedKVCache:
-        """An empty cache of a layer of a group."""
-        if group.window is None:
-            return QuantizedKVCache(self.format)
-        return SlidingQuantizedKVCache(group.window, self.format)
-
-    def new_caches(self) -> Caches:
-        """Empty caches, one per layer."""
-        caches = {layer: self.new_cache(group) for group in self.groups for layer in group.layers}
+    def new_caches(self, codecs: Sequence[KVCodec] = ()) -> Caches:
+        """Empty caches, one per layer, each with its layer's codec; without `codecs` K and V are not centred."""
+        each = codecs or self.codecs()
+        caches = {layer: new_cache(group, each[layer]) for group in self.groups for layer in group.layers}
         return [caches[layer] for layer in range(self.layers)]
+
+    def codecs(self) -> tuple[KVCodec, ...]:
+        """Each layer's codec, of K and V that are not centred."""
+        return (KVCodec(self.format),) * self.layers
 
     def block_shapes(self, tokens: int) -> TensorShapes:
         """The tensors of a block file: all full-attention layers."""
@@ -133,6 +133,11 @@ class Geometry:
         return len(group.layers) * group.kv_heads * sum(dim * bytes_per_element(self.dtype, by) for dim, by in sides)
 
 
+def new_cache(group: LayerGroup, codec: KVCodec) -> QuantizedKVCache | SlidingQuantizedKVCache:
+    """An empty cache of a layer of a group."""
+    return QuantizedKVCache(codec) if group.window is None else SlidingQuantizedKVCache(group.window, codec)
+
+
 def merged(caches: Sequence[Any]) -> list[Any]:
     """A batch of one row, per layer: each layer's cache merged by its own kind."""
     return [type(cache).merge([cache]) for cache in caches]
@@ -159,4 +164,5 @@ def group_layers(caches: Sequence[QuantizedKVCache | SlidingQuantizedKVCache]) -
 def _shape(cache: QuantizedKVCache | SlidingQuantizedKVCache) -> tuple[int, int, int, int | None]:
     keys, values = cache.buffers.both()
     window = cache.window if isinstance(cache, SlidingQuantizedKVCache) else None
-    return int(keys.weights.shape[1]), width_of(keys, cache.format.k), width_of(values, cache.format.v), window
+    by = cache.codec.format
+    return int(keys.weights.shape[1]), width_of(keys, by.k), width_of(values, by.v), window

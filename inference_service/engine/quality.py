@@ -27,6 +27,7 @@ import xxhash
 from mlx_lm.models.cache import make_prompt_cache
 
 from agentmem.kv_bits import KVBits
+from inference_service.engine.calibration import Calibration, new_caches
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
@@ -85,7 +86,7 @@ class Quality:
         return f'{found}; quantized KV spoils this model, least with kv_bits = "{least}"'
 
 
-Measure = Callable[[nn.Module, Tokenizer, Geometry, int], Quality]
+Measure = Callable[[nn.Module, Tokenizer, Geometry, int, Calibration | None], Quality]
 
 
 def good(kl: float) -> bool:
@@ -93,7 +94,9 @@ def good(kl: float) -> bool:
     return kl <= MOST_NATS
 
 
-def measure(model: nn.Module, tokenizer: Tokenizer, geometry: Geometry, tokens: int) -> Quality:
+def measure(
+    model: nn.Module, tokenizer: Tokenizer, geometry: Geometry, tokens: int, calibration: Calibration | None = None
+) -> Quality:
     """Run the first `tokens` tokens of the sample without and with quantized KV. Engine thread.
 
     Takes two prefills, or three where the model's own bits are not the ladder's first, and two more for each further
@@ -108,7 +111,7 @@ def measure(model: nn.Module, tokenizer: Tokenizer, geometry: Geometry, tokens: 
 
     def find(*bits: str) -> None:
         formats = [geometry.format.with_bits(each) for each in bits]
-        found.update(zip(bits, divergences(model, token_ids, geometry, formats), strict=True))
+        found.update(zip(bits, divergences(model, token_ids, geometry, formats, calibration), strict=True))
 
     try:
         find(*{str(geometry.format), LADDER[0]})
@@ -147,11 +150,18 @@ def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
 
 
 def divergences(
-    model: nn.Module, token_ids: Sequence[int], geometry: Geometry, formats: Iterable[KVFormat]
+    model: nn.Module,
+    token_ids: Sequence[int],
+    geometry: Geometry,
+    formats: Iterable[KVFormat],
+    calibration: Calibration | None = None,
 ) -> list[float]:
-    """Mean KL divergence in nats for each of `formats`, over all positions. Engine thread."""
+    """Mean KL divergence in nats for each of `formats`, over all positions; without means K and V are not centred.
+
+    Engine thread.
+    """
     plain: list[Any] = make_prompt_cache(model)
-    quantized: list[Any] = [replace(geometry, format=each).new_caches() for each in formats]
+    quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
     sums = [0.0] * len(quantized)
     for start in range(0, len(token_ids), _CHUNK):
         chunk = mx.array([token_ids[start : start + _CHUNK]])
@@ -196,9 +206,9 @@ class _IncomparableError(Exception):
 class QualityChecks:
     """What was measured, remembered in one JSON file. Engine thread only.
 
-    Known by fingerprint, and by what else the figures depend on: group size, device, versions of MLX and mlx-lm,
-    tokenizer, the sample and how much of it. What cannot be read from the file is measured again; a file that cannot be
-    written is not missed.
+    Known by the model's fingerprint, and by what else the figures depend on: scheme, means, group size, device, the
+    versions of MLX and mlx-lm, tokenizer, the sample and how much of it. What cannot be read is measured again; a
+    file that cannot be written is not missed.
     """
 
     def __init__(self, memory: Path, tokens: int | None = None, measure: Measure = measure) -> None:
@@ -206,22 +216,30 @@ class QualityChecks:
         self._tokens = tokens or default_tokens()
         self._measure = measure
 
-    def of(self, fingerprint: str, model: nn.Module, tokenizer: Tokenizer, geometry: Geometry) -> Quality:
+    def of(
+        self,
+        fingerprint: str,
+        model: nn.Module,
+        tokenizer: Tokenizer,
+        geometry: Geometry,
+        calibration: Calibration | None = None,
+    ) -> Quality:
         """What is known of this model, or `measure` of it, where that does not say enough by today's limit."""
-        key, bits = self._key(fingerprint, tokenizer, geometry.format.group_size), str(geometry.format)
+        key, bits = self._key(fingerprint, tokenizer, geometry.format, calibration), str(geometry.format)
         with suppress(KeyError, TypeError, ValueError, AttributeError):
             if (known := _quality(self._memory.get(key))).answers(bits):
                 return known
-        quality = self._measure(model, tokenizer, geometry, self._tokens)
+        quality = self._measure(model, tokenizer, geometry, self._tokens, calibration)
         self._memory.put(key, asdict(quality))
         return quality
 
-    def _key(self, fingerprint: str, tokenizer: Tokenizer, group_size: int) -> str:
+    def _key(self, fingerprint: str, tokenizer: Tokenizer, format: KVFormat, calibration: Calibration | None) -> str:
         device = mx.device_info()["device_name"]
         versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("mlx", "mlx-lm"))
         text = xxhash.xxh3_128_hexdigest(_SAMPLE.read_bytes())
         return (
-            f"{fingerprint}; groups of {group_size}; {device}; {versions}; tokenizer {tokenizer.hash}; "
+            f"{fingerprint}; {format.scheme}, groups of {format.group_size}, "
+            f"means {calibration.digest if calibration else 'none'}; {device}; {versions}; tokenizer {tokenizer.hash}; "
             f"{self._tokens} tokens of {text}"
         )
 

@@ -13,6 +13,11 @@ import mlx.core as mx
 
 from agentmem.kv_bits import KVBits
 
+PLAIN: Final = "plain"
+ROTATED: Final = "rotated"
+SCHEMES: Final = (ROTATED, PLAIN)
+"""What is done to K and V before they are packed, as `codec` describes; the first is the default."""
+
 
 class Quantization(NamedTuple):
     """How one tensor is packed: bits per element, and elements per group."""
@@ -23,11 +28,15 @@ class Quantization(NamedTuple):
 
 @dataclass(frozen=True)
 class KVFormat:
-    """How K and V are packed: bits per element of each, and elements per group. Written "4", or "5/4" for 5 and 4."""
+    """How K and V are packed: bits per element of each, elements per group, and what is done to them before (`codec`).
+
+    Bits are written "4", or "5/4" for 5 and 4.
+    """
 
     k_bits: int = 4
     v_bits: int = 4
     group_size: int = 64
+    scheme: str = ROTATED
 
     @property
     def k(self) -> Quantization:
@@ -95,13 +104,17 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: mx.array, by: Quantization) -> Quantized:
-    """Quantize [..., width] along the last axis, filled up with zeros to whole groups: 80 elements take those of 96.
+    """Quantize [..., width] along the last axis, filled up with zeros to whole groups."""
+    return Quantized(*mx.quantize(filled_up(x, by.group_size), group_size=by.group_size, bits=by.bits))
+
+
+def filled_up(x: mx.array, group_size: int) -> mx.array:
+    """[..., width] with zeros behind it, to whole groups: 80 elements take those of 96.
 
     Zeros in keys add nothing to a score; what stands for them in values is cut off (`BufferedCache.value_width`).
     """
-    if missing := -x.shape[-1] % by.group_size:
-        x = mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
-    return Quantized(*mx.quantize(x, group_size=by.group_size, bits=by.bits))
+    missing = -x.shape[-1] % group_size
+    return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def dequantize(x: Quantized, by: Quantization) -> mx.array:

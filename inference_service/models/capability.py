@@ -18,6 +18,7 @@ from agentmem.errors import AgentmemError, FailedPrecondition
 from agentmem.kv_bits import KVBits
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
 from inference_service.engine.mlx_lm_adapter import model_classes
 from inference_service.engine.quantization import KVFormat
@@ -172,7 +173,8 @@ def _group_size(caches: Sequence[Any]) -> int:
 
 def _quantized(caches: Sequence[Any], format: KVFormat) -> Caches:
     """An empty Q4 cache of the same kind for each."""
+    codec = KVCodec(format)
     return [
-        SlidingQuantizedKVCache(cache.max_size, format) if type(cache) is RotatingKVCache else QuantizedKVCache(format)
+        SlidingQuantizedKVCache(cache.max_size, codec) if type(cache) is RotatingKVCache else QuantizedKVCache(codec)
         for cache in caches
     ]

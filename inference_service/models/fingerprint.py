@@ -1,4 +1,4 @@
-"""The fingerprint: a name for all that makes KV compatible.
+"""Fingerprints: of a model, a name for the function that its files are; of KV, a name for all that makes it compatible.
 
 Weight files are named by their content: two models of equal shape have equal indexes and sizes. Hashing is remembered,
 so that a model of many gigabytes is read for it once.
@@ -8,14 +8,15 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from agentmem.blockfile import FORMAT_VERSION
 from agentmem.errors import FailedPrecondition
+from inference_service.engine.calibration import Calibration
 from inference_service.engine.geometry import Geometry
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelSpec
@@ -57,14 +58,29 @@ class ContentHashes:
         return content
 
 
-def fingerprint(files: Iterable[tuple[str, str]], **parts: object) -> str:
-    """Hash of (name, content hash) of the weight files and config, and of all else that changes KV, as hex."""
-    described = {"format": FORMAT_VERSION, "files": sorted(files), **{k: str(v) for k, v in sorted(parts.items())}}
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+def _digest(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def model_fingerprint(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes) -> str:
-    """The fingerprint by what is in the files now. Reads those that are new, at the disk's speed; no MLX.
+def kv_fingerprint(model: str, geometry: Geometry, calibration: Calibration | None) -> str:
+    """The fingerprint of KV: of a model by its fingerprint, packed so, and centred on such means."""
+    described = {
+        "format": FORMAT_VERSION,
+        "model": model,
+        "full": str(geometry.full),
+        "sliding": str(geometry.sliding),
+        "bits": str(geometry.format),
+        "group_size": geometry.format.group_size,
+        "scheme": geometry.format.scheme,
+        "calibration": calibration.digest if calibration else "",
+    }
+    return _digest(described)
+
+
+def model_fingerprint(spec: ModelSpec, dtype: str, hashes: ContentHashes) -> str:
+    """The fingerprint of a model computed in `dtype`, by what is in its files now: weights, config.json and adapter.
+
+    Reads those that are new, at the disk's speed; no MLX.
 
     Raises FailedPrecondition for files that cannot be read, also where the weights are gone: what is left does not name
     the model.
@@ -76,15 +92,7 @@ def model_fingerprint(spec: ModelSpec, geometry: Geometry, hashes: ContentHashes
         adapter = [(path.name, hashes.of(path)) for path in spec.adapter_files]
     except OSError as error:
         raise FailedPrecondition(f"the files of model {spec.model_id!r} cannot be read: {error}") from error
-    return fingerprint(
-        files,
-        adapter=str(adapter) if adapter else "",
-        dtype=geometry.dtype,
-        full=geometry.full,
-        sliding=geometry.sliding,
-        bits=str(geometry.format),
-        group_size=geometry.format.group_size,
-    )
+    return _digest({"files": sorted(files), "adapter": sorted(adapter), "dtype": dtype})
 
 
 def file_identities(spec: ModelSpec) -> frozenset[tuple[str, str]]:

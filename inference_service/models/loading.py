@@ -8,9 +8,10 @@ step that fails leaves nothing behind but what the garbage collector takes.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
+from agentmem import logs
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
 from agentmem.kv_bits import KVBits
@@ -26,18 +28,24 @@ from agentmem.models import RegisteredModel
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
 from inference_service.engine.batching import BatchEngine
+from inference_service.engine.calibration import TOKENS as CALIBRATION_TOKENS
+from inference_service.engine.calibration import Calibration, Calibrations
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import Activations, usable_bytes
 from inference_service.engine.geometry import Caches, merged
-from inference_service.engine.quality import Quality, QualityChecks
+from inference_service.engine.quality import Quality, QualityChecks, sample
+from inference_service.engine.quantization import PLAIN
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings, check_config
-from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
+from inference_service.models.fingerprint import ContentHashes, file_identities, kv_fingerprint, model_fingerprint
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
 from inference_service.models.sources import fetch, fetch_config
 from inference_service.pool.memory import ModelMemory, Sizes, sizes
 from inference_service.settings import WorkerSettings
 from inference_service.text.grammar import Grammars
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -57,7 +65,10 @@ _PIECE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that could be loaded: mlx-lm's network without its weights, its fingerprint, and what it needs."""
+    """A model that could be loaded: mlx-lm's network without its weights, its fingerprint, and what it needs.
+
+    The fingerprint is the model's, not that of KV: how K and V are centred is known once the weights are read.
+    """
 
     info: ModelInfo
     network: nn.Module
@@ -69,12 +80,15 @@ class OpenedModel:
 class LoadedModel(ModelInfo):
     """A model that serves.
 
-    `activation_bytes` is the peak of computing besides weights and KV. `quality` is None where it was not asked for.
-    `engine`, `arenas` and `new_caches` belong to the engine thread, `memory` to the event loop; all else may be read on
-    any thread.
+    `fingerprint` is that of its KV, `model_fingerprint` of its files. `activation_bytes` is the peak of computing
+    besides weights and KV. `quality` is None where it was not asked for. `engine`, `arenas`, `codecs` and `new_caches`
+    belong to the engine thread, `memory` to the event loop; all else may be read on any thread.
     """
 
     fingerprint: str
+    model_fingerprint: str
+    calibration: Calibration | None
+    codecs: tuple[KVCodec, ...]
     activation_bytes: int
     paths: tuple[PathReport, ...]
     quality: Quality | None
@@ -94,7 +108,7 @@ class LoadedModel(ModelInfo):
 
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
-        return self.geometry.new_caches()
+        return self.geometry.new_caches(self.codecs)
 
     def prepare(self) -> None:
         """Compute once what turns look up on the event loop. Takes up to a second; neither there nor engine thread."""
@@ -126,6 +140,7 @@ class Loader:
         self._speeds = PathSpeeds(caches / "attention.json")
         self._activations = Activations(caches / "activations.json")
         self._qualities = QualityChecks(caches / "quality.json")
+        self._calibrations = Calibrations(caches / "calibration")
         self._texts: dict[str, tuple[object, ModelText]] = {}
         self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
         self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
@@ -194,11 +209,16 @@ class Loader:
         report(SELF_TEST, 0.0)
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
-        paths = await call(lambda: prove(info, network, self._speeds))
+        info, paths = await call(lambda: prove(info, network, self._speeds))
+        report(SELF_TEST, 0.1)
+        text = sample(info.tokenizer, CALIBRATION_TOKENS)
+        calibration = await call(lambda: self._calibrations.of(fingerprint, network, text, info.geometry))
         quality = None
         if self._settings.quality_check:
             report(SELF_TEST, 0.3)
-            quality = await call(lambda: self._qualities.of(fingerprint, network, info.tokenizer, info.geometry))
+            quality = await call(
+                lambda: self._qualities.of(fingerprint, network, info.tokenizer, info.geometry, calibration)
+            )
         report(SELF_TEST, 0.6)
         activation_bytes = await call(
             lambda: self._activations.of(fingerprint, network, info.geometry, info.context_length)
@@ -206,7 +226,16 @@ class Loader:
         report(POOL, 0.0)
         memory = self.sizes(info, self.needs(info, activation_bytes), residents)
         loaded = await call(
-            lambda: take_memory(opened, paths, quality, memory, activation_bytes, self._hints, others_decode)
+            lambda: take_memory(
+                replace(opened, info=info),
+                paths,
+                calibration,
+                quality,
+                memory,
+                activation_bytes,
+                self._hints,
+                others_decode,
+            )
         )
         await self._on_file_thread(loaded.prepare)
         return loaded
@@ -264,7 +293,7 @@ class Loader:
 
     async def _fingerprint(self, info: ModelInfo) -> str:
         async with self._hashing:
-            return await self._on_file_thread(model_fingerprint, info.spec, info.geometry, self._hashes)
+            return await self._on_file_thread(model_fingerprint, info.spec, info.geometry.dtype_name, self._hashes)
 
     async def _call(self, spec: ModelSpec, function: Callable[[], _T]) -> _T:
         """Run a step of a load, which runs the model's code, on the engine thread."""
@@ -304,11 +333,26 @@ def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
         raise FailedPrecondition(f"the weights of model {spec.model_id!r} cannot be read: {error}") from error
 
 
-def prove(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tuple[PathReport, ...]:
+def prove(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tuple[ModelInfo, tuple[PathReport, ...]]:
     """Run the network once in both phases, and attention's self-test, which chooses decode paths. Engine thread.
 
-    Raises FailedPrecondition.
+    Where the scheme `rotated` fails on this backend, the model comes back with `plain`. Raises FailedPrecondition where
+    that fails, too.
     """
+    try:
+        return info, _proved(info, network, speeds)
+    except FailedPrecondition as error:
+        geometry = info.geometry
+        if geometry.format.scheme == PLAIN:
+            raise
+        plain = replace(info, geometry=replace(geometry, format=replace(geometry.format, scheme=PLAIN)))
+        reports = _proved(plain, network, speeds)
+        message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
+        logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
+        return plain, reports
+
+
+def _proved(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tuple[PathReport, ...]:
     caches = info.geometry.new_caches()
     try:
         for tokens in ([[0, 0]], [[0]]):
@@ -322,6 +366,7 @@ def prove(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tup
 def take_memory(
     opened: OpenedModel,
     paths: tuple[PathReport, ...],
+    calibration: Calibration | None,
     quality: Quality | None,
     memory: Sizes,
     activation_bytes: int,
@@ -332,7 +377,8 @@ def take_memory(
     info, geometry = opened.info, opened.info.geometry
     check_sizes(info, memory)
     try:
-        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces)
+        codecs = tuple(calibration.codecs(geometry)) if calibration else geometry.codecs()
+        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces, codecs)
         arenas.warm_up()
     except (RuntimeError, MemoryError) as error:
         raise FailedPrecondition(
@@ -340,11 +386,19 @@ def take_memory(
         ) from error
     weight_bytes = info.weight_bytes
     engine = BatchEngine(
-        opened.network, info.tokenizer, geometry.new_caches, geometry.bytes_per_token, weight_bytes, others_decode
+        opened.network,
+        info.tokenizer,
+        partial(geometry.new_caches, codecs),
+        geometry.bytes_per_token,
+        weight_bytes,
+        others_decode,
     )
     return LoadedModel(
         **{field.name: getattr(info, field.name) for field in fields(info)},
-        fingerprint=opened.fingerprint,
+        fingerprint=kv_fingerprint(opened.fingerprint, geometry, calibration),
+        model_fingerprint=opened.fingerprint,
+        calibration=calibration,
+        codecs=codecs,
         activation_bytes=activation_bytes,
         paths=paths,
         quality=quality,

@@ -17,10 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
+from safetensors.numpy import load_file
 
 from agentmem.identity import common_length
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from inference_service.models import fingerprint
+from inference_service.models.fingerprint import ContentHashes, model_fingerprint
+from inference_service.models.opening import ModelSpec
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
 from tests.oracle import Oracle
@@ -52,8 +55,11 @@ class Running:
 
     @cached_property
     def oracle(self) -> Oracle:
-        """The model as its files are now."""
-        return Oracle(self.directory)
+        """The model as its files are now, with the means that were measured by the tokenizer of its first load."""
+        hashes = ContentHashes(self.stack.data.parent / "hashes.json")
+        name = model_fingerprint(ModelSpec("m", self.directory), "float32", hashes)
+        kept = self.stack.data / "worker" / "calibration" / f"{name}.safetensors"
+        return Oracle(self.directory, means=load_file(kept))
 
     async def turn(self, agent: str, text: str = "And now?") -> Turn:
         """A turn that goes on, after a probe that says the same of it; its answer is held against recomputation."""

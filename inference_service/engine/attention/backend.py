@@ -22,10 +22,16 @@ from inference_service.engine.attention.paths import (
     Path,
     candidates,
     few,
-    fused,
+    in_pieces,
     many_queries,
 )
-from inference_service.engine.attention.self_test import Attend, decode_error, over_caches, prefill_error
+from inference_service.engine.attention.self_test import (
+    Attend,
+    decode_error,
+    encoding_error,
+    over_caches,
+    prefill_error,
+)
 from inference_service.engine.attention.speed import PathChoice, PathSpeeds
 from inference_service.engine.caches import (
     BatchQuantizedKVCache,
@@ -35,7 +41,7 @@ from inference_service.engine.caches import (
 )
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
-from inference_service.engine.quantization import KVFormat, Quantized, dequantize, width_of
+from inference_service.engine.quantization import KVFormat, Quantized, width_of
 
 Q4Cache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
 
@@ -107,27 +113,22 @@ class AttentionBackend:
     ) -> mx.array:
         """Attention of queries [rows, heads, n, k_dim] over what a cache shows; [rows, heads, n, v_dim].
 
-        `mask` is what the cache's `make_mask` gave. Many queries: dequantize this layer, then the fused kernel, so that
-        the score matrix never exists; but a few over packed K and V, where that was proved right. One query: as was
-        chosen for such heads.
+        Queries and output have the model's own basis; v_dim is that of packed V, filled up to whole groups. `mask` is
+        what the cache's `make_mask` gave. Many queries: dequantize this layer, then the fused kernel, so that the score
+        matrix never exists; but a few over packed K and V, where that was proved right. One query: as was chosen for
+        such heads.
         """
+        return over_caches(self._path(queries, keys, values, cache))(queries, keys, values, cache, scale, mask, sinks)
+
+    def _path(self, queries: mx.array, keys: Quantized, values: Quantized, cache: Q4Cache) -> Path:
         if queries.shape[2] == 1:
             choice = self._choices.get(_heads(queries, keys, values, cache), _EVERYWHERE)
-            path = ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
-            return path(queries, keys, values, cache.format, scale, mask, sinks)
+            return ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
         if few(queries.shape[2]) and _heads(queries, keys, values, cache) in self._few_packed:
-            return MANY_QUERIES[FLASH_PREFILL](queries, keys, values, cache.format, scale, mask, sinks)
+            return MANY_QUERIES[FLASH_PREFILL]
         if isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
-            return _in_pieces(
-                queries,
-                dequantize(keys, cache.format.k),
-                dequantize(values, cache.format.v),
-                cache.window,
-                scale,
-                mask,
-                sinks,
-            )
-        return MANY_QUERIES[DEQUANTIZE_FUSED](queries, keys, values, cache.format, scale, mask, sinks)
+            return partial(in_pieces, cache.window)
+        return MANY_QUERIES[DEQUANTIZE_FUSED]
 
     def choice(self, geometry: Geometry) -> PathChoice:
         """What the self-test chose for the full-attention layers of such a geometry."""
@@ -155,6 +156,7 @@ class AttentionBackend:
         return [PathReport("prefill", path, error, notes[path]) for path, error in errors.items()]
 
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
+        encoding_error(geometry)
         prefill = self._tested_prefill(geometry)
         errors, failures = _errors(ONE_QUERY, candidates(), decode_error, geometry)
         failed = _told(failures)
@@ -209,31 +211,11 @@ class _Dispatch:
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
         self.backend.calls += 1
         self.backend.heads = queries.shape[1]
-        k_dim, v_dim = width_of(keys, cache.format.k), width_of(values, cache.format.v)
-        if missing := k_dim - queries.shape[3]:
-            queries = mx.pad(queries, [(0, 0), (0, 0), (0, 0), (0, missing)])
         out = self.backend.attend(queries, keys, values, cache, scale, mask, sinks)
-        return out if cache.value_width == v_dim else out[..., : cache.value_width]
+        return out if cache.value_width == out.shape[3] else out[..., : cache.value_width]
 
 
 def _heads(queries: mx.array, keys: Quantized, values: Quantized, by: Q4Cache) -> Heads:
+    format = by.codec.format
     heads, kv_heads = queries.shape[1], keys.weights.shape[1]
-    widths = width_of(keys, by.format.k), width_of(values, by.format.v)
-    return Heads(heads, kv_heads, *widths, by.format, keys.scales.dtype)
-
-
-def _in_pieces(
-    q: mx.array, k: mx.array, v: mx.array, window: int, scale: float, mask: mx.array, sinks: mx.array | None
-) -> mx.array:
-    """Queries [1, heads, n, k_dim] of a sliding layer, at most a window at once, each piece over the keys it can see.
-
-    k and v [1, kv_heads, tokens, …] are dequantized; `mask` is bool [n, tokens].
-    """
-    n, total = q.shape[2], k.shape[2]
-    pieces = []
-    for start in range(0, n, window):
-        end = min(n, start + window)
-        first, last = max(0, total - n + start - window + 1), total - n + end
-        piece = mask[start:end, first:last]
-        pieces.append(fused(q[:, :, start:end], k[:, :, first:last], v[:, :, first:last], scale, piece, sinks))
-    return mx.concatenate(pieces, axis=2)
+    return Heads(heads, kv_heads, width_of(keys, format.k), width_of(values, format.v), format, keys.scales.dtype)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import KVFormat, Quantized, width_of
 
 CUDA_TYPES = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.float32: "float"}
@@ -31,7 +32,7 @@ SIDES = [f"{side}_{part}" for side in "kv" for part in ("words", "scales", "bias
 _MERGE = """
   const int64_t at = int64_t(blockIdx.x) * stats_shape[3];
   merge_chunks<{type}, {v_dim}>(
-      stats + at * 2, partial + at * {v_dim}, stats_shape[3], {sink}, out + blockIdx.x * {v_dim});
+      stats + at * 2, partial + at * {v_dim}, stats_shape[3], {sink}, {mean}, out + blockIdx.x * {v_dim});
 """
 
 
@@ -41,15 +42,16 @@ def available() -> bool:
     return bool(mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu)
 
 
-def joined(stats: mx.array, partial: mx.array, sinks: mx.array | None, dtype: mx.Dtype) -> mx.array:
-    """What the chunks gave as one: [rows, heads, n, v_dim] of `dtype`.
+def joined(stats: mx.array, partial: mx.array, sinks: mx.array | None, codec: KVCodec, dtype: mx.Dtype) -> mx.array:
+    """What the chunks gave as one, with the mean of V: [rows, heads, n, v_dim] of `dtype`, in the packed basis.
 
-    `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32; `sinks` [heads] are
-    logits that take part in the softmax's sum and in nothing else.
+    `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32; `sinks` float32
+    [rows, heads, n] are logits that take part in the softmax's sum and in nothing else (`KVCodec.sink_logits`).
     """
     rows, heads, n, _, v_dim = partial.shape
-    [out] = _merge_kernel(dtype, v_dim, sinks is not None)(
-        inputs=[stats, partial] if sinks is None else [stats, partial, sinks.astype(dtype)],
+    optional = [*([] if sinks is None else [sinks]), *([codec.v_offset] if codec.centred else [])]
+    [out] = _merge_kernel(dtype, v_dim, sinks is not None, codec.centred)(
+        inputs=[stats, partial, *optional],
         grid=(rows * heads * n * v_dim, 1, 1),
         threadgroup=(v_dim, 1, 1),
         output_shapes=[(rows, heads, n, v_dim)],
@@ -87,11 +89,15 @@ def kernel(name: str, inputs: Sequence[str], outputs: Sequence[str], source: str
 
 
 @lru_cache(maxsize=64)
-def _merge_kernel(dtype: mx.Dtype, v_dim: int, sinks: bool) -> Any:
-    of = "blockIdx.x / stats_shape[2] % stats_shape[1]"
-    sink = f"sinks + {of}" if sinks else f"static_cast<const {CUDA_TYPES[dtype]}*>(nullptr)"
-    source = _MERGE.format(type=CUDA_TYPES[dtype], v_dim=v_dim, sink=sink)
-    return kernel("joined", ["stats", "partial", *(["sinks"] if sinks else [])], ["out"], source)
+def _merge_kernel(dtype: mx.Dtype, v_dim: int, sinks: bool, mean: bool) -> Any:
+    kv_head = "blockIdx.x / stats_shape[2] % stats_shape[1] * mean_shape[0] / stats_shape[1]"
+    source = _MERGE.format(
+        type=CUDA_TYPES[dtype],
+        v_dim=v_dim,
+        sink="sinks + blockIdx.x" if sinks else "static_cast<const float*>(nullptr)",
+        mean=f"mean + {kv_head} * {v_dim}" if mean else f"static_cast<const {CUDA_TYPES[dtype]}*>(nullptr)",
+    )
+    return kernel("joined", ["stats", "partial", *["sinks"] * sinks, *["mean"] * mean], ["out"], source)
 
 
 @cache
@@ -135,7 +141,7 @@ def flash_decoding(
     queries: mx.array,
     keys: Quantized,
     values: Quantized,
-    by: KVFormat,
+    codec: KVCodec,
     scale: float,
     mask: mx.array | None,
     sinks: mx.array | None,
@@ -147,6 +153,7 @@ def flash_decoding(
     """
     rows, heads, _, k_dim = queries.shape
     kv_heads, tokens = keys.weights.shape[1:3]
+    by = codec.format
     v_dim, bits, group_size = width_of(values, by.v), _common_bits(by), by.group_size
     dtype = queries.dtype
     if dtype != keys.scales.dtype or dtype not in CUDA_TYPES:
@@ -168,7 +175,8 @@ def flash_decoding(
         output_shapes=[(rows, heads, 1, chunks, 2), (rows, heads, 1, chunks, v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    return joined(stats, partial, sinks, dtype)
+    logits = None if sinks is None else codec.sink_logits(queries, scale, sinks)
+    return joined(stats, partial, logits, codec, dtype)
 
 
 @cache
@@ -265,7 +273,7 @@ def flash_prefill(
     queries: mx.array,
     keys: Quantized,
     values: Quantized,
-    by: KVFormat,
+    codec: KVCodec,
     scale: float,
     mask: mx.array | str | None,
     sinks: mx.array | None,
@@ -278,6 +286,7 @@ def flash_prefill(
     """
     rows, heads, n, k_dim = queries.shape
     kv_heads, tokens = keys.weights.shape[1:3]
+    by = codec.format
     v_dim, bits, group_size = width_of(values, by.v), _common_bits(by), by.group_size
     dtype = queries.dtype
     if dtype != keys.scales.dtype or dtype not in (mx.bfloat16, mx.float16):
@@ -297,7 +306,8 @@ def flash_prefill(
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    return joined(stats, partial, sinks, dtype)
+    logits = None if sinks is None else codec.sink_logits(queries, scale, sinks)
+    return joined(stats, partial, logits, codec, dtype)
 
 
 def _check(k_dim: int, v_dim: int, bits: int, group_size: int) -> None:

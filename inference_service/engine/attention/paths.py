@@ -1,8 +1,9 @@
 """The ways to compute attention over Q4: two for many queries of a row, several for one.
 
-All take queries [rows, heads, n, k_dim], K and V [rows, kv_heads, tokens, …] as a cache returns them, and the mask that
-its `make_mask` gave, and return [rows, heads, n, v_dim] in the dtype of the queries. `sinks` [heads] are logits that
-take part in the softmax and in nothing else (GPT-OSS).
+All take queries [rows, heads, n, k_dim] in the packed basis (`engine.codec`), K and V [rows, kv_heads, tokens, …] as a
+cache returns them, its codec, and the mask that its `make_mask` gave. They return [rows, heads, n, v_dim] in the packed
+basis, the mean of V included, in the dtype of the queries. `sinks` [heads] are logits that take part in the softmax and
+in nothing else (GPT-OSS).
 """
 
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any
 import mlx.core as mx
 
 from inference_service.engine.attention.cuda import available, flash_decoding, flash_prefill
-from inference_service.engine.quantization import KVFormat, Quantized, dequantize
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.quantization import Quantized
 from inference_service.engine.scheduling import SMALLEST_STEP
 
 FLASH_DECODING = "flash_decoding"
@@ -20,39 +22,73 @@ DEQUANTIZE_FUSED = "dequantize+fused"
 FLASH_PREFILL = "flash_prefill"
 
 
-Path = Callable[[mx.array, Quantized, Quantized, KVFormat, float, Any, mx.array | None], mx.array]
-"""(queries, K, V, their format, scale, mask, sinks) to the output."""
+Path = Callable[[mx.array, Quantized, Quantized, KVCodec, float, Any, mx.array | None], mx.array]
+"""(queries, K, V, their codec, scale, mask, sinks) to the output."""
 
 
 def unfused(
-    queries: mx.array, keys: Quantized, values: Quantized, by: KVFormat, scale: float, mask: Any, sinks: Any
+    queries: mx.array, keys: Quantized, values: Quantized, codec: KVCodec, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
     """One query: two quantized matmuls, the GQA group folded into the query rows; the scores are spelled out."""
     rows, heads, _, width = queries.shape
     kv_heads = keys.weights.shape[1]
     folded = (queries * scale).reshape(rows, kv_heads, heads // kv_heads, width)
-    scores = mx.quantized_matmul(folded, *keys, transpose=True, **by.k._asdict())
-    weights = _weights(scores[:, :, :, None], mask, sinks)[:, :, :, 0]
-    out = mx.quantized_matmul(weights, *values, transpose=False, **by.v._asdict())
-    return out.reshape(rows, heads, 1, -1)
+    scores = mx.quantized_matmul(folded, *keys, transpose=True, **codec.format.k._asdict())
+    logits = None if sinks is None else codec.sink_logits(queries, scale, sinks)
+    weights = _weights(scores[:, :, :, None], mask, logits)[:, :, :, 0]
+    out = mx.quantized_matmul(weights, *values, transpose=False, **codec.format.v._asdict())
+    left = None if sinks is None else weights.sum(axis=-1).reshape(rows, heads, 1, 1)
+    return codec.with_mean(out.reshape(rows, heads, 1, -1), left)
 
 
 def dequantized(
-    queries: mx.array, keys: Quantized, values: Quantized, by: KVFormat, scale: float, mask: Any, sinks: Any
+    queries: mx.array, keys: Quantized, values: Quantized, codec: KVCodec, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
-    """Any number of queries: this layer's K and V dequantized, then the fused kernel; the scores never exist."""
-    return fused(queries, dequantize(keys, by.k), dequantize(values, by.v), scale, mask, sinks)
+    """Any number of queries: this layer's K and V dequantized, then the fused kernel; the scores never exist.
+
+    With sinks K and V get their means back first: the kernel takes a sink's logit for all queries alike.
+    """
+    k, v = codec.dequantize(keys, values, whole=sinks is not None)
+    out = fused(queries, k, v, scale, mask, sinks)
+    return codec.with_mean(out) if sinks is None else out
+
+
+def in_pieces(
+    window: int,
+    queries: mx.array,
+    keys: Quantized,
+    values: Quantized,
+    codec: KVCodec,
+    scale: float,
+    mask: mx.array,
+    sinks: mx.array | None,
+) -> mx.array:
+    """As `dequantized`, for more queries of one sequence than its layer's window: at most a window of them at once,
+    each piece over the keys it can see. `mask` is bool [n, tokens].
+    """
+    k, v = codec.dequantize(keys, values, whole=sinks is not None)
+    n, total = queries.shape[2], k.shape[2]
+    pieces = []
+    for start in range(0, n, window):
+        end = min(n, start + window)
+        first, last = max(0, total - n + start - window + 1), total - n + end
+        piece = mask[start:end, first:last]
+        pieces.append(fused(queries[:, :, start:end], k[:, :, first:last], v[:, :, first:last], scale, piece, sinks))
+    out = mx.concatenate(pieces, axis=2)
+    return codec.with_mean(out) if sinks is None else out
 
 
 def _weights(scores: mx.array, mask: Any, sinks: mx.array | None) -> mx.array:
-    """The softmax over scores [rows, kv_heads, group, 1, tokens] that a mask leaves, with sinks in it."""
-    kv_heads = scores.shape[1]
+    """The softmax over scores [rows, kv_heads, group, 1, tokens] that a mask leaves, with sinks in it.
+
+    `sinks` are float32 logits [rows, heads, 1], one for each query.
+    """
     if mask is not None:
         scores = mx.where(mask[:, :, None] if mask.ndim == 4 else mask, scores, -mx.inf)
     if sinks is None:
         return mx.softmax(scores, axis=-1, precise=True)
-    sink = mx.broadcast_to(sinks.reshape(1, kv_heads, -1, 1, 1), (*scores.shape[:4], 1)).astype(scores.dtype)
-    return mx.softmax(mx.concatenate([scores, sink], axis=-1), axis=-1, precise=True)[..., :-1]
+    with_sink = mx.concatenate([scores.astype(mx.float32), sinks.reshape(*scores.shape[:3], 1, 1)], axis=-1)
+    return mx.softmax(with_sink, axis=-1)[..., :-1].astype(scores.dtype)
 
 
 def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks: mx.array | None) -> mx.array:

@@ -33,18 +33,21 @@ struct Side {
   int64_t words_step, scales_step, biases_step;
 };
 
-// One head's output from its chunks. A sink takes part in the sum and in nothing else.
+// One head's output from its chunks. A sink takes part in the sum and in nothing else; the mean of V is weighted with
+// what it leaves.
 template <typename T, int V_WIDTH>
-__device__ void merge_chunks(const float* stats, const float* partial, int chunks, const T* sink, T* out) {
-  float top = sink == nullptr ? LEAST : static_cast<float>(*sink) * LOG2E;
+__device__ void merge_chunks(
+    const float* stats, const float* partial, int chunks, const float* sink, const T* mean, T* out) {
+  float top = sink == nullptr ? LEAST : *sink * LOG2E;
   float from = top;
   for (int c = 0; c < chunks; ++c) top = fmaxf(top, stats[2 * c]);
-  float total = sink == nullptr ? 0.0f : exp2f(from - top), x = 0;
+  float sunk = sink == nullptr ? 0.0f : exp2f(from - top), total = sunk, x = 0;
 #pragma unroll 8
   for (int c = 0; c < chunks; ++c) {
     float weight = exp2f(stats[2 * c] - top);
     total += weight * stats[2 * c + 1];
     x += weight * partial[c * V_WIDTH + threadIdx.x];
   }
+  if (mean != nullptr) x += (total - sunk) * static_cast<float>(mean[threadIdx.x]);
   out[threadIdx.x] = static_cast<T>(x / total);
 }

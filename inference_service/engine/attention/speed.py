@@ -10,6 +10,7 @@ import mlx.core as mx
 
 from inference_service.engine.attention.paths import ONE_QUERY
 from inference_service.engine.caches.buffers import STEP
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quantization import Quantized, quantize
 from inference_service.json_cache import JsonCache
@@ -130,13 +131,13 @@ def _random_layer(geometry: Geometry, shape: Shape, seed: int) -> Layer:
 
 def _seconds(path: str, layers: Sequence[Layer], geometry: Geometry, mask: mx.array | None) -> float:
     """The shortest of a few passes over the layers; on a GPU the first, which compiles kernels, does not count."""
-    scale = geometry.full.k_dim**-0.5
+    scale, codec = geometry.full.k_dim**-0.5, KVCodec(geometry.format)
     if mx.default_device().type != mx.DeviceType.cpu:
-        mx.eval([ONE_QUERY[path](*layer, geometry.format, scale, mask, None) for layer in layers])
+        mx.eval([ONE_QUERY[path](*layer, codec, scale, mask, None) for layer in layers])
     times: list[float] = []
     while len(times) < 5 and sum(times) < 0.05:
         started = time.perf_counter()
-        mx.eval([ONE_QUERY[path](*layer, geometry.format, scale, mask, None) for layer in layers])
+        mx.eval([ONE_QUERY[path](*layer, codec, scale, mask, None) for layer in layers])
         times.append(time.perf_counter() - started)
     return min(times)
 

@@ -5,7 +5,8 @@ from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.quantization import FOUR_BITS, KVFormat, Quantized, quantize
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.quantization import Quantized
 
 STEP = 256
 """Buffers grow by this many tokens."""
@@ -121,16 +122,16 @@ def _right_aligned(parts: Sequence[Quantized], end: int, capacity: int) -> Quant
 class BufferedCache:
     """What all Q4 caches have in common. mlx-lm asks for these. Engine thread only."""
 
-    def __init__(self, format: KVFormat = FOUR_BITS) -> None:
-        self.format = format
+    def __init__(self, codec: KVCodec | None = None) -> None:
+        self.codec = codec or KVCodec()
         self.buffers = KVBuffers()
         self.value_width = 0
         """Elements of the values that were written last, without what fills up a group."""
 
     def quantized(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
-        """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim], quantized as this cache keeps them."""
+        """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim], packed as this cache keeps them."""
         self.value_width = int(values.shape[-1])
-        return quantize(keys, self.format.k), quantize(values, self.format.v)
+        return self.codec.encode(keys, values)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; a view of all of both, quantized."""
@@ -162,8 +163,8 @@ class BatchCache(BufferedCache):
     The write index is common (`buffers.filled`), the padding is each row's own.
     """
 
-    def __init__(self, padding: Sequence[int], format: KVFormat = FOUR_BITS) -> None:
-        super().__init__(format)
+    def __init__(self, padding: Sequence[int], codec: KVCodec | None = None) -> None:
+        super().__init__(codec)
         self.padding = list(padding)
 
     def take_rows(self, caches: Sequence[BufferedCache]) -> None:

@@ -6,16 +6,16 @@ from typing import Self
 import mlx.core as mx
 
 from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
-from inference_service.engine.quantization import KVFormat
+from inference_service.engine.codec import KVCodec
 
 
 class QuantizedKVCache(BufferedCache):
     """One layer's K and V of one sequence. `offset` is how many tokens it holds. Engine thread only."""
 
     @classmethod
-    def restored(cls, buffers: KVBuffers, format: KVFormat) -> Self:
+    def restored(cls, buffers: KVBuffers, codec: KVCodec) -> Self:
         """A cache that takes over buffers [1, kv_heads, capacity, …]."""
-        cache = cls(format)
+        cache = cls(codec)
         cache.buffers = buffers
         return cache
 
@@ -43,7 +43,7 @@ class QuantizedKVCache(BufferedCache):
     @staticmethod
     def merge(caches: "Sequence[QuantizedKVCache]") -> "BatchQuantizedKVCache":
         """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
-        merged = BatchQuantizedKVCache(missing_tokens(caches), caches[0].format)
+        merged = BatchQuantizedKVCache(missing_tokens(caches), caches[0].codec)
         merged.take_rows(caches)
         return merged
 
@@ -71,4 +71,4 @@ class BatchQuantizedKVCache(BatchCache):
 
     def extract(self, row: int) -> QuantizedKVCache:
         """One row, without its padding."""
-        return QuantizedKVCache.restored(self.buffers.row(row, self.padding[row]), self.format)
+        return QuantizedKVCache.restored(self.buffers.row(row, self.padding[row]), self.codec)

@@ -16,7 +16,8 @@ from typing import Self
 import mlx.core as mx
 
 from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
-from inference_service.engine.quantization import FOUR_BITS, KVFormat, Quantized
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.quantization import Quantized
 
 SLACK = 256
 
@@ -53,15 +54,15 @@ class _Sliding(BufferedCache):
 class SlidingQuantizedKVCache(_Sliding):
     """One sliding layer's K and V of one sequence. `offset` is the sequence's length. Engine thread only."""
 
-    def __init__(self, window: int, format: KVFormat = FOUR_BITS) -> None:
-        super().__init__(format)
+    def __init__(self, window: int, codec: KVCodec | None = None) -> None:
+        super().__init__(codec)
         self.window = window
         self.offset = 0
 
     @classmethod
-    def restored(cls, window: int, buffers: KVBuffers, offset: int, format: KVFormat) -> Self:
+    def restored(cls, window: int, buffers: KVBuffers, offset: int, codec: KVCodec) -> Self:
         """A cache that takes over buffers [1, kv_heads, capacity, …] of the last tokens before `offset`."""
-        cache = cls(window, format)
+        cache = cls(window, codec)
         cache.buffers, cache.offset = buffers, offset
         return cache
 
@@ -100,7 +101,7 @@ class SlidingQuantizedKVCache(_Sliding):
     def merge(caches: "Sequence[SlidingQuantizedKVCache]") -> "BatchSlidingQuantizedKVCache":
         """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""
         first = caches[0]
-        merged = BatchSlidingQuantizedKVCache(first.window, missing_tokens(caches), first.format)
+        merged = BatchSlidingQuantizedKVCache(first.window, missing_tokens(caches), first.codec)
         merged.offsets = [cache.offset for cache in caches]
         merged.take_rows(caches)
         return merged
@@ -109,8 +110,8 @@ class SlidingQuantizedKVCache(_Sliding):
 class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
     """One sliding layer's K and V of several sequences; `offsets` are their lengths."""
 
-    def __init__(self, window: int, padding: Sequence[int], format: KVFormat = FOUR_BITS) -> None:
-        BatchCache.__init__(self, padding, format)
+    def __init__(self, window: int, padding: Sequence[int], codec: KVCodec | None = None) -> None:
+        BatchCache.__init__(self, padding, codec)
         self.window = window
         self.offsets = [0] * len(self.padding)
 
@@ -153,7 +154,7 @@ class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
     def extract(self, row: int) -> SlidingQuantizedKVCache:
         """One row, without its padding."""
         buffers = self.buffers.row(row, self.padding[row])
-        return SlidingQuantizedKVCache.restored(self.window, buffers, self.offsets[row], self.format)
+        return SlidingQuantizedKVCache.restored(self.window, buffers, self.offsets[row], self.codec)
 
 
 def banded(n: int, total: int, window: int) -> mx.array:

@@ -6,8 +6,9 @@ import pytest
 from inference_service.engine.attention import DEQUANTIZE_FUSED, FLASH_DECODING, FLASH_PREFILL, AttentionBackend, paths
 from inference_service.engine.attention.cuda import available, flash_decoding, flash_prefill
 from inference_service.engine.attention.self_test import decode_error, over_caches, plain_attention, tolerance
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.quantization import FOUR_BITS, KVFormat, Quantization, Quantized, quantize
+from inference_service.engine.quantization import FOUR_BITS, KVFormat, Quantization, Quantized, dequantize, quantize
 from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
 
 needs_cuda = pytest.mark.skipif(not available(), reason="the kernels are for NVIDIA GPUs")
@@ -38,10 +39,10 @@ def test_a_few_queries_of_any_number(
 ) -> None:
     """Blocks of rows that are full or not, one chunk of tokens and many; causal, and with what it may see named."""
     q, (k, v), by = few_over(rows, heads, kv_heads, n, tokens, dtype)
-    exact = plain_attention(q, k, v, by, 0.125)
+    exact = plain_attention(q, *(dequantize(side, by.k).astype(mx.float32) for side in (k, v)), 0.125)
     named = mx.arange(tokens - n, tokens)[:, None] >= mx.arange(tokens)
     for mask in ("causal", named, mx.contiguous(mx.broadcast_to(named, (rows, 1, n, tokens)))):
-        found = flash_prefill(q, k, v, by, 0.125, mask, None).astype(mx.float32)
+        found = flash_prefill(q, k, v, KVCodec(by), 0.125, mask, None).astype(mx.float32)
         assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < tolerance(dtype)
 
 
@@ -49,8 +50,8 @@ def test_a_few_queries_of_any_number(
 def test_scores_of_real_models_are_not_rounded() -> None:
     """Up to 50, where bfloat16 has steps of a quarter: what of them decides must come out as of float32."""
     q, (k, v), by = few_over(1, 4, 4, 20, 40, mx.bfloat16)
-    exact = plain_attention(q * 12, k, v, by, 0.125)
-    found = flash_prefill(q * 12, k, v, by, 0.125, "causal", None).astype(mx.float32)
+    exact = plain_attention(q * 12, *(dequantize(side, by.k).astype(mx.float32) for side in (k, v)), 0.125)
+    found = flash_prefill(q * 12, k, v, KVCodec(by), 0.125, "causal", None).astype(mx.float32)
     assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < 0.01
 
 
@@ -77,7 +78,7 @@ def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim:
     queries, side = mx.zeros((1, 2, 5, k_dim), dtype), mx.zeros((1, 2, 9, k_dim // 8 * 8), dtype)
     packed = Quantized(mx.zeros((1, 2, 9, k_dim // 8), mx.uint32), side[..., : k_dim // 8], side[..., : k_dim // 8])
     with pytest.raises(ValueError, match=words):
-        flash_prefill(queries, packed, packed, KVFormat(bits, bits, 8), 1.0, "causal", None)
+        flash_prefill(queries, packed, packed, KVCodec(KVFormat(bits, bits, 8)), 1.0, "causal", None)
 
 
 @pytest.mark.parametrize(
@@ -90,4 +91,4 @@ def test_flash_decoding_refuses_what_its_kernels_do_not_know(changed: dict[str, 
     if "scales" in changed:
         side = side._replace(scales=side.scales.astype(mx.float16))
     with pytest.raises(ValueError, match="flash decoding"):
-        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, KVFormat(bits, bits, 32), 1.0, None, None)
+        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, KVCodec(KVFormat(bits, bits, 32)), 1.0, None, None)

@@ -107,7 +107,7 @@ def test_chunks_do_not_matter(
 
 def restored(model: LoadedModel, caches: Caches, tokens: int) -> Caches:
     """Through an arena, the tensors of files, and back: half of the blocks from the arena, the others from files."""
-    geometry, arenas = model.geometry, Arenas(model.geometry, 9, 7)
+    geometry, arenas = model.geometry, Arenas(model.geometry, 9, 7, model.codecs)
     blocks, pieces, window, filled = [7, 2, 5, 0, 3, 8][: -(-tokens // 256)], [], [], 0
     if geometry.sliding is not None:
         filled = caches[geometry.sliding.layers[0]].buffers.filled

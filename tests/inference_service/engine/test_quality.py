@@ -20,6 +20,8 @@ from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from inference_service.engine import quality
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.calibration import Calibration, calibrate
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, group_layers
 from inference_service.engine.quality import (
     LADDER,
@@ -30,7 +32,7 @@ from inference_service.engine.quality import (
     measure,
     sample,
 )
-from inference_service.engine.quantization import KVFormat
+from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.text.tokenizer import Tokenizer
 from tests import tiny_models
 
@@ -47,9 +49,13 @@ class Loaded:
     geometry: Geometry
     seam: AttentionBackend
 
-    def measured(self, tokens: int = TOKENS, bits: str = "4", **format: int) -> Quality:
+    def measured(self, tokens: int = TOKENS, bits: str = "4", **format: Any) -> Quality:
         by = replace(self.geometry.format.with_bits(bits), **format)
-        return measure(self.model, self.tokenizer, replace(self.geometry, format=by), tokens)
+        means = self.means() if by.scheme == ROTATED else None
+        return measure(self.model, self.tokenizer, replace(self.geometry, format=by), tokens, means)
+
+    def means(self) -> Calibration:
+        return calibrate(self.model, sample(self.tokenizer, 1024), self.geometry)
 
 
 def loaded(directory: Path, group_size: int = 64) -> Loaded:
@@ -59,9 +65,9 @@ def loaded(directory: Path, group_size: int = 64) -> Loaded:
     seam.install(model)
     format = KVFormat(group_size=group_size)
     caches: list[Any] = [
-        SlidingQuantizedKVCache(cache.max_size, format)
+        SlidingQuantizedKVCache(cache.max_size, KVCodec(format))
         if isinstance(cache, RotatingKVCache)
-        else QuantizedKVCache(format)
+        else QuantizedKVCache(KVCodec(format))
         for cache in make_prompt_cache(model)
     ]
     mx.eval(model(mx.array([[0, 0]]), cache=caches))
@@ -172,7 +178,8 @@ def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path]
 def test_the_demo_model_is_good_with_4_bits(demo: Loaded) -> None:
     """And caches that lose precision are found."""
     formats = [KVFormat(bits, bits) for bits in (2, 4, 8)]
-    two, four, eight = divergences(demo.model, sample(demo.tokenizer, TOKENS), demo.geometry, formats)
+    text = sample(demo.tokenizer, TOKENS)
+    two, four, eight = divergences(demo.model, text, demo.geometry, formats, demo.means())
     assert 0 < eight < four / 20
     assert four < quality.MOST_NATS < two
     assert demo.measured() == Quality(TOKENS, {"4": four})
@@ -186,14 +193,16 @@ def test_keys_with_an_outlier_are_found_and_more_bits_of_k_help() -> None:
     before = subject.model(text)[0]
     with_key_bias(subject.model, 31, 100.0)
     assert kl_divergence(before, subject.model(text)[0]) / 64 < 1e-3
-    found = subject.measured()
+    assert subject.measured().recommended == "4", "what all keys have in common is not packed"
+    found = subject.measured(scheme=PLAIN)
     assert found.divergences["4"] > 0.5
     best = found.recommended
     assert best in ("5/4", "6/4", "8/4")
     assert [*found.divergences] == [*LADDER[: LADDER.index(best) + 1]], "up to the first that is good"
     assert found.divergences[best] <= quality.MOST_NATS
     assert f'set kv_bits = "{best}"' in found.verdict("4")
-    (eight,) = divergences(subject.model, sample(subject.tokenizer, TOKENS), subject.geometry, [KVFormat(8, 8)])
+    text = sample(subject.tokenizer, TOKENS)
+    (eight,) = divergences(subject.model, text, subject.geometry, [KVFormat(8, 8, scheme=PLAIN)])
     assert eight < 0.02
 
 
@@ -201,7 +210,7 @@ def test_qwen2_with_large_key_biases_needs_more_bits(tmp_path: Path) -> None:
     def found(bias: float) -> Quality:
         subject = loaded(tiny_models.write_qwen2(tmp_path / str(bias)))
         with_key_bias(subject.model, 31, bias)
-        return subject.measured()
+        return subject.measured(scheme=PLAIN)
 
     small, large = found(0.0), found(100.0)
     assert large.divergences["4"] > 3 * small.divergences["4"]
@@ -212,12 +221,12 @@ def test_qwen2_with_large_key_biases_needs_more_bits(tmp_path: Path) -> None:
 def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions(llama: Loaded) -> None:
     """Computed again by NumPy in float64, from whole passes; with 2 bits, so that the other direction differs."""
     token_ids = sample(llama.tokenizer, 80)
-    caches = replace(llama.geometry, format=KVFormat(2, 2)).new_caches()
+    caches = replace(llama.geometry, format=KVFormat(2, 2, scheme=PLAIN)).new_caches()
     logits = (llama.model(mx.array([token_ids])), llama.model(mx.array([token_ids]), cache=caches))
     log_p, log_q = (np.array(nn.log_softmax(each[0], axis=-1)).astype(np.float64) for each in logits)
     expected = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean()
     other_way = (np.exp(log_q) * (log_q - log_p)).sum(-1).mean()
-    found = divergences(llama.model, token_ids, llama.geometry, [KVFormat(2, 2)])[0]
+    found = divergences(llama.model, token_ids, llama.geometry, [KVFormat(2, 2, scheme=PLAIN)])[0]
     assert found == pytest.approx(expected, rel=1e-3)
     assert abs(other_way - expected) > 0.01 * expected
 
@@ -269,7 +278,7 @@ def test_logits_that_are_nan_with_quantized_kv_are_told(llama: Loaded, monkeypat
     attend = llama.seam.attend
 
     def spoiled(*arguments: Any) -> mx.array:
-        return attend(*arguments) * (math.nan if arguments[3].format.k_bits == 4 else 1.0)
+        return attend(*arguments) * (math.nan if arguments[3].codec.format.k_bits == 4 else 1.0)
 
     monkeypatch.setattr(llama.seam, "attend", spoiled)
     found = llama.measured()
@@ -298,7 +307,7 @@ def test_logits_are_held_for_a_few_hundred_tokens_only(tmp_path: Path) -> None:
     mx.clear_cache()
     mx.reset_peak_memory()
     before = mx.get_active_memory()
-    subject.measured(384, "8")
+    subject.measured(384, "8", scheme=PLAIN)
     rows = (mx.get_peak_memory() - before) / (vocabulary * 4)
     assert rows < 600, "all logits of two passes are 768"
 
@@ -355,7 +364,7 @@ BAD = Quality(10, {bits: 3.0 if bits == "4" else math.inf for bits in LADDER})
 
 def test_a_model_is_measured_once_per_fingerprint(llama: Loaded, tmp_path: Path) -> None:
     file = tmp_path / "worker" / "quality.json"
-    arguments = (llama.model, llama.tokenizer, llama.geometry)
+    arguments = (llama.model, llama.tokenizer, llama.geometry, llama.means())
     first = QualityChecks(file, TOKENS).of("a", *arguments)
     assert first == llama.measured()
     results = [BAD, GOOD, BAD]

@@ -83,10 +83,10 @@ def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], toke
         if isinstance(cache, SlidingQuantizedKVCache):
             keys, values = next(left).both()
             copied = KVBuffers(keys, values, keys.tokens)
-            caches.append(SlidingQuantizedKVCache.restored(cache.window, copied, tokens, model.geometry.format))
+            caches.append(SlidingQuantizedKVCache.restored(cache.window, copied, tokens, cache.codec))
         else:
             beginning = cache.buffers.map(lambda part: part.between(0, tokens), tokens)
-            caches.append(QuantizedKVCache.restored(beginning, model.geometry.format))
+            caches.append(QuantizedKVCache.restored(beginning, cache.codec))
     return caches
 
 

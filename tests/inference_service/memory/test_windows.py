@@ -13,7 +13,8 @@ from agentmem.blockfile import chain_hashes
 from agentmem.identity import Ledger, TurnPlace
 from agentmem.v1.cache_store_pb2 import StoredFile
 from inference_service.engine.caches import SlidingQuantizedKVCache
-from inference_service.engine.quantization import KVFormat
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.quantization import PLAIN, KVFormat
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import (
     WindowCandidate,
@@ -32,7 +33,7 @@ WIDTH = 32
 
 def written(window: int, steps: Sequence[int]) -> SlidingQuantizedKVCache:
     """A cache after so many chunks; the K of each token is its position."""
-    cache = SlidingQuantizedKVCache(window, KVFormat(group_size=WIDTH))
+    cache = SlidingQuantizedKVCache(window, KVCodec(KVFormat(group_size=WIDTH, scheme=PLAIN)))
     for n in steps:
         write(cache, n)
     return cache
@@ -47,7 +48,7 @@ def write(cache: SlidingQuantizedKVCache, n: int) -> mx.array:
 
 def last(cache: SlidingQuantizedKVCache, tokens: int) -> SlidingQuantizedKVCache:
     """The cache as it comes back from a file of its last tokens."""
-    return SlidingQuantizedKVCache.restored(cache.window, cache.buffers.last(tokens), cache.offset, cache.format)
+    return SlidingQuantizedKVCache.restored(cache.window, cache.buffers.last(tokens), cache.offset, cache.codec)
 
 
 def seen_at_the_next_token(cache: SlidingQuantizedKVCache) -> list[int]:

@@ -1,16 +1,20 @@
-"""Content hashes: remembered for exactly as long as a file is the same."""
+"""Content hashes: remembered for exactly as long as a file is the same; and what a fingerprint of KV names."""
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+import mlx.core as mx
+import numpy as np
 import pytest
 import xxhash
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition
+from inference_service.engine.calibration import Calibration, LayerMeans
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.quantization import PLAIN, KVFormat
 from inference_service.models import fingerprint
 from inference_service.models.fingerprint import ContentHashes
 
@@ -164,15 +168,17 @@ def test_a_memory_that_cannot_be_written_is_not_missed(path: Path, tmp_path: Pat
     assert ContentHashes(tmp_path / "file" / "weights.json").of(path) == hash_of(b"one")
 
 
-_FILES = st.dictionaries(st.text(min_size=1), st.text(), min_size=1)
-
-
-@given(files=_FILES, parts=st.dictionaries(st.sampled_from(["dtype", "bits", "adapter"]), st.integers()))
-def test_a_fingerprint_names_all_of_its_parts(files: dict[str, str], parts: dict[str, int]) -> None:
-    first = fingerprint.fingerprint(files.items(), **parts)
-    assert fingerprint.fingerprint(reversed(files.items()), **parts) == first, "whatever the order"
-    name = next(iter(files))
-    assert fingerprint.fingerprint({**files, name: files[name] + "x"}.items(), **parts) != first
-    assert fingerprint.fingerprint(files.items(), **parts, more=1) != first
-    for part, value in parts.items():
-        assert fingerprint.fingerprint(files.items(), **{**parts, part: value + 1}) != first
+def test_a_fingerprint_of_kv_names_all_that_it_depends_on() -> None:
+    geometry = Geometry(4, mx.float32, KVFormat(), LayerGroup((0, 1), 2, 64, 64))
+    means = [Calibration([LayerMeans(*(np.full((2, 64), x, np.float16),) * 2)] * 2) for x in (0.0, 1.0)]
+    first = fingerprint.kv_fingerprint("model", geometry, means[0])
+    assert first == fingerprint.kv_fingerprint("model", replace(geometry), Calibration(means[0].layers))
+    formats = [KVFormat(8, 8), KVFormat(5, 4), KVFormat(group_size=32), KVFormat(scheme=PLAIN)]
+    others = [
+        fingerprint.kv_fingerprint("another", geometry, means[0]),
+        fingerprint.kv_fingerprint("model", geometry, means[1]),
+        fingerprint.kv_fingerprint("model", geometry, None),
+        fingerprint.kv_fingerprint("model", replace(geometry, full=LayerGroup((0, 1), 1, 64, 64)), means[0]),
+        *(fingerprint.kv_fingerprint("model", replace(geometry, format=each), means[0]) for each in formats),
+    ]
+    assert len({first, *others}) == 1 + len(others)

@@ -251,7 +251,7 @@ async def working(
     pieces = PIECES if loaded.geometry.sliding else 0
     model = replace(
         loaded,
-        arenas=await engine.call(lambda: Arenas(loaded.geometry, blocks, pieces)),
+        arenas=await engine.call(lambda: Arenas(loaded.geometry, blocks, pieces, loaded.codecs)),
         memory=ModelMemory(loaded.geometry, loaded.weight_bytes, Sizes(Space(blocks, pieces), 1 << 30), hints),
     )
     model.engine.asked = lambda: engine.asked

@@ -4,7 +4,8 @@ import mlx.core as mx
 import pytest
 
 from inference_service.engine.caches import BatchQuantizedKVCache, QuantizedKVCache
-from inference_service.engine.quantization import KVFormat, Quantized
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.quantization import PLAIN, KVFormat, Quantized
 
 
 def random(tokens: int, width: int, seed: int, rows: int = 1) -> mx.array:
@@ -12,12 +13,12 @@ def random(tokens: int, width: int, seed: int, rows: int = 1) -> mx.array:
 
 
 def same(found: Quantized, wanted: mx.array, cache: QuantizedKVCache | BatchQuantizedKVCache) -> bool:
-    parts = mx.quantize(wanted, **cache.format.k._asdict())
+    parts = mx.quantize(wanted, **cache.codec.format.k._asdict())
     return all(mx.array_equal(a, b).item() for a, b in zip(found, parts, strict=True))
 
 
 def filled(tokens: int, seed: int) -> tuple[QuantizedKVCache, mx.array]:
-    cache, kv = QuantizedKVCache(), random(tokens, 64, seed)
+    cache, kv = QuantizedKVCache(KVCodec(KVFormat(scheme=PLAIN))), random(tokens, 64, seed)
     cache.update_and_fetch(kv, kv)
     return cache, kv
 
@@ -26,7 +27,7 @@ def filled(tokens: int, seed: int) -> tuple[QuantizedKVCache, mx.array]:
 @pytest.mark.parametrize(("bits", "group_size"), [(4, 64), (8, 32)])
 def test_appended_in_pieces_is_as_quantized_whole(steps: list[int], bits: int, group_size: int) -> None:
     keys, values = random(sum(steps), 64, 1), random(sum(steps), 128, 2)
-    cache, at = QuantizedKVCache(KVFormat(bits, bits, group_size)), 0
+    cache, at = QuantizedKVCache(KVCodec(KVFormat(bits, bits, group_size, PLAIN))), 0
     for step in steps:
         found = cache.update_and_fetch(keys[:, :, at : at + step], values[:, :, at : at + step])
         at += step

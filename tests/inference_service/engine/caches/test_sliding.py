@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 
 from inference_service.engine.caches import SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.quantization import PLAIN, KVFormat
 
 WINDOW = 48
+PACKED_AS_IT_IS = KVCodec(KVFormat(scheme=PLAIN))
 
 
 def tokens_from(start: int, n: int, row: int = 0) -> mx.array:
@@ -34,7 +37,7 @@ def write(cache: SlidingQuantizedKVCache, n: int, row: int = 0) -> tuple[list[in
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.one_of(st.just(1), st.integers(1, 400)), min_size=1, max_size=8), st.integers(0, 100))
 def test_every_query_sees_exactly_its_window(steps: list[int], ones: int) -> None:
-    cache = SlidingQuantizedKVCache(WINDOW)
+    cache = SlidingQuantizedKVCache(WINDOW, PACKED_AS_IT_IS)
     for n in [*steps, *([1] * ones)]:
         start = cache.offset
         seen, mask = write(cache, n)
@@ -48,7 +51,7 @@ def test_every_query_sees_exactly_its_window(steps: list[int], ones: int) -> Non
 
 
 def test_small_trims_are_possible_and_others_refused() -> None:
-    cache = SlidingQuantizedKVCache(WINDOW)
+    cache = SlidingQuantizedKVCache(WINDOW, PACKED_AS_IT_IS)
     write(cache, 1000)
     assert positions(cache) == list(range(1000 - WINDOW - SLACK, 1000))
     assert cache.can_trim(SLACK)
@@ -60,7 +63,7 @@ def test_small_trims_are_possible_and_others_refused() -> None:
     seen, mask = write(cache, 1)
     assert mask is not None
     assert [p for p, m in zip(seen, mask[0].tolist(), strict=True) if m] == list(range(901 - WINDOW, 901))
-    short = SlidingQuantizedKVCache(WINDOW)
+    short = SlidingQuantizedKVCache(WINDOW, PACKED_AS_IT_IS)
     write(short, 30)
     assert short.can_trim(30)
 
@@ -69,7 +72,7 @@ def test_rows_come_and_go_and_keep_their_own() -> None:
     lengths = [1000, 10, 60, 299]
     singles = []
     for row, length in enumerate(lengths):
-        cache = SlidingQuantizedKVCache(WINDOW)
+        cache = SlidingQuantizedKVCache(WINDOW, PACKED_AS_IT_IS)
         write(cache, length, row)
         singles.append(cache)
     batch = SlidingQuantizedKVCache.merge(singles[:2])

@@ -1,0 +1,191 @@
+"""Calibration: the means of a model's own K and V, which its codecs centre on. Measured once, and then data.
+
+Means differ in their last bits from one kind of device to another, and KV depends on all of them. So they are kept with
+the data directory by the model's fingerprint, are part of KV's fingerprint, and travel with exports.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from agentmem import logs
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.geometry import Caches, Geometry
+from inference_service.engine.quantization import PLAIN
+
+log = logging.getLogger(__name__)
+
+TOKENS: Final = 1024
+"""Means over 128 tokens leave a quarter more divergence than over 1,024, and over more nothing less (SmolLM2)."""
+
+_LARGEST: Final = float(np.finfo(np.float16).max)
+
+
+class LayerMeans(NamedTuple):
+    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width]."""
+
+    k: npt.NDArray[np.float16]
+    v: npt.NDArray[np.float16]
+
+
+class Calibration:
+    """The means of all layers with KV. Any thread, but `codecs`."""
+
+    def __init__(self, layers: Sequence[LayerMeans]) -> None:
+        self.layers = tuple(layers)
+        whole = hashlib.sha256()
+        for side in (side for means in layers for side in means):
+            whole.update(repr(side.shape).encode() + side.tobytes())
+        self.digest = whole.hexdigest()
+        """A hash of all means, as hex."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Calibration) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def fits(self, geometry: Geometry) -> bool:
+        """Whether these are means of a model of that shape."""
+        groups = {layer: group for group in geometry.groups for layer in group.layers}
+        fill = geometry.format.group_size
+
+        def fit(side: npt.NDArray[np.float16], kv_heads: int, width: int) -> bool:
+            heads, own = side.shape
+            return bool(heads == kv_heads and own + -own % fill == width)
+
+        return len(self.layers) == len(groups) and all(
+            fit(means.k, groups[i].kv_heads, groups[i].k_dim) and fit(means.v, groups[i].kv_heads, groups[i].v_dim)
+            for i, means in enumerate(self.layers)
+        )
+
+    def codecs(self, geometry: Geometry) -> list[KVCodec]:
+        """Each layer's codec. Engine thread."""
+        dtype = geometry.dtype
+        return [
+            KVCodec(geometry.format, (mx.array(means.k).astype(dtype), mx.array(means.v).astype(dtype)))
+            for means in self.layers
+        ]
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any]) -> Self:
+        """Of what `arrays` gave. Raises ValueError for what it never gives."""
+        if not arrays or len(arrays) % 2:
+            raise ValueError("there are no means of K and V of each layer")
+        layers = []
+        for layer in range(len(arrays) // 2):
+            means = LayerMeans(*(np.asarray(arrays.get(f"{side}.{layer}")) for side in "kv"))
+            if any(side.dtype != np.float16 or side.ndim != 2 for side in means):
+                raise ValueError(f"the means of layer {layer} are missing, or of another type")
+            if not all(np.isfinite(side).all() for side in means):
+                raise ValueError(f"the means of layer {layer} are not finite")
+            layers.append(means)
+        return cls(layers)
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[np.float16]]:
+        """By "k.LAYER" and "v.LAYER", as a file has them."""
+        return {
+            f"{name}.{i}": side for i, means in enumerate(self.layers) for name, side in zip("kv", means, strict=True)
+        }
+
+
+def new_caches(geometry: Geometry, calibration: Calibration | None) -> Caches:
+    """Empty caches, one per layer, centred where there are means. Engine thread."""
+    return geometry.new_caches(calibration.codecs(geometry) if calibration else ())
+
+
+class Calibrations:
+    """Calibrations in a directory, by the fingerprints of their models; one safetensors file each.
+
+    What cannot be read is measured again. Any thread, but `of`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def known(self, fingerprint: str, geometry: Geometry) -> Calibration | None:
+        """What was kept of a model; None where nothing was, or nothing that belongs to it."""
+        path = self._path(fingerprint)
+        try:
+            found = Calibration.of_arrays(load_file(path))
+        except FileNotFoundError:
+            return None
+        except (OSError, SafetensorError, ValueError) as error:
+            logs.event(log, "a calibration cannot be read", logging.WARNING, path=path, error=str(error))
+            return None
+        return found if found.fits(geometry) else None
+
+    def of(
+        self, fingerprint: str, network: nn.Module, token_ids: Sequence[int], geometry: Geometry
+    ) -> Calibration | None:
+        """What is known of a model, or measured on it over a text, then kept; None for a scheme that needs none.
+
+        Engine thread.
+        """
+        if geometry.format.scheme == PLAIN:
+            return None
+        known = self.known(fingerprint, geometry)
+        if known is None:
+            known = calibrate(network, token_ids, geometry)
+            self.keep(fingerprint, known)
+        return known
+
+    def keep(self, fingerprint: str, calibration: Calibration) -> None:
+        """Write a model's means, whole or not at all. Where the disk takes none, they are measured again some day."""
+        path = self._path(fingerprint)
+        draft = path.with_suffix(".part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_file(calibration.arrays, draft)
+            draft.replace(path)
+        except (OSError, SafetensorError) as error:
+            logs.event(log, "a calibration cannot be kept", logging.WARNING, path=path, error=str(error))
+
+    def _path(self, fingerprint: str) -> Path:
+        return self._directory / f"{fingerprint}.safetensors"
+
+
+def calibrate(network: nn.Module, token_ids: Sequence[int], geometry: Geometry) -> Calibration:
+    """Measure the means over one prefill of `token_ids` with unquantized KV. Engine thread.
+
+    Logits are never computed. Means that are not finite, or too large for float16, count as 0: such a channel is not
+    centred.
+    """
+    caches = [_MeansCache() for _ in range(geometry.layers)]
+    network(mx.array([list(token_ids)]), cache=caches)
+    mx.eval([cache.means for cache in caches])
+    return Calibration([LayerMeans(*(_half(np.array(side)) for side in cache.means)) for cache in caches])
+
+
+def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    return np.where(np.abs(means) <= _LARGEST, means, 0.0).astype(np.float16)
+
+
+class _MeansCache:
+    """Takes a whole text in one update, and keeps its means.
+
+    `bits` must not be an attribute: mlx-lm would take the path of its own quantized caches.
+    """
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.means: list[mx.array] = []
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        self.means = [side[0].astype(mx.float32).mean(axis=1) for side in (keys, values)]
+        self.offset += keys.shape[2]
+        return keys, values
+
+    def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
+        at, seen = mx.arange(n)[:, None], mx.arange(n)[None]
+        return (at >= seen) & (at < seen + (window_size or n))

@@ -1,0 +1,163 @@
+"""The codec of a layer's KV: what is done to K and V before they are packed, and to queries and outputs in return.
+
+`plain` packs K and V as they are. `rotated` first centres and rotates them:
+
+    packed K = (K - mean of K) R        packed V = (V - mean of V) R        R = diag(signs) Hadamard
+
+- **Centred.** A constant that is taken from all keys of a head changes all scores of a query by the same number, which
+  the softmax does not see; only the logit of an attention sink has to take the same number. The mean of the values is
+  added to the output, since weights sum to 1; with a sink to less, so it is weighted with their sum. The means are
+  the model's own, measured once (`calibration`).
+- **Rotated.** R is orthogonal, so rotated queries have the same scores with rotated keys, and an output over rotated
+  values is rotated back, once per query. It spreads an outlier channel over all, so that a group's scale is not that
+  channel's alone (QuIP#, Tseng et al. 2024; QuaRot, Ashkboos et al. 2024).
+
+What is packed has the layout of `plain`, so kernels, pool and files are the same. Figures are in docs/concepts.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import Final
+
+import mlx.core as mx
+
+from inference_service.engine.quantization import (
+    FOUR_BITS,
+    PLAIN,
+    KVFormat,
+    Quantized,
+    dequantize,
+    filled_up,
+    quantize,
+)
+
+_SIGNS: Final = b"agentmem.rotated"
+
+
+class KVCodec:
+    """How one layer's K and V are packed and read. Engine thread only.
+
+    `means` are those of K and of V, [kv_heads, width] in the compute dtype; without, K and V are not centred. "The
+    packed basis" is what K and V are packed in, and queries and outputs with them; widths there are filled up to whole
+    groups.
+    """
+
+    def __init__(self, format: KVFormat = FOUR_BITS, means: tuple[mx.array, mx.array] | None = None) -> None:
+        self.format = format
+        self._rotates = format.scheme != PLAIN
+        self._k_mean, self._v_mean = (
+            filled_up(mean, format.group_size)[:, None] if mean is not None and self._rotates else None
+            for mean in means or (None, None)
+        )
+
+    @property
+    def centred(self) -> bool:
+        """Whether means are taken from K and V."""
+        return self._k_mean is not None
+
+    def encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
+        """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim], packed."""
+        by = self.format
+        return (
+            quantize(self._packed_basis(keys, self._k_mean), by.k),
+            quantize(self._packed_basis(values, self._v_mean), by.v),
+        )
+
+    def queries(self, queries: mx.array) -> mx.array:
+        """Queries [rows, heads, n, k_dim] in the packed basis, as wide as packed K."""
+        return self._packed_basis(queries, None)
+
+    def outputs(self, outputs: mx.array) -> mx.array:
+        """Outputs [rows, heads, n, width of packed V] out of the packed basis."""
+        return rotated_back(outputs) if self._rotates else outputs
+
+    def dequantize(self, keys: Quantized, values: Quantized, *, whole: bool) -> tuple[mx.array, mx.array]:
+        """K and V in the packed basis, [rows, kv_heads, n, width]; `whole`: with their means."""
+        k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
+        return (k + self.k_offset, v + self.v_offset) if whole and self.centred else (k, v)
+
+    def with_mean(self, outputs: mx.array, weights: mx.array | None = None) -> mx.array:
+        """Outputs [rows, heads, n, width] over packed V plus the mean of V, in the packed basis.
+
+        `weights` [rows, heads, n, 1] is what a sink leaves of the weights' sum; None: all of it.
+        """
+        if not self.centred:
+            return outputs
+        mean = self._v_offset_by_head(outputs.shape[1])
+        return outputs + (mean if weights is None else weights * mean)
+
+    def sink_logits(self, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
+        """The logits of `sinks` [heads] beside scores over packed K, float32 [rows, heads, n].
+
+        `queries` [rows, heads, n, k_dim] are in the packed basis.
+        """
+        rows, heads, n, width = queries.shape
+        logits = sinks.astype(mx.float32)[None, :, None]
+        if not self.centred:
+            return mx.broadcast_to(logits, (rows, heads, n))
+        mean = self.k_offset.astype(mx.float32)  # [kv_heads, 1, width]
+        grouped = queries.astype(mx.float32).reshape(rows, mean.shape[0], -1, n, width)
+        return logits - scale * (grouped * mean[:, None]).sum(axis=-1).reshape(rows, heads, n)
+
+    @cached_property
+    def k_offset(self) -> mx.array:
+        """The mean of K in the packed basis, [kv_heads, 1, width]."""
+        assert self._k_mean is not None
+        return rotated(self._k_mean)
+
+    @cached_property
+    def v_offset(self) -> mx.array:
+        """The mean of V in the packed basis, [kv_heads, 1, width]."""
+        assert self._v_mean is not None
+        return rotated(self._v_mean)
+
+    def _v_offset_by_head(self, heads: int) -> mx.array:
+        """[heads, 1, width] for so many heads of queries."""
+        found = self._by_heads.get(heads)
+        if found is None:
+            found = self._by_heads[heads] = mx.repeat(self.v_offset, heads // self.v_offset.shape[0], axis=0)
+        return found
+
+    @cached_property
+    def _by_heads(self) -> dict[int, mx.array]:
+        return {}
+
+    def _packed_basis(self, x: mx.array, mean: mx.array | None) -> mx.array:
+        x = filled_up(x, self.format.group_size)
+        if mean is not None:
+            x = x - mean
+        return rotated(x) if self._rotates else x
+
+
+def rotated(x: mx.array) -> mx.array:
+    """[..., width] times R: signs, then a Hadamard transform of each block."""
+    return _transformed(x * _signs(x.shape[-1], x.dtype))
+
+
+def rotated_back(x: mx.array) -> mx.array:
+    """[..., width] times the transpose of R."""
+    return _transformed(x) * _signs(x.shape[-1], x.dtype)
+
+
+def block_width(width: int) -> int:
+    """The elements that are mixed: the largest power of two that divides the width, so 64 of the 576 of MLA."""
+    return width & -width
+
+
+def signs(width: int) -> Sequence[int]:
+    """The signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
+    bits = int.from_bytes(hashlib.shake_256(_SIGNS).digest(-(-width // 8)), "little")
+    return [1 - 2 * (bits >> at & 1) for at in range(width)]
+
+
+@lru_cache(maxsize=32)
+def _signs(width: int, dtype: mx.Dtype) -> mx.array:
+    return mx.array(list(signs(width)), dtype=dtype)
+
+
+def _transformed(x: mx.array) -> mx.array:
+    width, block = x.shape[-1], block_width(x.shape[-1])
+    if block == width:
+        return mx.hadamard_transform(x)
+    return mx.hadamard_transform(x.reshape(*x.shape[:-1], width // block, block)).reshape(x.shape)

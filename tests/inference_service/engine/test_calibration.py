@@ -1,0 +1,130 @@
+"""Calibration: that the means are the model's own, that they are kept as data, and what of a file is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import mlx_lm
+import numpy as np
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+from safetensors.numpy import save_file
+
+from benchmarks.loading import load
+from inference_service.engine.calibration import TOKENS, Calibration, Calibrations, LayerMeans, calibrate
+from inference_service.engine.quality import sample
+from inference_service.engine.quantization import PLAIN
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import LoadedModel
+from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
+
+NAME = "f" * 64
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    path = tmp_path_factory.mktemp("calibration")
+    return load("tiny", str(write_llama(path / "llama")), hashes=ContentHashes(path / "hashes.json"))
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3, write_gpt_oss, write_deepseek2])
+def test_means_are_those_of_what_mlx_lm_keeps(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Also of sliding layers, whose own caches would keep the window only, and of K and V of two widths."""
+    directory = write(tmp_path / "m")
+    model = load("tiny", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
+    assert model.calibration is not None and model.calibration.fits(model.geometry)
+    tokens = sample(model.tokenizer, 32)
+    network, _ = mlx_lm.load(str(directory))
+    network.set_dtype(mx.float32)
+    caches = make_prompt_cache(network)
+    mx.eval(network(mx.array([tokens]), cache=caches))
+    found = calibrate(network, tokens, model.geometry)
+    for cache, means in zip(caches, found.layers, strict=True):
+        for side, mean in zip((cache.keys, cache.values), means, strict=True):
+            assert np.allclose(np.array(side[0, :, : len(tokens)].mean(axis=1)), mean, atol=2e-3)
+
+
+def test_a_text_is_long_enough(llama: LoadedModel) -> None:
+    assert len(sample(llama.tokenizer, TOKENS)) == TOKENS
+
+
+def test_what_is_kept_comes_back_bit_for_bit(llama: LoadedModel, tmp_path: Path) -> None:
+    kept, calibration = Calibrations(tmp_path / "calibration"), llama.calibration
+    assert calibration is not None
+    assert kept.known(NAME, llama.geometry) is None
+    kept.keep(NAME, calibration)
+    found = kept.known(NAME, llama.geometry)
+    assert found == calibration and found.digest == calibration.digest
+    assert Calibration.of_arrays(calibration.arrays) == calibration
+    assert [path.name for path in (tmp_path / "calibration").iterdir()] == [f"{NAME}.safetensors"]
+
+
+def test_it_is_measured_once(llama: LoadedModel, tmp_path: Path) -> None:
+    kept = Calibrations(tmp_path)
+    first = kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry)
+    assert first is not None
+    assert kept.of(NAME, llama.engine.model, [4, 5, 6], llama.geometry) == first, "another text, and not read"
+    assert kept.of("other", llama.engine.model, [4, 5, 6], llama.geometry) != first
+
+
+def test_the_plain_scheme_needs_none(llama: LoadedModel, tmp_path: Path) -> None:
+    geometry = replace(llama.geometry, format=replace(llama.geometry.format, scheme=PLAIN))
+    assert Calibrations(tmp_path).of(NAME, llama.engine.model, [1, 2, 3], geometry) is None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", [b"", b"no safetensors", None])
+def test_a_damaged_file_is_measured_again(text: bytes | None, llama: LoadedModel, tmp_path: Path) -> None:
+    kept, path = Calibrations(tmp_path), tmp_path / f"{NAME}.safetensors"
+    assert llama.calibration is not None
+    kept.keep(NAME, llama.calibration)
+    path.write_bytes(path.read_bytes()[:-10] if text is None else text)
+    assert kept.known(NAME, llama.geometry) is None
+    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) is not None
+    assert kept.known(NAME, llama.geometry) is not None
+
+
+def test_means_of_another_model_are_not_taken(llama: LoadedModel, tmp_path: Path) -> None:
+    kept, means = Calibrations(tmp_path), LayerMeans(*(np.zeros((2, 128), np.float16) for _ in range(2)))
+    kept.keep(NAME, Calibration([means] * llama.geometry.layers))
+    assert kept.known(NAME, llama.geometry) is None
+
+
+def test_a_disk_that_takes_nothing_costs_a_measurement_only(llama: LoadedModel, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    kept = Calibrations(tmp_path / "file" / "calibration")
+    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) is not None
+
+
+HALF = np.zeros((2, 64), np.float16)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"k.0": HALF},
+        {"k.0": HALF, "v.1": HALF},
+        {"k.0": HALF, "v.0": HALF.astype(np.float32)},
+        {"k.0": HALF, "v.0": HALF[0]},
+        {"k.0": HALF, "v.0": HALF + np.float16("nan")},
+        {"k.0": HALF, "v.0": HALF + np.float16("inf")},
+    ],
+)
+def test_arrays_that_are_no_means_are_refused(arrays: dict[str, np.ndarray], tmp_path: Path) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ValueError, match="means"):
+        Calibration.of_arrays(arrays)
+    if arrays:
+        save_file(arrays, tmp_path / f"{NAME}.safetensors")
+
+
+def test_a_mean_that_half_precision_cannot_hold_is_not_taken(llama: LoadedModel) -> None:
+    """Such a channel is not centred; infinity would make all of it NaN."""
+    key = llama.engine.model.layers[0].self_attn.k_proj
+    before = key.weight
+    key.weight = before * 1e9
+    try:
+        found = calibrate(llama.engine.model, [1, 2, 3], llama.geometry)
+    finally:
+        key.weight = before
+    assert np.isfinite(found.layers[0].k).all() and (found.layers[0].k == 0).any()

@@ -1,0 +1,154 @@
+"""The scheme `rotated`: what it gains, that reading undoes what writing did, and what it must never change."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from agentmem.errors import FailedPrecondition
+from inference_service.engine import codec as codecs
+from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.attention.self_test import encoding_error, plain_values
+from inference_service.engine.codec import KVCodec, block_width, rotated, rotated_back, signs
+from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
+from tests.inference_service.engine.geometries import SHAPES, geometry
+
+
+def random(*shape: int, seed: int = 0) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(seed))
+
+
+@pytest.mark.parametrize("width", [32, 64, 80, 96, 128, 192, 256, 512, 576])
+def test_rotated_keeps_scores_and_comes_back(width: int) -> None:
+    x, y = random(3, width), random(3, width, seed=1)
+    assert mx.allclose(rotated_back(rotated(x)), x, atol=1e-5)
+    assert mx.allclose(rotated(x) @ rotated(y).T, x @ y.T, atol=1e-3)
+
+
+def test_an_outlier_is_spread_over_its_block() -> None:
+    x = mx.zeros((1, 128))
+    x[0, 5] = 1.0
+    assert mx.allclose(mx.abs(rotated(x)), mx.full((1, 128), 128**-0.5), atol=1e-6)
+
+
+def test_blocks_are_as_wide_as_widths_allow() -> None:
+    assert [block_width(width) for width in (32, 64, 96, 192, 576)] == [32, 64, 32, 64, 64]
+
+
+def test_the_signs_are_those_of_all_files_that_were_ever_written() -> None:
+    """Other signs would read KV of other versions wrongly, and no fingerprint would tell."""
+    assert signs(64) == signs(128)[:64]
+    text = "".join("+" if sign > 0 else "-" for sign in signs(1024))
+    assert (
+        hashlib.sha256(text.encode()).hexdigest() == "137759561bb395485d8016da14ab5ae8283bb6ab679cd331ceb7937e9532b30e"
+    )
+
+
+@pytest.mark.parametrize("bits", [3, 4, 5, 6, 8])
+def test_scores_over_keys_with_an_outlier_and_a_mean_are_several_times_closer(bits: int) -> None:
+    keys = random(1, 2, 400, 64) + 2 * random(2, 1, 64, seed=1)
+    keys[..., 31] += 20
+    mean = keys.mean(axis=2)[0]
+    queries = random(1, 2, 50, 64, seed=2)
+    errors = {}
+    for scheme in (PLAIN, ROTATED):
+        by = KVFormat(bits, bits, 64, scheme)
+        codec = KVCodec(by, (mean, mean))
+        packed, _ = codec.encode(keys, keys)
+        left = plain_values(packed, by.k, mean, rotated=scheme == ROTATED)
+        off = queries @ (left - keys).swapaxes(2, 3)
+        # A number that is the same in all scores of a query is not seen by the softmax.
+        errors[scheme] = float(mx.square(off - off.mean(axis=3, keepdims=True)).mean().item())
+    assert errors[ROTATED] < errors[PLAIN] / 4, "squared error of scores"
+
+
+def test_rows_do_not_depend_on_what_is_beside_them() -> None:
+    """Packed bits of a token are the same in a chunk, alone and in a batch, or hot would differ from cold."""
+    k, v = random(3, 2, 37, 80), random(3, 2, 37, 96, seed=1)
+    codec = KVCodec(KVFormat(4, 4, 32), (random(2, 80, seed=2), random(2, 96, seed=3)))
+    whole = codec.encode(k, v)
+    for row, at, n in ((0, 0, 1), (2, 5, 20), (1, 36, 1)):
+        alone = codec.encode(k[row : row + 1, :, at : at + n], v[row : row + 1, :, at : at + n])
+        for found, wanted in zip(alone, whole, strict=True):
+            for part, of in zip(found, wanted, strict=True):
+                assert mx.array_equal(part, of[row : row + 1, :, at : at + n])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_written_is_a_rounding_away(shape: Any) -> None:
+    assert 0.8 < encoding_error(shape) < 1.2
+
+
+Wrong = Callable[..., Any]
+
+
+def no_rotation_of_queries(original: Wrong) -> Wrong:
+    return lambda self, queries: queries
+
+
+def no_rotation_of_outputs(original: Wrong) -> Wrong:
+    return lambda self, outputs: outputs
+
+
+def no_mean_in_outputs(original: Wrong) -> Wrong:
+    return lambda self, outputs, weights=None: outputs
+
+
+def a_whole_mean_beside_a_sink(original: Wrong) -> Wrong:
+    return lambda self, outputs, weights=None: original(self, outputs)
+
+
+def a_sink_as_it_is(original: Wrong) -> Wrong:
+    def logits(self: KVCodec, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
+        return mx.broadcast_to(sinks.astype(mx.float32)[None, :, None], queries.shape[:3])
+
+    return logits
+
+
+def no_mean_at_write(original: Wrong) -> Wrong:
+    return lambda self, x, mean: original(self, x, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("queries", no_rotation_of_queries),
+        ("outputs", no_rotation_of_outputs),
+        ("with_mean", no_mean_in_outputs),
+        ("_packed_basis", no_mean_at_write),
+    ],
+)
+def test_a_side_that_is_left_out_is_found_at_load(
+    method: str, fault: Callable[[Wrong], Wrong], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AttentionBackend().self_test(geometry())
+    monkeypatch.setattr(KVCodec, method, fault(getattr(KVCodec, method)))
+    with pytest.raises(FailedPrecondition, match="wrong on this backend"):
+        AttentionBackend().self_test(geometry())
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"), [("with_mean", a_whole_mean_beside_a_sink), ("sink_logits", a_sink_as_it_is)]
+)
+def test_a_mean_that_a_sink_is_not_given_is_found_in_the_path_that_needs_it(
+    method: str, fault: Callable[[Wrong], Wrong], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference_service.engine.attention.paths.available", lambda: False)
+    monkeypatch.setattr(KVCodec, method, fault(getattr(KVCodec, method)))
+    _, decode = AttentionBackend().self_test(geometry())
+    assert decode.path == "dequantize+fused" and "quantized_matmul: " in decode.note
+
+
+def test_signs_that_change_between_writing_and_reading_are_no_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = random(1, 2, 20, 64)
+    codec = KVCodec()
+    packed, _ = codec.encode(k, k)
+    right = float(mx.abs(plain_values(packed, codec.format.k, mx.zeros((2, 64)), rotated=True) - k).max().item())
+    others = np.array(signs(64))
+    others[3] *= -1
+    monkeypatch.setattr(codecs, "_signs", lambda width, dtype: mx.array(others, dtype))
+    back = rotated_back(mx.dequantize(*packed, **codec.format.k._asdict()))
+    assert float(mx.abs(back - k).max().item()) > 3 * right
