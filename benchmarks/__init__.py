@@ -20,7 +20,8 @@ what it rests on
     transfer.py     KV by path and by stream
     memory/         KV bytes and agents in a budget, by arithmetic and measured
     prefix/         matching by text against matching by tokens
-    quality/        perplexity and recall with quantized KV; key_outliers.py is where 4 bits fail
+    quality/        what quantized KV costs a real language model (smollm2.py); key_outliers.py is where 4 bits fail
+    architectures/  recall with quantized KV in small models of every architecture
 what they share
     live.py         `agentmem up` whose services can be killed; services.py is a store and a worker without a gateway
     children.py     processes that are asked line by line: engine_alone.py, decoding_clients.py, ttft/in_process.py
@@ -29,6 +30,8 @@ what they share
     conversations.py  agents that send all they have said; known_agents.py: agents that append to what is remembered
     models.py       where the model of `--model` is; random_models.py writes some of real geometry
     options.py      command lines
+    packages.py     files out of public packages, pinned; user_cache.py is where they are kept
+    intervals.py    95 % intervals, and correlations
     page_cache.py   files that leave the system's memory
     scraping.py     pages of metrics
     starts.py       where the time of a start goes

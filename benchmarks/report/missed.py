@@ -33,8 +33,8 @@ REASONS: Mapping[tuple[str, str], str] = {
         "the raw read is one pass over the bytes by one thread; a restore is three, with hashing, and two cores share "
         "one memory. Of a warm turn it is little: the demo model's KV is a fortieth of that of Llama 3.1 8B"
     ),
-    ("quality-cpu", "gemma3_text, 4 bits: recall"): _FEW_ANSWERS,
-    ("quality-gpu", "gemma3_text, 4 bits: recall"): _FEW_ANSWERS,
+    ("architectures-cpu", "gemma3_text, 4 bits, plain: recall"): _FEW_ANSWERS,
+    ("architectures-gpu", "gemma3_text, 4 bits, plain: recall"): _FEW_ANSWERS,
 }
 """By the result's name and the beginning of the claim's text."""
 

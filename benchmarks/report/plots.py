@@ -38,7 +38,9 @@ def figure_of(plot: Plot) -> Figure:
     axes.grid(alpha=0.3, axis="y" if named else "both")
     if plot.limit is not None:
         axes.axhline(plot.limit, color="gray", linestyle="--", label="limit")
-    if (entries := len(plot.series) + (plot.limit is not None)) > 1:
+    if plot.band is not None:
+        axes.axhspan(plot.band.low, plot.band.high, color="gray", alpha=0.15, label=plot.band.label)
+    if (entries := len(plot.series) + (plot.limit is not None) + (plot.band is not None)) > 1:
         rows = -(-entries // 3)
         figure.legend(loc="outside lower center", ncols=-(-entries // rows), fontsize="small", frameon=False)
     return figure

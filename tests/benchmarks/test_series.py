@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("line", sorted({*CPU, *GPU}))
 def test_every_line_is_one_that_its_benchmark_takes(line: str) -> None:
-    name, *rest = shlex.split(line.format(model="llama-3.1-8b=/models/x", quality=""))
+    name, *rest = shlex.split(line.format(model="llama-3.1-8b=/models/x", architectures=""))
     module = import_module(NAMES[name])
     if parser := getattr(module, "parser", None):
         parser().parse_args(rest)
@@ -32,11 +32,11 @@ def test_every_line_is_one_that_its_benchmark_takes(line: str) -> None:
 
 def test_commands(tmp_path: Path) -> None:
     place = tmp_path / "with space"
-    found = commands("gpu", place, Path("/models"), ["ttft", "quality", "memory"])
-    assert [line[0] for line in found] == ["ttft", "memory", "quality"], "in the order of the series"
+    found = commands("gpu", place, Path("/models"), ["ttft", "architectures", "memory"])
+    assert [line[0] for line in found] == ["ttft", "memory", "architectures"], "in the order of the series"
     assert f"llama-3.1-8b={place}/llama-3.1-8b" in found[0]
-    assert found[2] == ["quality", "--models", "/models"]
-    assert commands("cpu", place, None, ["quality"]) == [["quality", "--output", "quality-demo-cpu"]]
+    assert found[2] == ["architectures", "--models", "/models"]
+    assert commands("cpu", place, None, ["architectures"]) == [["architectures", "--output", "architectures-demo-cpu"]]
     with pytest.raises(ValueError, match="cpu: lookahead, speed; its parts are: prefix, memory"):
         commands("cpu", place, None, ["memory", "speed", "lookahead"])
 

@@ -13,6 +13,7 @@ import mlx_lm
 import pytest
 
 from benchmarks import smollm2
+from benchmarks.packages import Unavailable
 
 TEXT = "The capital of France is Paris, and that of Italy is Rome. In 1789 the people of Paris stormed the Bastille."
 
@@ -22,7 +23,7 @@ def directory() -> Path | str:
     """Where it is, or why it cannot be had."""
     try:
         return smollm2.directory()
-    except smollm2.Unavailable as problem:
+    except Unavailable as problem:
         return str(problem)
 
 

@@ -1,71 +1,141 @@
-"""Plots of the quality benchmark's figures, as they are written."""
+"""Figures of made-up samples, and what is said of them, as they are written."""
+
+from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import pytest
 
 from benchmarks.plots import drawable
-from benchmarks.quality.models import figures
-from benchmarks.quality.report import BAD, GOOD, OPEN, plots, right, verdict
-from benchmarks.quality.scores import DECODE, PREFILL, Answer, Sample, Sums
+from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures, prediction
+from benchmarks.quality.measuring import BASE, Answer, Sums
+from benchmarks.quality.report import PAPER, claims, plots, tables
+from benchmarks.quality.variants import NAMES, PLAIN_4
+
+TOKENS = 1000
+NATS = dict(zip(NAMES, (0.13, 0.06, 0.045, 0.07, 0.04, 0.017, 0.01, 0.008, 0.004, 0.0004, 0.13, 0.0005), strict=True))
+"""Of the texts, by variant."""
+BITS = dict(zip(NAMES, (4.5, 5.0, 4.5, 4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5, 4.5, 8.5), strict=True))
 
 
-def sample(worse: float, lost: bool = False) -> Sample:
-    """A text whose loss is so many nats a token more with quantized KV. `lost`: its answers go wrong with it."""
-    sums = dict.fromkeys((PREFILL, DECODE), Sums(100, 100 * (0.5 + worse), 50.0, 0.1, 0.1))
-    return Sample(512, sums, sums, [Answer(phase, plain=True, quantized=not lost) for phase in sums])
+def sums(nats: float, piece: int) -> Sums:
+    """Of a piece whose loss and divergence are `nats` a token, more in odd pieces and less in even ones."""
+    own = nats * (1.2 if piece % 2 else 0.8)
+    return Sums(TOKENS * (2.5 + own), TOKENS * own, round(TOKENS * (1 - nats)))
 
 
-ENOUGH = 200
-FOUND = {
-    GOOD: [sample(0.001)] * ENOUGH,
-    BAD: [sample(0.03)] * ENOUGH,
-    OPEN: [sample(0.001)] * 5,
-}
-"""Texts by what can be said of them."""
+def written(nats: dict[str, float] = NATS, pieces: int = 10, chats: int = 4) -> dict[str, Any]:
+    measured = Measured(
+        {"model": "M", "dtype": "float32", "length": 1001, "chunk": 512, "chats": chats, "chat_tokens": 900,
+         "check_tokens": 256},
+        800,
+        {name: Stored(100 * BITS[name] + 50, 100 * BITS[name]) for name in nats},
+        {name: 2 * kl for name, kl in nats.items()},
+        [
+            ReadPiece("prose" if piece < pieces / 2 else "code", TOKENS, {
+                BASE: Sums(2500.0, 0.0, TOKENS), **{name: sums(kl, piece) for name, kl in nats.items()}
+            })
+            for piece in range(pieces)
+        ],
+        [
+            AskedChat(900, {
+                BASE: [Answer(True, -0.5), Answer(False, -3.0)],
+                **{name: [Answer(kl < 0.1, -0.5 - kl), Answer(False, -3.0)] for name, kl in nats.items()},
+            })
+            for _ in range(chats)
+        ],
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(json.dumps(figures(measured)))
+    return found
 
 
-def test_plots_have_the_difference_in_percent_with_its_interval() -> None:
-    by_bits = {"4": figures([sample(0.01), sample(0.03)]), "8": figures([sample(-0.001)])}
-    [plot] = plots(json.loads(json.dumps({"models": {"llama (demo)": {"by_bits": by_bits}}})))
-    [four], [eight] = (plot.series[f"{bits}-bit KV"] for bits in (4, 8))
-    assert four.x == "llama (demo)"
-    assert (four.y, four.low, four.high) == pytest.approx((2.02, 1.005, 3.045), abs=0.001)
-    assert (eight.y, eight.low, eight.high) == pytest.approx((-0.1,) * 3, abs=0.001)
-    assert plot.limit == pytest.approx(1.0)
-    assert drawable(plots({"models": {}})) == []
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    return written()
 
 
-@pytest.mark.parametrize(
-    ("samples", "expected"),
-    [
-        *((samples, word) for word, samples in FOUND.items()),
-        ([sample(0.001, lost=True)] * 10 + [sample(0.001)] * ENOUGH, BAD),
-        ([sample(0.001, lost=True)] * 2 + [sample(0.001)] * 20, OPEN),
-        ([sample(0.0), sample(0.03)] * 3, OPEN),
-    ],
-)
-def test_what_too_few_texts_can_show_is_left_open(samples: list[Sample], expected: str) -> None:
-    assert verdict(json.loads(json.dumps(figures(samples)))) == expected
+def test_figures_are_means_with_intervals_over_pieces(found: dict[str, Any]) -> None:
+    four = found["variants"]["4"]
+    assert found["perplexity"] == pytest.approx({each: math.exp(2.5) for each in ("all", "prose", "code")})
+    assert found["tokens"] == {"prose": 5000, "code": 5000}
+    assert four["ratio"]["value"] == pytest.approx(math.exp(0.04))
+    assert 0.032 < four["divergence"]["low"] < four["divergence"]["value"] == pytest.approx(0.04)
+    assert four["divergence"]["high"] < 0.048
+    assert four["by_kind"]["prose"]["divergence"]["value"] == pytest.approx(0.04 * (3 * 0.8 + 2 * 1.2) / 5)
+    assert four["same"]["value"] == pytest.approx(0.96)
+    assert (four["bits"], four["bits_here"], four["bytes"]) == (4.5, 5.0, 450)
 
 
-@pytest.mark.parametrize(
-    ("recommended", "four", "eight", "expected"),
-    [
-        (4, GOOD, GOOD, "right"),
-        (4, BAD, GOOD, "wrong: 4 bits are not enough"),
-        (4, OPEN, GOOD, OPEN),
-        (8, GOOD, GOOD, "cautious: 4 bits are enough"),
-        (8, BAD, GOOD, "right"),
-        (8, BAD, BAD, "wrong: 8 bits are not enough"),
-        (8, OPEN, GOOD, OPEN),
-        (8, BAD, OPEN, OPEN),
-        (0, BAD, BAD, "right"),
-        (0, BAD, GOOD, "wrong"),
-        (0, OPEN, BAD, OPEN),
-    ],
-)
-def test_the_workers_word_is_judged_by_what_was_shown(recommended: int, four: str, eight: str, expected: str) -> None:
-    by_bits = {"4": figures(FOUND[four]), "8": figures(FOUND[eight])}
-    model = {"by_bits": by_bits, "worker": {"recommended_bits": recommended}}
-    assert right(json.loads(json.dumps(model))) == expected
+def test_recall_is_beside_unquantized(found: dict[str, Any]) -> None:
+    plain, four = (found["variants"][name]["recall"] for name in (PLAIN_4, "4"))
+    assert (found["recall"]["right"], found["recall"]["asked"]) == (4, 8)
+    assert (four["right"], four["lost"], four["gained"]) == (4, 0, 0)
+    assert (plain["right"], plain["lost"], plain["gained"]) == (0, 4, 0)
+    assert four["logprob_change"]["value"] == pytest.approx(-0.02)
+
+
+def test_the_check_tells_what_it_is_proportional_to(found: dict[str, Any]) -> None:
+    told = found["prediction"]
+    assert told["divergence_pearson"] == pytest.approx(1.0)
+    assert told["divergence_spearman"] == told["perplexity_spearman"] == pytest.approx(1.0)
+    assert told["perplexity_pearson"] == pytest.approx(1.0)
+
+
+def test_a_check_that_sees_nothing_predicts_nothing() -> None:
+    each = [
+        {"check": check, "divergence": {"value": kl}, "ratio": {"value": math.exp(kl)}}
+        for check, kl in ((0.01, 0.1), (0.1, 0.01), (0.02, 0.05), (0.05, 0.02))
+    ]
+    told = prediction(each)
+    assert told["divergence_spearman"] == pytest.approx(-1.0)
+    assert told["divergence_pearson"] < -0.9
+
+
+def test_tables_have_every_variant(found: dict[str, Any]) -> None:
+    shown = tables(found)
+    assert [len(table.rows) for table in shown] == [len(NAMES)] * 4
+    assert all({len(row) for row in table.rows} == {len(table.columns)} for table in shown)
+    four = next(row for row in shown[0].rows if row[0] == "4")
+    assert four[1:3] == ["4.50", "450"]
+    assert four[3].startswith("+4.08 % (+3.")
+    assert "10,000 tokens in pieces of 1,001" in shown[0].note
+    kinds = next(row for row in shown[1].rows if row[0] == "4")
+    assert kinds[1].endswith(", 0.038")
+    assert [row[0] for row in shown[3].rows][:2] == ["8", "mlx-lm, 8 bits"], "in the order of the check"
+
+
+def test_without_chats_there_is_no_recall() -> None:
+    assert [table.title for table in tables(written(chats=0))] == [
+        "Perplexity and divergence of a real language model",
+        "By kind of text",
+        "What the check at load predicts",
+    ]
+
+
+def test_what_is_to_be_reached(found: dict[str, Any]) -> None:
+    assert [claim.met for claim in claims(found)] == [True] * 7
+    worse = written({**NATS, "4": 0.05, "5/4": 0.03, "6/4": 0.02, "4/3": 0.14})
+    missed = [claim.text for claim in claims(worse) if not claim.met]
+    assert missed == [
+        "4 bits: perplexity over unquantized",
+        "5/4 bits: perplexity over unquantized",
+        "6/4 bits: perplexity over unquantized",
+        "4 bits: mean KL divergence",
+        "5/4 bits: mean KL divergence",
+        "4/3 bits: KL divergence over that of plain 4",
+    ]
+    assert [claim.text for claim in claims(written({"8": 0.001}))] == []
+
+
+def test_the_plots(found: dict[str, Any]) -> None:
+    divergence, perplexity = drawable(plots(found))
+    assert divergence.log
+    assert perplexity.band == PAPER == (-0.7, 3.0, PAPER.label)
+    ours = divergence.series["ours: rotated, calibrated"]
+    assert [point.x for point in ours] == [400, 450, 500, 550, 650, 650, 850]
+    assert ours[1].y == pytest.approx(0.04)
+    assert perplexity.series["mlx-lm's QuantizedKVCache"][0].y == pytest.approx((math.exp(0.13) - 1) * 100)
+    assert sum(len(points) for points in perplexity.series.values()) == len(NAMES)
+    assert drawable(plots({"variants": {}})) == []

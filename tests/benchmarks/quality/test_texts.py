@@ -1,43 +1,47 @@
-"""Dialogues as tokens: where the assistant speaks, and where they are cut."""
+"""Pieces of texts, and what the packages hold."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.demo_model.dialogues import make_dialogue
-from benchmarks.demo_model.tokenizer import END, START
-from benchmarks.models import DEMO
-from benchmarks.quality.texts import FIRST_SEED, Text, check, make_texts
-from inference_service.models.opening import ModelSpec, open_text
-from inference_service.text.tokenizer import Tokenizer
+from benchmarks.quality.texts import CODE, DIALOGUE, KINDS, Kind, Piece, cut, dialogue, pieces, text_of
+from tests.benchmarks.quality import real_model
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return open_text(ModelSpec("demo", DEMO)).tokenizer
+def test_pieces_are_whole_and_follow_each_other() -> None:
+    assert cut("prose", range(10), 4, 5) == [Piece("prose", [0, 1, 2, 3]), Piece("prose", [4, 5, 6, 7])]
+    assert cut("prose", range(8), 4, 1) == [Piece("prose", [0, 1, 2, 3])]
+    assert len(cut("prose", range(8), 4, 5)) == 2
+    assert cut("prose", range(3), 4, 5) == []
 
 
-@pytest.mark.parametrize(("length", "decoded"), [(256, 64), (512, 192), (1024, 300)])
-def test_a_text(tokenizer: Tokenizer, length: int, decoded: int) -> None:
-    [text] = make_texts(DEMO, {length: 1}, decoded)
-    dialogue = make_dialogue(FIRST_SEED, length)
-
-    def said(positions: list[int]) -> str:
-        return tokenizer.decode([text.token_ids[position] for position in positions]).decode()
-
-    replies = [message["content"] for message in dialogue.messages if message["role"] == "assistant"]
-    assert said(text.spoken) == "".join(reply + END for reply in replies)
-    answers = [said(list(range(*answer))) for answer in text.answers]
-    assert answers == [question.expected + END for question in dialogue.questions]
-    assert said([text.split, text.split + 1]) == f"{START}user"
-    left = len(text.token_ids) - text.split
-    assert decoded <= left < decoded + length // 2
-    assert not any(first <= text.split < behind for first, behind in text.answers), "no answer is in both phases"
-    assert len({text.prefilled(position) for position in text.spoken}) == 2
-    check([text])
+def test_in_each_conversation_user_and_assistant_take_turns() -> None:
+    content = "categories: [x]\nconversations:\n- - How are you?\n  - Well .\n  - Good.\n- - 7\n  - 'Yes: 7'\n"
+    assert [(said["role"], said["content"]) for said in dialogue(content)] == [
+        ("user", "How are you?"),
+        ("assistant", "Well ."),
+        ("user", "Good."),
+        ("user", "7"),
+        ("assistant", "Yes: 7"),
+    ]
 
 
-def test_texts_that_cannot_be_cut_are_refused() -> None:
-    for split in (0, 1, 9):
-        with pytest.raises(ValueError, match="take longer ones"):
-            check([Text(10, list(range(10)), split, [3], [])])
+def test_there_is_enough_of_every_kind() -> None:
+    """80,000 tokens in pieces of 4,096, no kind more than a quarter of them."""
+    found = pieces(real_model.text().tokenizer, real_model.render, 4096, 5)
+    by_kind = {kind.name: sum(piece.kind == kind.name for piece in found) for kind in KINDS}
+    assert len(found) * 4096 >= 80_000
+    assert min(by_kind.values()) >= 4
+    assert max(by_kind.values()) <= 5
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_only_dialogues_have_special_tokens(kind: Kind) -> None:
+    tokenizer = real_model.text().tokenizer
+    found = [piece for piece in pieces(tokenizer, real_model.render, 1024, 1) if piece.kind == kind.name]
+    assert [bool(tokenizer.special_ids & {*piece.token_ids}) for piece in found] == [kind is DIALOGUE]
+
+
+def test_code_is_code() -> None:
+    real_model.text()
+    compile(text_of(CODE, real_model.render).partition("\n\nimport dataclasses")[0], "compiler.py", "exec")

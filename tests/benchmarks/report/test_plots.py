@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from benchmarks.__main__ import NAMES
-from benchmarks.plots import Plot, Point, exact
+from benchmarks.plots import Band, Plot, Point, exact
 from benchmarks.report.plots import draw, figure_of
 
 SPREAD = (2.0, 1.0, 4.0)
@@ -68,9 +68,29 @@ def test_axes_by_logarithms_say_numbers() -> None:
         assert low < 0.011
 
 
+def test_a_band_is_drawn_beside_the_series_and_named() -> None:
+    points = [Point(1.0, 5.0, 4.0, 6.0), Point(2.0, 2.0, 1.0, 3.0)]
+    figure = figure_of(Plot("p", "", "", "", {"ours": points}, band=Band(-0.7, 3.0, "the paper's")))
+    [axes] = figure.axes
+    [shade] = [patch for patch in axes.patches if patch.get_label() == "the paper's"]
+    assert shade.get_extents().height > 0
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"ours", "the paper's"}
+
+
 @pytest.mark.parametrize(
     "name",
-    ["break-even", "capacity", "memory", "prefix", "quality", "restart", "staggered", "throughput", "ttft"],
+    [
+        "architectures",
+        "break-even",
+        "capacity",
+        "memory",
+        "prefix",
+        "quality",
+        "restart",
+        "staggered",
+        "throughput",
+        "ttft",
+    ],
 )
 def test_these_have_plots(name: str) -> None:
     assert callable(import_module(NAMES[name]).plots)

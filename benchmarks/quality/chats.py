@@ -1,0 +1,121 @@
+"""Long chats in a model's own template: facts are stated and asked for once, real text is read, then each is asked for
+again.
+
+There are two facts of each sort, so that an answer takes the right fact and not only the right sort. Every question is
+asked of the same chat by itself, right behind the text: so one prefill serves all, and no answer helps another. The
+answer's sentence is given up to the value, which a model of this size cannot be relied on to phrase.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from benchmarks.quality.texts import PROSE, Render, text_of
+from inference_service.text.tokenizer import Tokenizer
+
+
+class _Sort(NamedTuple):
+    """How a fact begins, how it is asked for, and what it can be."""
+
+    stem: str
+    question: str
+    values: Sequence[str]
+
+
+class _Fact(NamedTuple):
+    """A sentence up to its value, the value, and the question for it."""
+
+    stem: str
+    value: str
+    question: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.stem} {self.value}."
+
+
+_SORTS: Final = (
+    _Sort("{name} lives in", "Where does {name} live?", ("Lisbon", "Vienna", "Chicago", "Madrid", "Dublin")),
+    _Sort("{name} works as a", "What does {name} work as?", ("nurse", "teacher", "carpenter", "pilot", "lawyer")),
+    _Sort("{name} plays the", "Which instrument does {name} play?", ("cello", "piano", "drums", "flute", "harp")),
+    _Sort("{name}'s car is", "What colour is {name}'s car?", ("green", "red", "white", "yellow", "black")),
+    _Sort("{name} was born in", "In which month was {name} born?", ("March", "October", "July", "January", "May")),
+    _Sort("{name}'s locker has the number", "Which number has {name}'s locker?", ("417", "352", "906", "128")),
+)
+_NAMES: Final = ("Clara", "Peter", "Olga", "Henry", "Maria", "Victor")
+_EACH: Final = 2
+"""Facts of one sort in a chat."""
+_CHARACTERS: Final = range(200, 1200)
+"""Of a passage."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What follows a chat: a question, and the answer up to its value's last token. `answer` tokens are the value."""
+
+    token_ids: list[int]
+    answer: int
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat up to its questions."""
+
+    token_ids: list[int]
+    questions: list[Question]
+
+
+def make_chats(count: int, tokens: int, tokenizer: Tokenizer, render: Render) -> list[Chat]:
+    """Chats of at most so many tokens, and little fewer. Raises Unavailable; ValueError for too few tokens."""
+    prose = text_of(PROSE, render).split("\n\n")
+    passages = [" ".join(each.split()) for each in prose if len(each) in _CHARACTERS]
+    return [make_chat(seed, tokens, passages, tokenizer, render) for seed in range(count)]
+
+
+def make_chat(seed: int, tokens: int, passages: Sequence[str], tokenizer: Tokenizer, render: Render) -> Chat:
+    """One, which reads `passages` from a place on that `seed` chooses. Raises ValueError for too few tokens."""
+    rng = random.Random(seed)
+    facts = _facts(rng)
+
+    def encoded(chat: Sequence[dict[str, str]], answer: str | None = None) -> list[int]:
+        return tokenizer.encode(render(chat, answer is not None) + (answer or ""), parse_special=True)
+
+    messages = [message for fact in facts for message in _turn(f"Please remember this: {fact.sentence}", fact.sentence)]
+    messages += [message for fact in facts for message in _turn(fact.question, fact.sentence)]
+    token_ids: list[int] = []
+    start = rng.randrange(len(passages))
+    for passage in islice([*passages, *passages], start, start + len(passages)):
+        longer = [*messages, *_turn(f"Please read this passage:\n\n{passage}", "I have read the passage.")]
+        encoded_longer = encoded(longer)
+        if len(encoded_longer) > tokens:
+            break
+        messages, token_ids = longer, encoded_longer
+    if not token_ids:
+        raise ValueError(f"{tokens} tokens are too few for a chat with all facts and a passage")
+    questions = []
+    for fact in facts:
+        asked = [*messages, *_turn(fact.question, "")[:1]]
+        stem, whole = encoded(asked, fact.stem), encoded(asked, f"{fact.stem} {fact.value}")
+        if whole[: len(stem)] != stem or stem[: len(token_ids)] != token_ids:
+            raise ValueError("the model's template or tokenizer changes what stands before a value")
+        questions.append(Question(whole[len(token_ids) :], len(whole) - len(stem)))
+    return Chat(token_ids, questions)
+
+
+def _facts(rng: random.Random) -> list[_Fact]:
+    """Facts in no order; those of one sort are of different people."""
+    found = []
+    for sort in _SORTS:
+        names, values = rng.sample(_NAMES, _EACH), rng.sample(sort.values, _EACH)
+        found += [
+            _Fact(sort.stem.format(name=name), value, sort.question.format(name=name))
+            for name, value in zip(names, values, strict=True)
+        ]
+    rng.shuffle(found)
+    return found
+
+
+def _turn(user: str, assistant: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]

@@ -1,0 +1,104 @@
+"""One network over the same tokens with several kinds of KV side by side, and how far each is from unquantized KV.
+
+Tokens go through the caches in chunks, so that every token is quantized before the next chunk reads it, as in service.
+Of each chunk logits are compared at once and forgotten. One thread.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+
+from benchmarks.quality.chats import Chat
+from benchmarks.quality.variants import NewCaches
+
+BASE = "unquantized"
+"""The name of what the others are compared with."""
+
+
+class Sums(NamedTuple):
+    """Over all tokens of a piece but the first, which nothing predicts.
+
+    Negative log-probability of the right tokens and KL divergence of what was expected with unquantized KV, both in
+    nats; and how often the first choice is the same as there.
+    """
+
+    loss: float
+    divergence: float
+    same: int
+
+    def plus(self, other: Self) -> Self:
+        """Over the tokens of both."""
+        return type(self)(self.loss + other.loss, self.divergence + other.divergence, self.same + other.same)
+
+
+class Answer(NamedTuple):
+    """Whether the first choice was right at every token of an answer, and the mean log-probability of its tokens."""
+
+    right: bool
+    logprob: float
+
+
+def read(
+    network: Any, token_ids: Sequence[int], variants: Mapping[str, NewCaches], chunk: int
+) -> tuple[dict[str, Sums], dict[str, list[Any]]]:
+    """Read a piece from an empty context: sums by name, `BASE` among them, and the caches that hold it."""
+    caches = _all_caches(network, variants)
+    found = dict.fromkeys(caches, Sums(0.0, 0.0, 0))
+    for start in range(0, len(token_ids) - 1, chunk):
+        inputs = mx.array([list(token_ids[start : min(start + chunk, len(token_ids) - 1)])])
+        wanted = mx.array(list(token_ids[start + 1 : start + 1 + inputs.shape[1]]))
+        base: mx.array | None = None
+        for name, own in caches.items():
+            logprobs = _logprobs(network, inputs, own)
+            base = logprobs if base is None else base
+            found[name] = found[name].plus(_compared(base, logprobs, wanted))
+        mx.clear_cache()
+    return found, caches
+
+
+def answers(network: Any, chat: Chat, variants: Mapping[str, NewCaches], chunk: int) -> dict[str, list[Answer]]:
+    """Every question behind the same chat: answers by name, `BASE` among them."""
+    found = {}
+    for name, caches in _all_caches(network, variants).items():
+        for start in range(0, len(chat.token_ids), chunk):
+            _logprobs(network, mx.array([chat.token_ids[start : start + chunk]]), caches, last=1)
+        found[name] = [*_asked(network, chat, caches)]
+        mx.clear_cache()
+    return found
+
+
+def _asked(network: Any, chat: Chat, caches: list[Any]) -> Iterator[Answer]:
+    for question in chat.questions:
+        inputs, wanted = question.token_ids[:-1], np.array(question.token_ids[-question.answer :])
+        logprobs = np.array(_logprobs(network, mx.array([inputs]), caches, last=question.answer))
+        for cache in caches:
+            cache.trim(len(inputs))
+        yield Answer(
+            bool((logprobs.argmax(axis=-1) == wanted).all()),
+            float(logprobs[np.arange(len(wanted)), wanted].mean()),
+        )
+
+
+def _all_caches(network: Any, variants: Mapping[str, NewCaches]) -> dict[str, list[Any]]:
+    return {BASE: make_prompt_cache(network), **{name: new() for name, new in variants.items()}}
+
+
+def _logprobs(network: Any, inputs: mx.array, caches: list[Any], last: int | None = None) -> mx.array:
+    """Of the next token behind each of inputs [1, n], or behind the last ones: float32 [n, vocabulary], evaluated."""
+    logits: mx.array = network(inputs, cache=caches)[0][-last if last else 0 :].astype(mx.float32)
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    mx.eval(logprobs)
+    return logprobs
+
+
+def _compared(base: mx.array, logprobs: mx.array, wanted: mx.array) -> Sums:
+    """Of log-probabilities [n, vocabulary] of `wanted` [n]."""
+    loss = -mx.take_along_axis(logprobs, wanted[:, None], axis=-1).sum()
+    if base is logprobs:
+        return Sums(loss.item(), 0.0, len(wanted))  # type: ignore[arg-type]
+    divergence = (mx.exp(base) * (base - logprobs)).sum()
+    same = (base.argmax(axis=-1) == logprobs.argmax(axis=-1)).sum()
+    return Sums(loss.item(), divergence.item(), same.item())  # type: ignore[arg-type]

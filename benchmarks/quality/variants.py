@@ -1,0 +1,73 @@
+"""The ways to keep KV that are compared: our formats, what they are without one of their parts, and mlx-lm's own."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx_lm.models.cache import QuantizedKVCache
+
+from inference_service.engine.calibration import Calibration
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
+
+NewCaches = Callable[[], list[Any]]
+"""Makes empty caches, one per layer."""
+
+RUNGS: Final = ("4/3", "4", "5/4", "6/4", "8/4", "6", "8")
+"""Bits of K and V that are measured with our own scheme, rotated and calibrated, in groups of 64."""
+PLAIN_4: Final = "plain 4"
+PLAIN_4_32: Final = "plain 4, groups of 32"
+NO_MEANS: Final = "4 without means"
+MLX_LM: Final = {4: "mlx-lm, 4 bits", 8: "mlx-lm, 8 bits"}
+"""mlx-lm's QuantizedKVCache with its own attention, in groups of 64."""
+NAMES: Final = (PLAIN_4, PLAIN_4_32, NO_MEANS, *RUNGS, *MLX_LM.values())
+_GROUP: Final = 64
+
+
+def formats() -> dict[str, KVFormat]:
+    """Those of our own caches, by their names."""
+    return {
+        PLAIN_4: KVFormat(4, 4, _GROUP, PLAIN),
+        PLAIN_4_32: KVFormat(4, 4, 32, PLAIN),
+        NO_MEANS: KVFormat(4, 4, _GROUP, ROTATED),
+        **{bits: KVFormat(group_size=_GROUP, scheme=ROTATED).with_bits(bits) for bits in RUNGS},
+    }
+
+
+def variants(geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCaches]:
+    """All of `NAMES`, in that order. Engine thread."""
+
+    def ours(name: str, format: KVFormat) -> NewCaches:
+        own = replace(geometry, format=format)
+        codecs = calibration.codecs(own) if name in RUNGS else ()
+        return partial(own.new_caches, codecs)
+
+    def of_mlx_lm(bits: int) -> NewCaches:
+        return lambda: [QuantizedKVCache(_GROUP, bits) for _ in range(geometry.layers)]
+
+    return {
+        **{name: ours(name, format) for name, format in formats().items()},
+        **{name: of_mlx_lm(bits) for bits, name in MLX_LM.items()},
+    }
+
+
+def stored_bytes(caches: list[Any], scale_bytes: int | None = None) -> float:
+    """Bytes that a token's KV takes in caches that hold some; with `scale_bytes`, if scales and biases took so many.
+
+    They have the compute dtype: in float32, in which this is measured, twice what they take in a model's own.
+    """
+    return sum(
+        part.size * (part.itemsize if part.dtype == mx.uint32 or scale_bytes is None else scale_bytes) / part.shape[2]
+        for cache in caches
+        for part in _parts(cache)
+    )
+
+
+def _parts(cache: Any) -> list[mx.array]:
+    """The arrays [1, kv_heads, tokens, …] of one layer."""
+    if isinstance(cache, QuantizedKVCache):
+        return [*cache.keys, *cache.values]
+    keys, values = cache.buffers.both()
+    return [*keys, *values]
