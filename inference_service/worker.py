@@ -122,7 +122,7 @@ class Worker:
         spool = Spool(settings.data.expanduser() / "worker" / "portable")
         exporter, importer = Exporter(store, fetcher, spool), Importer(store, self._transports)
         models = ModelServicer(self._models, loader)
-        portable = PortableAgents(self._models, persister, locks, exporter, importer, spool)
+        portable = PortableAgents(self._models, persister, locks, exporter, importer, spool, loader.calibrations)
         agents = AgentServicer(store, self._models, planner, restorer, persister, prefetcher, locks, hints, portable)
         self._server = GrpcServer(
             settings.address,

@@ -81,11 +81,19 @@ def import_agent(client: Client, file: IO[bytes], agent: str, model: str) -> Non
 
         return await (retrying(attempt) if file.seekable() else attempt())  # a pipe cannot be sent again
 
-    made = client.ask(question).agent
+    answer = client.ask(question)
+    made, misfit = answer.agent, answer.kv_misfit
     name, model = made.key.agent_id, made.key.model_id
     client.show(
-        {"agent_id": name, "model_id": model, "tokens": made.tokens, "warm_tokens": made.warm_tokens},
-        f"imported {printable(name)} on {printable(model)}: {made.tokens:,} tokens, {made.warm_tokens:,} with KV",
+        {
+            "agent_id": name,
+            "model_id": model,
+            "tokens": made.tokens,
+            "warm_tokens": made.warm_tokens,
+            "kv_misfit": misfit,
+        },
+        f"imported {printable(name)} on {printable(model)}: {made.tokens:,} tokens, {made.warm_tokens:,} with KV"
+        + (f"; {printable(misfit)}: the first turn computes it again" if misfit else ""),
     )
 
 

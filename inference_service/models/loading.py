@@ -140,7 +140,7 @@ class Loader:
         self._speeds = PathSpeeds(caches / "attention.json")
         self._activations = Activations(caches / "activations.json")
         self._qualities = QualityChecks(caches / "quality.json")
-        self._calibrations = Calibrations(caches / "calibration")
+        self.calibrations = Calibrations(caches / "calibration")
         self._texts: dict[str, tuple[object, ModelText]] = {}
         self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
         self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
@@ -212,7 +212,7 @@ class Loader:
         info, paths = await call(lambda: prove(info, network, self._speeds))
         report(SELF_TEST, 0.1)
         text = sample(info.tokenizer, CALIBRATION_TOKENS)
-        calibration = await call(lambda: self._calibrations.of(fingerprint, network, text, info.geometry))
+        calibration = await call(lambda: self.calibrations.of(fingerprint, network, text, info.geometry))
         quality = None
         if self._settings.quality_check:
             report(SELF_TEST, 0.3)

@@ -97,7 +97,17 @@ class Exporter:
         while True:
             parts = _choose(key.namespace, model, blocks, windows, opened, refused)
             firsts = parts.first_positions(model.geometry)
-            manifest = Manifest(key, model.fingerprint, geometry, ledger, parts.tokens, firsts, agent.context_policy)
+            manifest = Manifest(
+                key,
+                model.fingerprint,
+                geometry,
+                ledger,
+                parts.tokens,
+                firsts,
+                agent.context_policy,
+                model.model_fingerprint,
+                model.calibration.bytes if model.calibration else b"",
+            )
             data = await asyncio.to_thread(self._spool.file, manifest.data_bytes)
             try:
                 bad = await self._fill(data, manifest, model.geometry, parts, opened)

@@ -25,10 +25,12 @@ from agentmem.identity import Ledger
 from agentmem.kv_bits import KVBits
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
+from inference_service.engine.calibration import Calibration
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry
 
 FORMAT = "agentmem.agent"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Files of version 1 name no model and have no calibration; they are read, and never written."""
 SLACK = 256
 """Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
 
@@ -99,7 +101,11 @@ class TensorPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that the header says, but the checksums. `first_positions` has one position per layer, none without KV."""
+    """All that the header says, but the checksums. `first_positions` has one position per layer, none without KV.
+
+    `fingerprint` is that of the KV, `model_fingerprint` of the model's files; that is empty in files of version 1.
+    `calibration` is the means that K and V are centred on, as safetensors; empty where they are not centred.
+    """
 
     key: AgentKey
     fingerprint: str
@@ -108,6 +114,8 @@ class Manifest:
     kv_tokens: int
     first_positions: tuple[int, ...]
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
+    model_fingerprint: str = ""
+    calibration: bytes = b""
 
     @cached_property
     def places(self) -> Mapping[str, TensorPlace]:
@@ -167,6 +175,11 @@ def layers_of(geometry: Geometry, *, window: bool) -> tuple[int, ...]:
 
 def check(manifest: Manifest) -> None:
     """Raise DataLoss unless the parts of a manifest agree with each other, and no place is absurd."""
+    try:
+        if manifest.calibration:
+            Calibration.of_bytes(manifest.calibration)
+    except ValueError as error:
+        raise damaged("its calibration is not that of a model") from error
     ledger, geometry, firsts = manifest.ledger, manifest.geometry, manifest.first_positions
     offsets = np.array(ledger.offsets, np.int64)
     if len(offsets) != len(ledger) or (np.diff(offsets) < 0).any():

@@ -2,9 +2,12 @@
 
 It is ASCII, and its metadata are strings, as safetensors wants it:
 
-    format, format_version               "agentmem.agent", "1"
+    format, format_version               "agentmem.agent", "2"; without model_fingerprint "1"
     agent_id, model_id, namespace        whose it was
     fingerprint, tokenizer_hash          of what made the KV, and the tokens
+    model_fingerprint                    of the model's files
+    calibration                          the means that K and V are centred on, safetensors in base64; left out where
+                                         there are none
     total_tokens, token_sequence         the ledger's tokens: how many, and a JSON list of them
     offsets                              each token's end in the text, in bytes; a JSON list
     prompt_text, prompt_text_encoding    the text in base64, for it may end inside a character
@@ -43,6 +46,7 @@ MAX_HEADER_BYTES = 64 << 20
 MAX_TURNS = 1 << 17
 CHECKSUM_BYTES = 16
 
+_OLD_VERSION = 1
 _MAX_STRUCTURE = 4 << 20
 """Characters outside of strings; a tensor takes about 80."""
 _MAX_STRINGS = 1 << 17
@@ -106,11 +110,13 @@ def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
         "opening_bytes": ledger.opening_bytes,
         "context_policy": manifest.context_policy,
         "template_time": ledger.template_time,
+        "model_fingerprint": manifest.model_fingerprint,
+        "calibration": base64.b64encode(manifest.calibration).decode(),
     }
     return {
         **{name: str(value) for name, value in optional.items() if value},
         "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
+        "format_version": str(FORMAT_VERSION if manifest.model_fingerprint else _OLD_VERSION),
         "agent_id": manifest.key.agent_id,
         "model_id": manifest.key.model_id,
         "namespace": manifest.key.namespace,
@@ -164,9 +170,9 @@ def _loaded(data: bytes) -> dict[str, Any]:
 def _check_format(metadata: Mapping[str, str]) -> None:
     if metadata["format"] != FORMAT:
         raise damaged("it is not an exported agent")
-    if metadata["format_version"] != str(FORMAT_VERSION):
+    if metadata["format_version"] not in (str(_OLD_VERSION), str(FORMAT_VERSION)):
         version = metadata["format_version"][:20]
-        reads = f"this worker reads version {FORMAT_VERSION}; export the agent with this version of agentmem"
+        reads = f"this worker reads versions up to {FORMAT_VERSION}; export the agent with this version of agentmem"
         raise FailedPrecondition(f"the file has version {version} of the format, and {reads}")
 
 
@@ -194,7 +200,17 @@ def _manifest(metadata: Mapping[str, str]) -> Manifest:
     policy = types_pb2.ContextPolicy.ValueType(int(metadata.get("context_policy", "0")))
     if policy not in types_pb2.ContextPolicy.values():
         raise ValueError("not a context policy")
-    return Manifest(key, metadata["fingerprint"], geometry, ledger, kv_tokens, tuple(firsts), policy)
+    return Manifest(
+        key,
+        metadata["fingerprint"],
+        geometry,
+        ledger,
+        kv_tokens,
+        tuple(firsts),
+        policy,
+        metadata.get("model_fingerprint", ""),
+        base64.b64decode(metadata.get("calibration", ""), validate=True),
+    )
 
 
 def _numbers(text: str, count: int, *, lists: int = 0) -> Uint32:

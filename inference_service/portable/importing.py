@@ -77,8 +77,10 @@ class Importer:
         """
         await self.check_absent(key)
         manifest = received.manifest
-        files = await asyncio.to_thread(_files, key.namespace, model, manifest)
-        await self._publish(key, model, received, files)
+        files = {}
+        if not kv_misfit(manifest, model):
+            files = await asyncio.to_thread(_files, key.namespace, model, manifest)
+            await self._publish(key, model, received, files)
         version = await self._store.create_agent(key, manifest.ledger, manifest.context_policy)
         try:
             await self._store.publish(key, version, (), files, model.fingerprint)
@@ -120,19 +122,14 @@ def check_namespace(manifest: Manifest, namespace: str) -> None:
 def check_fit(manifest: Manifest, model: LoadedModel) -> None:
     """Raise FailedPrecondition for what was computed by another model than this, with the reason.
 
-    Raises DataLoss for a ledger whose tokens the model's tokenizer would decode otherwise.
+    The same model with other KV fits; see `kv_misfit`. Raises DataLoss for a ledger whose tokens the model's tokenizer
+    would decode otherwise.
     """
-    if manifest.geometry != kv_geometry(model.geometry):
-        both = zip(_parts(manifest.geometry), _parts(kv_geometry(model.geometry)), strict=False)
-        found, wanted = next(pair for pair in both if pair[0] != pair[1])
+    if manifest.model_fingerprint not in ("", model.model_fingerprint):
         raise FailedPrecondition(
-            f"the file's KV has another geometry than model {model.model_id!r} here: {found} instead of {wanted}; "
-            "import it where the same model runs with the same settings"
-        )
-    if manifest.fingerprint != model.fingerprint:
-        raise FailedPrecondition(
-            f"the file has the fingerprint {manifest.fingerprint[:12]!r}…, and model {model.model_id!r} here has "
-            f"{model.fingerprint[:12]!r}…: other weights, or another adapter; import it where the same model runs"
+            f"the file is of a model with the fingerprint {manifest.model_fingerprint[:12]!r}…, and model "
+            f"{model.model_id!r} here has {model.model_fingerprint[:12]!r}…: other weights, another adapter or dtype; "
+            "import it where the same model runs"
         )
     ledger = manifest.ledger
     if len(ledger) and ledger.tokenizer_hash != model.tokenizer.hash:
@@ -150,6 +147,22 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
     pieces = model.tokenizer.pieces(ledger.token_ids)
     if b"".join(pieces) != ledger.text or not np.array_equal(np.cumsum([*map(len, pieces)]), ledger.offsets):
         raise damaged("its text is not what its tokens stand for")
+
+
+def kv_misfit(manifest: Manifest, model: LoadedModel) -> str:
+    """Why a file's KV is not taken, though its ledger is; empty where it is."""
+    here = kv_geometry(model.geometry)
+    if manifest.geometry != here:
+        both = zip(_parts(manifest.geometry), _parts(here), strict=False)
+        found, wanted = next(pair for pair in both if pair[0] != pair[1])
+        return f"the file's KV has {found}, and model {model.model_id!r} here {wanted}"
+    if manifest.fingerprint == model.fingerprint:
+        return ""
+    if not manifest.model_fingerprint:
+        return "the file is of an older version, whose KV is quantized otherwise"
+    if manifest.calibration != (model.calibration.bytes if model.calibration else b""):
+        return f"its K and V are centred on other means than those that model {model.model_id!r} has here"
+    return "its KV is of another format"
 
 
 async def _read_header(chunks: AsyncIterator[bytes], beginning: bytearray) -> tuple[Manifest, bytes]:

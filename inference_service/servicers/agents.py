@@ -171,10 +171,10 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def ImportAgent(
         self, request_iterator: AsyncIterator[pb.ImportAgentRequest], context: Any
     ) -> pb.ImportAgentResponse:
-        target = await self.portable.imported(request_iterator)
+        target, kv_misfit = await self.portable.imported(request_iterator)
         response = await self.store.call(self.store.agents.GetAgent, pb.GetAgentRequest(key=target.to_proto()))
         self._complete(response.agent)
-        return pb.ImportAgentResponse(agent=response.agent)
+        return pb.ImportAgentResponse(agent=response.agent, kv_misfit=kv_misfit)
 
     async def _changed(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]", request: Any) -> _Response:
         """Change an agent in the store, behind its running turn; the answer has the agent."""

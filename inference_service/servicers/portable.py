@@ -10,10 +10,11 @@ from agentmem.shielding import run_shielded
 from agentmem.v1 import agent_pb2
 from agentmem.validation import AgentKey
 from agentmem.wire import drain
+from inference_service.engine.calibration import Calibration, Calibrations
 from inference_service.models.serving import Models
 from inference_service.portable.exporting import Exporter
 from inference_service.portable.format import Manifest
-from inference_service.portable.importing import Importer, Received, check_fit, check_namespace, receive
+from inference_service.portable.importing import Importer, Received, check_fit, check_namespace, kv_misfit, receive
 from inference_service.portable.spool import Spool
 from inference_service.turns.persisting import Persister
 from inference_service.turns.reserving import AgentLocks
@@ -32,6 +33,7 @@ class PortableAgents:
     exporter: Exporter
     importer: Importer
     spool: Spool
+    calibrations: Calibrations
 
     async def exported(self, key: AgentKey) -> AsyncGenerator[bytes]:
         """Yield the agent's file, in chunks."""
@@ -45,16 +47,18 @@ class PortableAgents:
             finally:
                 exported.data.close()
 
-    async def imported(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKey:
-        """Create the agent whose key and file are sent; return its key. Read all that is sent, also on an error."""
+    async def imported(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> tuple[AgentKey, str]:
+        """Create the agent whose key and file are sent. Read all that is sent, also on an error.
+
+        Returns its key, and why the file's KV was not taken; empty where it was.
+        """
         try:
             return await self._import(_unstalled(requests))
         except AgentmemError:
             await drain(requests)
             raise
 
-    async def _import(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKey:
-        """The agent that was created."""
+    async def _import(self, requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> tuple[AgentKey, str]:
         given = await _key(requests)
         if given.model_id:
             self.models.slot(given.model_id)
@@ -62,6 +66,8 @@ class PortableAgents:
         async def check(manifest: Manifest) -> None:
             check_namespace(manifest, given.namespace)
             target = _target(given, manifest)
+            if manifest.calibration and manifest.model_fingerprint:
+                self.calibrations.offer(manifest.model_fingerprint, Calibration.of_bytes(manifest.calibration))
             async with self.models.use(target.model_id) as model:
                 await asyncio.to_thread(check_fit, manifest, model)
             await self.importer.check_absent(target)
@@ -69,14 +75,15 @@ class PortableAgents:
         async with self.spool.slot():
             received = await receive(_chunks(requests), self.spool, check)
             target = _target(given, received.manifest)
-            await run_shielded(self._create(target, received))
-        return target
+            return target, await run_shielded(self._create(target, received))
 
-    async def _create(self, target: AgentKey, received: Received) -> None:
+    async def _create(self, target: AgentKey, received: Received) -> str:
+        """Why the file's KV was not taken; empty where it was."""
         try:
             async with self.models.use(target.model_id) as model, self.locks.hold(target):
                 await asyncio.to_thread(check_fit, received.manifest, model)  # It may have gone and come meanwhile.
                 await self.importer.create(target, model, received)
+                return kv_misfit(received.manifest, model)
         finally:
             received.data.close()
 

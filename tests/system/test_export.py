@@ -9,6 +9,7 @@ import grpc
 import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import load_file, save_file
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
@@ -62,6 +63,51 @@ def tensors_of(stack: Stack) -> dict[str, dict[str, bytes]]:
     files = [*stack.block_files(), *stack.window_files()]
     named = {file.name + file.parts[-3]: load_safetensors(file.read_bytes()) for file in files}
     return {name: {key: array.tobytes() for key, array in file.items()} for name, file in named.items()}
+
+
+async def centred_otherwise(stack: Stack, factor: float) -> None:
+    """As another kind of device would have measured the means."""
+    (file,) = (stack.data / "worker" / "calibration").iterdir()
+    stack.kill("worker")
+    save_file({name: (side * np.float16(factor)) for name, side in load_file(file).items()}, file)
+    await stack.up("worker")
+
+
+async def test_kv_that_is_centred_otherwise_is_left_out_and_its_means_are_taken_where_there_are_none(
+    tiny: Path, tmp_path: Path
+) -> None:
+    other = write_llama(tmp_path / "other", seed=7)
+    flags = {"worker_flags": ("--model", f"tiny={tiny}")}
+    async with (
+        running(f"tiny={tiny}") as stack,
+        running(f"tiny={tiny}") as with_means,
+        running(f"other={other}", **flags) as without,
+    ):
+        client = await stack.client()
+        await centred_otherwise(stack, 1.005)
+        await told(client)
+        file = await exported(client, "a")
+        tokens = int(metadata(file)["total_tokens"])
+
+        there = await with_means.client()
+        key = types_pb2.AgentKey(namespace="default", agent_id="b")
+        answer = await there.agents.ImportAgent(messages(file, key), timeout=60)
+        assert "centred on other means" in answer.kv_misfit
+        assert (answer.agent.tokens, answer.agent.warm_tokens) == (tokens, 0)
+        assert await with_means.ledger("b") == await stack.ledger("a")
+        turn = await there.say("b", "And now?", **ARGUMENTS)
+        assert (turn.match, turn.cached) == ("EXTEND", {})
+        after = list((await with_means.ledger("b")).token_ids)
+        wanted = Oracle(tiny).logprobs_of(after, len(after) - len(turn.token_ids))
+        assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
+
+        there = await without.client(model="tiny")
+        answer = await there.agents.ImportAgent(messages(file, key), timeout=60)
+        assert not answer.kv_misfit
+        assert answer.agent.warm_tokens == tokens
+        stack.kill("worker")
+        await stack.up("worker")
+        assert same(await client.say("a", "And now?", **ARGUMENTS), await there.say("b", "And now?", **ARGUMENTS))
 
 
 async def test_a_hybrid_model_goes_on_from_its_window_and_without_the_stores_disk(tmp_path: Path) -> None:
@@ -135,8 +181,8 @@ async def test_other_refusals(stack: Stack, client: Client) -> None:
     assert await refusal(client, big) == ("ALREADY_EXISTS", "agent 'a' exists; delete it, or choose another id")
     assert (await refusal(client, big, "b"))[0] == "DATA_LOSS"
     assert await refusal(client, file) == ("ALREADY_EXISTS", "agent 'a' exists; delete it, or choose another id")
-    code, said = await refusal(client, saying(format_version="2"), "b")
-    assert code == "FAILED_PRECONDITION" and "version 2" in said
+    code, said = await refusal(client, saying(format_version="3"), "b")
+    assert code == "FAILED_PRECONDITION" and "version 3" in said
     code, said = await refusal(client, saying(namespace="theirs"), "b")
     assert code == "PERMISSION_DENIED" and "'theirs'" in said
     code, said = await refusal(client, file, "b", namespace="theirs")

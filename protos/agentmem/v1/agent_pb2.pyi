@@ -1409,6 +1409,9 @@ class ImportAgentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
+    KV_MISFIT_FIELD_NUMBER: _builtins.int
+    kv_misfit: _builtins.str
+    """Why the file's KV was not taken, which is computed again at the agent's next turn; empty where it was taken."""
     @_builtins.property
     def agent(self) -> Global___Agent:
         """It."""
@@ -1417,10 +1420,11 @@ class ImportAgentResponse(_message.Message):
         self,
         *,
         agent: Global___Agent | None = ...,
+        kv_misfit: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "kv_misfit", b"kv_misfit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

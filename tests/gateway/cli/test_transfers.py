@@ -74,7 +74,7 @@ async def test_import_as_in_the_file(worker: ScriptedWorker, agentmem: Command, 
     file = tmp_path / "bob.agent"
     file.write_bytes(b"x")
     told = await agentmem("agents", "import", str(file), "--json")
-    assert json.loads(told.output).keys() == {"agent_id", "model_id", "tokens", "warm_tokens"}
+    assert json.loads(told.output).keys() == {"agent_id", "model_id", "tokens", "warm_tokens", "kv_misfit"}
     assert worker.requests[0].key == types_pb2.AgentKey(namespace="default")
     worker.error = errors.DataLoss("the file is damaged: it ends too early; export the agent again")
     refused = await agentmem("agents", "import", str(file))

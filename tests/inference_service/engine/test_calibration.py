@@ -128,3 +128,33 @@ def test_a_mean_that_half_precision_cannot_hold_is_not_taken(llama: LoadedModel)
     finally:
         key.weight = before
     assert np.isfinite(found.layers[0].k).all() and (found.layers[0].k == 0).any()
+
+
+def offered(llama: LoadedModel, factor: float) -> tuple[Calibration, Calibration | None]:
+    """What is offered, the measured means times `factor`, and what is then kept."""
+    measured = calibrate(llama.engine.model, [1, 2, 3], llama.geometry)
+    others = [LayerMeans(*(side * np.float16(factor) for side in means)) for means in measured.layers]
+    return Calibration(others), measured
+
+
+@pytest.mark.parametrize(("factor", "taken"), [(1.005, True), (1.1, False), (-1.0, False)])
+def test_means_of_another_place_are_taken_if_they_are_near(
+    factor: float, taken: bool, llama: LoadedModel, tmp_path: Path
+) -> None:
+    """KV of there then fits here; and nobody can spoil a model for all who use it."""
+    kept = Calibrations(tmp_path)
+    offer, measured = offered(llama, factor)
+    kept.offer(NAME, offer)
+    kept.offer("another", offer)
+    found = kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry)
+    assert found == (offer if taken else measured) == kept.known(NAME, llama.geometry)
+    kept.offer(NAME, measured)
+    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) == found, "what is known stays"
+
+
+def test_means_of_another_shape_are_not_near(llama: LoadedModel, tmp_path: Path) -> None:
+    kept = Calibrations(tmp_path)
+    _, measured = offered(llama, 1.0)
+    assert measured is not None
+    kept.offer(NAME, Calibration(measured.layers[:1]))
+    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) == measured

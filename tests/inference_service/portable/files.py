@@ -11,6 +11,7 @@ from agentmem.blockfile import TENSORS
 from agentmem.identity import Ledger, TurnPlace
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
+from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.portable import header
 from inference_service.portable.format import SLACK, KVGeometry, LayerShape, Manifest
 
@@ -45,7 +46,16 @@ def file(tokens: int = 20, kv_tokens: int = 17, seed: int = 0, geometry: KVGeome
     firsts = tuple(max(0, kv_tokens - (layer.window or kv_tokens)) for layer in geometry.layers) if kv_tokens else ()
     turns = (TurnPlace(tokens // 2, tokens // 4), TurnPlace(tokens, 0)) if tokens else ()
     key = AgentKey("default", "a", "org/model")
-    manifest = Manifest(key, "print", geometry, ledger(tokens, turns, seed), kv_tokens, firsts)
+    manifest = Manifest(
+        key,
+        "print",
+        geometry,
+        ledger(tokens, turns, seed),
+        kv_tokens,
+        firsts,
+        model_fingerprint="model",
+        calibration=means(seed).bytes,
+    )
     rng = np.random.default_rng(seed)
     data = bytearray()
     for place in manifest.places.values():
@@ -56,6 +66,12 @@ def file(tokens: int = 20, kv_tokens: int = 17, seed: int = 0, geometry: KVGeome
         else:
             data += rng.integers(0, 0x3C00, shape).astype(np.uint16).tobytes()
     return File(manifest, bytes(data))
+
+
+def means(seed: int = 0) -> Calibration:
+    """Of one layer."""
+    rng = np.random.default_rng(seed)
+    return Calibration([LayerMeans(*(rng.normal(size=(2, 64)).astype(np.float16) for _ in "kv"))])
 
 
 @st.composite
@@ -90,7 +106,17 @@ def manifests(draw: st.DrawFn) -> Manifest:
     key = AgentKey(draw(names), draw(names), draw(names))
     remembered = replace(ledger(tokens, turns), opening_bytes=draw(st.integers(0, 2 * tokens)))
     policy = draw(st.sampled_from(types_pb2.ContextPolicy.values()))
-    return Manifest(key, draw(st.text(max_size=8)), geometry, remembered, kv_tokens, tuple(firsts), policy)
+    named = (draw(st.text(min_size=1, max_size=8)), draw(st.sampled_from([b"", means().bytes])))
+    return Manifest(
+        key,
+        draw(st.text(max_size=8)),
+        geometry,
+        remembered,
+        kv_tokens,
+        tuple(firsts),
+        policy,
+        *draw(st.sampled_from([named, ("", b"")])),
+    )
 
 
 def block(layers: int, heads: int, k: tuple[int, int], v: tuple[int, int], tokens: int, dtype: str, seed: int = 0):

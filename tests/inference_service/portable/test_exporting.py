@@ -93,7 +93,9 @@ def disk(geometry: Geometry = PLAIN, windows: dict[int, int] | None = None) -> D
 
 async def export(disk: Disk, directory: Path) -> Received:
     """The file, taken in again."""
-    model = cast(Any, SimpleNamespace(geometry=disk.geometry, fingerprint="print"))
+    model = cast(
+        Any, SimpleNamespace(geometry=disk.geometry, fingerprint="print", model_fingerprint="model", calibration=None)
+    )
     exporter = Exporter(cast(Any, disk), cast(Any, disk), Spool(directory))
     exported = await exporter.collect(KEY, model)
 

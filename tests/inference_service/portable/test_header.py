@@ -171,9 +171,23 @@ def test_lies_with_a_right_checksum(change: Callable[[dict[str, Any]], object]) 
 
 def test_another_version_is_told_from_damage() -> None:
     with pytest.raises(FailedPrecondition) as caught:
-        header.parse(forged(setting("format_version", "2")))
-    assert "version 2" in caught.value.message
-    assert "version 1" in caught.value.message
+        header.parse(forged(setting("format_version", "3")))
+    assert "version 3" in caught.value.message
+    assert "versions up to 2" in caught.value.message
+
+
+def test_a_file_of_version_1_is_read_as_it_was_written() -> None:
+    """It names no model, and so its KV fits nowhere; its ledger does."""
+    old = replace(file().manifest, model_fingerprint="", calibration=b"")
+    text = header.encode(old, CHECKSUM)
+    assert b'"format_version":"1"' in text and b"calibration" not in text
+    assert header.parse(text[8:]) == (old, CHECKSUM)
+
+
+@pytest.mark.parametrize("calibration", [b"no safetensors", b"{}"])
+def test_a_calibration_that_is_none_is_damage(calibration: bytes) -> None:
+    with pytest.raises(DataLoss, match="calibration"):
+        header.parse(header.encode(replace(file().manifest, calibration=calibration), CHECKSUM)[8:])
 
 
 def test_the_metadata_checksum() -> None:

@@ -3,18 +3,21 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from agentmem.errors import DataLoss, FailedPrecondition, PermissionDenied
 from agentmem.identity import Ledger, TurnPlace
 from agentmem.validation import AgentKey
+from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS, KVFormat
 from inference_service.portable.format import KVGeometry, LayerShape, Manifest, kv_geometry, layers_of
-from inference_service.portable.importing import check_fit, check_namespace
+from inference_service.portable.importing import check_fit, check_namespace, kv_misfit
 
 HERE = Geometry(4, mx.bfloat16, FOUR_BITS, LayerGroup((1, 3), 2, 192, 128), LayerGroup((0, 2), 1, 64, 64, window=512))
 SLIDING, FULL = LayerShape(1, 64, 64, 512), LayerShape(2, 192, 128)
+MEANS = Calibration([LayerMeans(np.ones((2, 64), np.float16), np.zeros((2, 64), np.float16))])
 PIECES = [b"", b"a", b"\xf0\x9f", b"\x98\x80"]
 
 
@@ -30,7 +33,14 @@ class Tokenizer:
 MODEL = cast(
     Any,
     SimpleNamespace(
-        model_id="m", geometry=HERE, fingerprint="print", tokenizer=Tokenizer(), context_length=6, vocab_size=4
+        model_id="m",
+        geometry=HERE,
+        fingerprint="print",
+        model_fingerprint="model",
+        calibration=MEANS,
+        tokenizer=Tokenizer(),
+        context_length=6,
+        vocab_size=4,
     ),
 )
 
@@ -39,7 +49,7 @@ def manifest(*token_ids: int, **changes: Any) -> Manifest:
     ledger = Ledger().followed_by(token_ids, Tokenizer().pieces(token_ids), "tok", 1)
     geometry = KVGeometry("BF16", 4, 64, (SLIDING, FULL, SLIDING, FULL))
     made = Manifest(AgentKey("ns", "a", "m"), "print", geometry, ledger, len(ledger), (0,) * 4)
-    return replace(made, **changes)
+    return replace(made, **{"model_fingerprint": "model", "calibration": MEANS.bytes, **changes})
 
 
 def test_the_models_shape() -> None:
@@ -61,13 +71,7 @@ def test_what_was_exported_here_fits() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"geometry": replace(manifest().geometry, dtype="F32")}, "dtype F32 instead of dtype BF16"),
-        ({"geometry": replace(manifest().geometry, bits=8)}, "bits 8 instead of bits 4"),
-        ({"geometry": replace(manifest().geometry, bits="5/4")}, "bits 5/4 instead of bits 4"),
-        ({"geometry": replace(manifest().geometry, group_size=32)}, "group_size 32 instead of group_size 64"),
-        ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL))}, "2 layers instead of 4 layers"),
-        ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL, FULL, FULL))}, "layer 2"),
-        ({"fingerprint": "other"}, "fingerprint"),
+        ({"model_fingerprint": "other"}, "fingerprint"),
         ({"ledger": replace(manifest(1).ledger, tokenizer_hash="other")}, "tokenizer"),
         ({"ledger": manifest(1, 1, 1, 1, 1, 1, 1).ledger}, "7 tokens"),
     ],
@@ -77,6 +81,28 @@ def test_another_models_file(change: dict[str, Any], reason: str) -> None:
         check_fit(manifest(1, **change), MODEL)
     assert reason in caught.value.message
     assert "import it" in caught.value.message or "export the" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"geometry": replace(manifest().geometry, dtype="F32")}, "has dtype F32, and model 'm' here dtype BF16"),
+        ({"geometry": replace(manifest().geometry, bits=8)}, "has bits 8, and model 'm' here bits 4"),
+        ({"geometry": replace(manifest().geometry, bits="5/4")}, "has bits 5/4, and model 'm' here bits 4"),
+        ({"geometry": replace(manifest().geometry, group_size=32)}, "has group_size 32, and model 'm' here group_size"),
+        ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL))}, "has 2 layers, and"),
+        ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL, FULL, FULL))}, "layer 2"),
+        ({"fingerprint": "other", "calibration": b""}, "centred on other means"),
+        ({"fingerprint": "other", "model_fingerprint": "", "calibration": b""}, "older version"),
+        ({"fingerprint": "other"}, "another format"),
+    ],
+)
+def test_the_same_models_file_with_other_kv(change: dict[str, Any], reason: str) -> None:
+    """Its ledger is good all the same."""
+    other = manifest(1, 2, **change)
+    check_fit(other, MODEL)
+    assert reason in kv_misfit(other, MODEL)
+    assert not kv_misfit(manifest(1, 2), MODEL)
 
 
 @pytest.mark.parametrize(
