@@ -29,7 +29,7 @@ from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, f
 from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, plots, tables
 from benchmarks.quality.texts import MOST, pieces
-from benchmarks.quality.variants import NAMES, formats, stored_bytes, variants
+from benchmarks.quality.variants import NAMES, NewCaches, formats, stored_bytes, variants
 from benchmarks.tables import claims_table, show
 from inference_service.domain import MessagesInput
 from inference_service.engine import quality
@@ -42,6 +42,8 @@ CHUNK: Final = 512
 """Tokens that go through the network at once: no more than the engine's own chunks of a prompt."""
 SMALL: Final = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": 1024}
 ALL: Final = {"pieces": MOST, "length": 4096, "chats": 24, "chat_tokens": 2048}
+_CHECK_CHUNK: Final = 128
+"""As in the check."""
 _SHORTEST_CHAT: Final = 900
 _HALF: Final = 2
 """Bytes of a scale in a model's own dtype."""
@@ -97,10 +99,11 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
     every = variants(model.geometry, model.calibration)
     chosen = {name: every[name] for name in NAMES if name in arguments.variants}
     check = quality.sample(model.tokenizer, quality.default_tokens())
+    divergences, stored, missing = checked(network, check, chosen)
+    chosen = {name: chosen[name] for name in divergences}
     group = model.geometry.full
     with Progress() as shown:
-        task = shown.add_task("reading", total=1 + len(texts) + len(chats))
-        sums, caches = read(network, check, chosen, CHUNK)
+        task = shown.add_task("reading", total=len(texts) + len(chats))
         found = Measured(
             setup={
                 "model": MODEL,
@@ -110,23 +113,39 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
                 "chats": len(chats),
                 "chat_tokens": arguments.chat_tokens,
                 "check_tokens": len(check),
+                "missing": missing,
             },
             elements=len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim),
-            stored={name: Stored(stored_bytes(caches[name]), stored_bytes(caches[name], _HALF)) for name in chosen},
-            check={name: sums[name].divergence / (len(check) - 1) for name in chosen},
+            stored=stored,
+            check=divergences,
             pieces=[],
             chats=[],
         )
         for piece in texts:
-            shown.advance(task)
             sums, _ = read(network, piece.token_ids, chosen, CHUNK)
             found.pieces.append(ReadPiece(piece.kind, len(piece.token_ids) - 1, sums))
+            shown.advance(task)
             yield found
         for chat in chats:
-            shown.advance(task)
             found.chats.append(AskedChat(len(chat.token_ids), answers(network, chat, chosen, CHUNK)))
+            shown.advance(task)
             yield found
-        shown.advance(task)
+
+
+def checked(
+    network: Any, token_ids: Sequence[int], variants: Mapping[str, NewCaches]
+) -> tuple[dict[str, float], dict[str, Stored], dict[str, str]]:
+    """Of each variant the mean KL over the load check's sample, in nats, and its bytes; why others cannot run here."""
+    divergences, stored, missing = {}, {}, {}
+    for name, new_caches in variants.items():
+        try:
+            sums, caches = read(network, token_ids, {name: new_caches}, _CHECK_CHUNK)
+        except (RuntimeError, ValueError, NotImplementedError) as problem:
+            missing[name] = str(problem).partition("\n")[0]
+            continue
+        divergences[name] = sums[name].divergence / (len(token_ids) - 1)
+        stored[name] = Stored(stored_bytes(caches[name]), stored_bytes(caches[name], _HALF))
+    return divergences, stored, missing
 
 
 def parser() -> argparse.ArgumentParser:

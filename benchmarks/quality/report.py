@@ -93,6 +93,7 @@ def _divergence(figures: dict[str, Any]) -> Table:
         ]
         for name, of in figures["variants"].items()
     ]
+    missing = "".join(f" Not on this device: {name} ({why})." for name, why in figures["missing"].items())
     columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", "same first choice")
     total, perplexity = sum(figures["tokens"].values()), figures["perplexity"]["all"]
     note = (
@@ -101,7 +102,7 @@ def _divergence(figures: dict[str, Any]) -> Table:
         f"{perplexity:.3f}. Rows named by bits alone are ours: rotated, centred on the model's own means, groups of "
         '64; "plain" has neither, as releases before had it. Bits are those of an element with its share of scale '
         "and bias in 16 bits. 95 % intervals by a paired bootstrap over pieces. The paper claims "
-        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models."
+        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models.{missing}"
     )
     return Table("Perplexity and divergence of a real language model", columns, rows, note)
 

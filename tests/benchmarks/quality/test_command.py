@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks import results
-from benchmarks.quality.command import main, parser
+from benchmarks.quality.command import checked, main, parser
 from benchmarks.quality.texts import KINDS
 from benchmarks.quality.variants import PLAIN_4
 from gateway.cli.up.openblas import preload_here
+from inference_service.models.loading import LoadedModel
 from tests.benchmarks.quality import real_model
 
 
@@ -74,3 +75,15 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
             parser().parse_args(arguments)
         assert ended.value.code == 2
         assert said in capsys.readouterr().err
+
+
+def test_what_cannot_run_here_is_left_out_and_said(demo: LoadedModel) -> None:
+    def broken() -> list[Any]:
+        raise NotImplementedError("no kernel for 2 bits\nsecond line")
+
+    network: Any = demo.engine.model
+    token_ids = demo.tokenizer.encode("The boat is green . ", parse_special=False) * 8
+    divergences, stored, missing = checked(network, token_ids, {"4": demo.new_caches, "2": broken})
+    assert divergences["4"] > 0
+    assert stored["4"].here == demo.geometry.bytes_per_token > stored["4"].half
+    assert (list(divergences), list(stored), missing) == (["4"], ["4"], {"2": "no kernel for 2 bits"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
@@ -12,8 +11,6 @@ import pytest
 
 from benchmarks.demo_model.dialogues import make_dialogue
 from benchmarks.demo_model.tokenizer import render
-from benchmarks.loading import load
-from benchmarks.models import DEMO
 from benchmarks.quality.chats import Chat, Question
 from benchmarks.quality.measuring import BASE, answers, read
 from benchmarks.quality.variants import (
@@ -27,18 +24,9 @@ from benchmarks.quality.variants import (
     stored_bytes,
     variants,
 )
-from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
 
 CHUNK = 64
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
-    hashes = ContentHashes(tmp_path_factory.mktemp("work") / "hashes.json")
-    model = load("demo", str(DEMO), hashes=hashes, pool_bytes=1 << 26, batch_bytes=1 << 27)
-    yield model
-    model.release()
 
 
 @pytest.fixture(scope="module")

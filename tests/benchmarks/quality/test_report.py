@@ -29,7 +29,7 @@ def sums(nats: float, piece: int) -> Sums:
 def written(nats: dict[str, float] = NATS, pieces: int = 10, chats: int = 4) -> dict[str, Any]:
     measured = Measured(
         {"model": "M", "dtype": "float32", "length": 1001, "chunk": 512, "chats": chats, "chat_tokens": 900,
-         "check_tokens": 256},
+         "check_tokens": 256, "missing": {"other": "no kernel"}},
         800,
         {name: Stored(100 * BITS[name] + 50, 100 * BITS[name]) for name in nats},
         {name: 2 * kl for name, kl in nats.items()},
@@ -101,6 +101,7 @@ def test_tables_have_every_variant(found: dict[str, Any]) -> None:
     assert four[1:3] == ["4.50", "450"]
     assert four[3].startswith("+4.08 % (+3.")
     assert "10,000 tokens in pieces of 1,001" in shown[0].note
+    assert shown[0].note.endswith("Not on this device: other (no kernel).")
     kinds = next(row for row in shown[1].rows if row[0] == "4")
     assert kinds[1].endswith(", 0.038")
     assert [row[0] for row in shown[3].rows][:2] == ["8", "mlx-lm, 8 bits"], "in the order of the check"
