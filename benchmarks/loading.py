@@ -9,6 +9,7 @@ from inference_service.engine.quality import sample
 from inference_service.engine.quantization import ROTATED
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
+from inference_service.models.kv_setup import KVSetup
 from inference_service.models.loading import (
     ATTENTION,
     LoadedModel,
@@ -47,6 +48,6 @@ def load(
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
     text = sample(info.tokenizer, TOKENS)
     calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme == ROTATED else None
-    loaded = take_memory(opened, paths, calibration, None, memory, 0, TurnHints())
+    loaded = take_memory(opened, paths, KVSetup(info.geometry.format, calibration), memory, 0, TurnHints())
     loaded.prepare()
     return loaded

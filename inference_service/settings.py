@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.kv_bits import DEFAULT, KVBitsText
+from agentmem.kv_bits import AUTO, KVBitsText
 from agentmem.models import ModelSettings
 from agentmem.sockets import OptionalLoopbackAddress, OptionalUnixSocket
 
@@ -44,7 +44,8 @@ class WorkerSettings(ModelSettings):
         "auto", description="compute dtype; auto is float32 on CPU and the model's own elsewhere"
     )
     kv_bits: KVBitsText = Field(
-        str(DEFAULT), description="bits per element of K and V, as 4, or of each, as 5/4; 3, 4, 5, 6 or 8"
+        AUTO,
+        description="bits per element of K and V, as 4, or of each, as 5/4 (3, 4, 5, 6 or 8); auto: as few as are good",
     )
     kv_group_size: Literal[32, 64] | None = Field(
         None, description="elements per quantization group; 64, or 32 where heads are no multiple of 64 wide"

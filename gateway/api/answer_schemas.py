@@ -48,6 +48,9 @@ _MODELS: Final = [
         kv_bits="…",
         kv_bits_measured=[model_pb2.KVBitsMeasurement(kl_divergence=kl) for kl in (0.5, math.inf)],
         recommended_kv_bits="…",
+        kv_bits_reason="…",
+        kv_scheme="…",
+        calibration=model_pb2.Calibration(digest="…"),
     ),
 ]
 _TRIMS: Final = [types_pb2.ContextTrim(), types_pb2.ContextTrim(snapshot="…", summary="…", summary_failure="…")]

@@ -63,11 +63,16 @@ def about(model: model_pb2.Model) -> Iterator[Row]:
         yield "heads", f"{model.kv_heads} of KV; keys {model.k_head_dim} wide, values {model.v_head_dim}"
     if model.kv_bits:
         per_token = byte_size(model.kv_bytes_per_token)
-        yield "KV", f"{model.kv_bits} bits in groups of {model.kv_group_size}, {per_token} per token"
+        scheme = f", {model.kv_scheme}" if model.kv_scheme else ""
+        yield "KV", f"{model.kv_bits} bits in groups of {model.kv_group_size}{scheme}, {per_token} per token"
+    if model.kv_bits_reason:
+        yield "bits", model.kv_bits_reason
     for found in model.kv_bits_measured:
         yield f"with {found.kv_bits} bits", measured(found)
     if model.kv_bits_measured:
         yield "quality", quality(model)
+    if model.HasField("calibration"):
+        yield "calibration", calibration(model.calibration)
     for path in model.attention_paths:
         note = f"; {path.note}" if path.note else ""
         yield path.phase, f"{path.path}, off by {path.relative_error:.1g} at most{note}"
@@ -75,6 +80,15 @@ def about(model: model_pb2.Model) -> Iterator[Row]:
         yield "tools", f"written as {model.tool_parser} does"
     if model.fingerprint:
         yield "fingerprint", model.fingerprint
+
+
+def calibration(means: model_pb2.Calibration) -> str:
+    """Return which means K and V are centred on, and how far from zero they are at most."""
+    sides = (("K", means.largest_k_means), ("V", means.largest_v_means))
+    largest = " and ".join(
+        f"{max(by_layer):.3g} of {side} (layer {list(by_layer).index(max(by_layer))})" for side, by_layer in sides
+    )
+    return f"{means.digest[:12]}, means up to {largest}"
 
 
 def measured(found: model_pb2.KVBitsMeasurement) -> str:

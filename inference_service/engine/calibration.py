@@ -186,7 +186,7 @@ class Calibrations:
         path = self._path(fingerprint)
         draft = path.with_suffix(".part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             save_file(calibration.arrays, draft)
             draft.replace(path)
         except (OSError, SafetensorError) as error:

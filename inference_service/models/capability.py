@@ -44,9 +44,12 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """How KV is quantized. `group_size` None: groups of 64 elements, of 32 where heads are no multiple of 64 wide."""
+    """How KV is quantized. `bits` None: as few as are good, which is found once weights are read; 4 until then.
 
-    bits: KVBits = kv_bits.DEFAULT
+    `group_size` None: groups of 64 elements, of 32 where heads are no multiple of 64 wide.
+    """
+
+    bits: KVBits | None = kv_bits.DEFAULT
     group_size: int | None = None
 
 
@@ -63,7 +66,7 @@ def judged(
         for tokens in _PROMPTS:
             logits = network(mx.array(tokens), cache=plain)
     group_size = quantization.group_size or _group_size(plain)
-    format = KVFormat(*quantization.bits, group_size)
+    format = KVFormat(*(quantization.bits or kv_bits.DEFAULT), group_size)
     caches = _quantized(plain, format)
     before = backend.calls
     try:

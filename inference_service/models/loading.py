@@ -23,21 +23,21 @@ from mlx.utils import tree_flatten
 from agentmem import logs
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
-from agentmem.kv_bits import KVBits
+from agentmem.kv_bits import AUTO, KVBits
 from agentmem.models import RegisteredModel
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
 from inference_service.engine.batching import BatchEngine
-from inference_service.engine.calibration import TOKENS as CALIBRATION_TOKENS
 from inference_service.engine.calibration import Calibration, Calibrations
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import Activations, usable_bytes
 from inference_service.engine.geometry import Caches, merged
-from inference_service.engine.quality import Quality, QualityChecks, sample
+from inference_service.engine.quality import Quality
 from inference_service.engine.quantization import PLAIN
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings, check_config
 from inference_service.models.fingerprint import ContentHashes, file_identities, kv_fingerprint, model_fingerprint
+from inference_service.models.kv_setup import KVSetup, KVSetups
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
 from inference_service.models.sources import fetch, fetch_config
@@ -81,20 +81,29 @@ class LoadedModel(ModelInfo):
     """A model that serves.
 
     `fingerprint` is that of its KV, `model_fingerprint` of its files. `activation_bytes` is the peak of computing
-    besides weights and KV. `quality` is None where it was not asked for. `engine`, `arenas`, `codecs` and `new_caches`
+    besides weights and KV. `engine`, `arenas`, `codecs` and `new_caches`
     belong to the engine thread, `memory` to the event loop; all else may be read on any thread.
     """
 
     fingerprint: str
     model_fingerprint: str
-    calibration: Calibration | None
+    setup: KVSetup
     codecs: tuple[KVCodec, ...]
     activation_bytes: int
     paths: tuple[PathReport, ...]
-    quality: Quality | None
     engine: BatchEngine
     arenas: Arenas
     memory: ModelMemory
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The means that its K and V are centred on; None where they are not."""
+        return self.setup.calibration
+
+    @property
+    def quality(self) -> Quality | None:
+        """What quantized KV costs it; None where that was not asked for."""
+        return self.setup.quality
 
     @cached_property
     def grammars(self) -> Grammars:
@@ -139,13 +148,17 @@ class Loader:
         self._hashing = asyncio.Lock()
         self._speeds = PathSpeeds(caches / "attention.json")
         self._activations = Activations(caches / "activations.json")
-        self._qualities = QualityChecks(caches / "quality.json")
-        self.calibrations = Calibrations(caches / "calibration")
+        self._kv = KVSetups(caches, quality_check=settings.quality_check)
         self._texts: dict[str, tuple[object, ModelText]] = {}
         self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
         self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
         self._stopped = False
         self.limits = MemoryLimits(usable_bytes(), settings.loaded_models)
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """The means of all models that were ever measured here."""
+        return self._kv.calibrations
 
     def stop(self) -> None:
         """End downloads, which otherwise would delay the end of the process."""
@@ -175,7 +188,8 @@ class Loader:
         await self._must_be_fetched(registered)
         info, network = await self._open(registered, report, offline=self._settings.offline)
         fingerprint = await self._fingerprint(info)
-        known = self._activations.remembered(fingerprint, info.context_length)
+        info = self._kv.chosen(fingerprint, info)
+        known = self._activations.remembered(_packed(fingerprint, info), info.context_length)
         return OpenedModel(info, network, fingerprint, self.needs(info, known))
 
     def needs(self, info: ModelInfo, activation_bytes: int | None = None) -> Needs:
@@ -211,26 +225,20 @@ class Loader:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
         info, paths = await call(lambda: prove(info, network, self._speeds))
         report(SELF_TEST, 0.1)
-        text = sample(info.tokenizer, CALIBRATION_TOKENS)
-        calibration = await call(lambda: self.calibrations.of(fingerprint, network, text, info.geometry))
-        quality = None
-        if self._settings.quality_check:
-            report(SELF_TEST, 0.3)
-            quality = await call(
-                lambda: self._qualities.of(fingerprint, network, info.tokenizer, info.geometry, calibration)
-            )
+        setup = await call(lambda: self._kv.of(fingerprint, network, info))
+        if setup.format != info.geometry.format:
+            chosen = info.with_format(setup.format)
+            info, paths = await call(lambda: prove(chosen, network, self._speeds))
         report(SELF_TEST, 0.6)
-        activation_bytes = await call(
-            lambda: self._activations.of(fingerprint, network, info.geometry, info.context_length)
-        )
+        packed = _packed(fingerprint, info)
+        activation_bytes = await call(lambda: self._activations.of(packed, network, info.geometry, info.context_length))
         report(POOL, 0.0)
         memory = self.sizes(info, self.needs(info, activation_bytes), residents)
         loaded = await call(
             lambda: take_memory(
                 replace(opened, info=info),
                 paths,
-                calibration,
-                quality,
+                setup,
                 memory,
                 activation_bytes,
                 self._hints,
@@ -253,9 +261,9 @@ class Loader:
 
     def _quantization(self, registered: RegisteredModel) -> QuantizationSettings:
         settings = self._settings
-        return QuantizationSettings(
-            KVBits.parse(registered.kv_bits or settings.kv_bits), registered.kv_group_size or settings.kv_group_size
-        )
+        bits = registered.kv_bits or settings.kv_bits
+        group_size = registered.kv_group_size or settings.kv_group_size
+        return QuantizationSettings(None if bits == AUTO else KVBits.parse(bits), group_size)
 
     async def _open(
         self, registered: RegisteredModel, report: ReportProgress, *, offline: bool
@@ -308,6 +316,11 @@ class Loader:
         return await asyncio.get_running_loop().run_in_executor(self._files, function, *arguments)
 
 
+def _packed(fingerprint: str, info: ModelInfo) -> str:
+    """A name for the model with KV of its format, for what depends on both."""
+    return f"{fingerprint}, {info.geometry.format} bits, {info.geometry.format.scheme}"
+
+
 def read_weights(info: ModelInfo, network: nn.Module) -> Iterator[float]:
     """Read the weights, a piece for each `next`, which gives the share that is read, 0 to 1. Engine thread.
 
@@ -345,7 +358,7 @@ def prove(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tup
         geometry = info.geometry
         if geometry.format.scheme == PLAIN:
             raise
-        plain = replace(info, geometry=replace(geometry, format=replace(geometry.format, scheme=PLAIN)))
+        plain = info.with_format(replace(geometry.format, scheme=PLAIN))
         reports = _proved(plain, network, speeds)
         message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
@@ -366,15 +379,14 @@ def _proved(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> t
 def take_memory(
     opened: OpenedModel,
     paths: tuple[PathReport, ...],
-    calibration: Calibration | None,
-    quality: Quality | None,
+    setup: KVSetup,
     memory: Sizes,
     activation_bytes: int,
     hints: TurnHints,
     others_decode: Callable[[], bool] = lambda: False,
 ) -> LoadedModel:
     """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
-    info, geometry = opened.info, opened.info.geometry
+    info, geometry, calibration = opened.info, opened.info.geometry, setup.calibration
     check_sizes(info, memory)
     try:
         codecs = tuple(calibration.codecs(geometry)) if calibration else geometry.codecs()
@@ -397,11 +409,10 @@ def take_memory(
         **{field.name: getattr(info, field.name) for field in fields(info)},
         fingerprint=kv_fingerprint(opened.fingerprint, geometry, calibration),
         model_fingerprint=opened.fingerprint,
-        calibration=calibration,
+        setup=setup,
         codecs=codecs,
         activation_bytes=activation_bytes,
         paths=paths,
-        quality=quality,
         engine=engine,
         arenas=arenas,
         memory=ModelMemory(geometry, weight_bytes, memory, hints),

@@ -6,10 +6,10 @@ logits, and computes nothing.
 
 import json
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -21,6 +21,7 @@ from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import load_tokenizer
+from inference_service.engine.quantization import KVFormat
 from inference_service.models.capability import QuantizationSettings, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
 from inference_service.text.reasoning import ReasoningFormat
@@ -99,6 +100,10 @@ class ModelInfo(ModelText):
     def model_id(self) -> str:
         """Its name."""
         return self.spec.model_id
+
+    def with_format(self, format: KVFormat) -> Self:
+        """The same model with its KV packed otherwise."""
+        return replace(self, geometry=replace(self.geometry, format=format))
 
     @cached_property
     def renderer(self) -> Renderer:

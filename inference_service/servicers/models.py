@@ -10,6 +10,7 @@ from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.v1 import model_pb2 as pb
 from agentmem.v1 import model_pb2_grpc
 from agentmem.validation import check_text
+from inference_service.engine.calibration import Calibration
 from inference_service.engine.device import device_bytes
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quality import Quality
@@ -83,6 +84,7 @@ def _known(info: ModelInfo) -> pb.Model:
         tokenizer_hash=info.tokenizer.hash,
         dtype=geometry.dtype_name,
         kv_bits=str(geometry.format),
+        kv_scheme=geometry.format.scheme,
         kv_group_size=geometry.format.group_size,
         full_layers=len(geometry.full.layers),
         sliding_layers=len(geometry.sliding.layers) if geometry.sliding else 0,
@@ -99,6 +101,8 @@ def _measured(model: LoadedModel) -> pb.Model:
     return pb.Model(
         kv_bits_measured=_by_bits(quality, model.geometry) if quality else (),
         recommended_kv_bits=quality.recommended if quality else "",
+        kv_bits_reason=model.setup.reason,
+        calibration=_calibration(model.calibration) if model.calibration else None,
         fingerprint=model.fingerprint,
         attention_paths=[
             pb.AttentionPath(
@@ -106,6 +110,14 @@ def _measured(model: LoadedModel) -> pb.Model:
             )
             for report in model.paths
         ],
+    )
+
+
+def _calibration(calibration: Calibration) -> pb.Calibration:
+    return pb.Calibration(
+        digest=calibration.digest,
+        largest_k_means=[float(abs(means.k).max()) for means in calibration.layers],
+        largest_v_means=[float(abs(means.v).max()) for means in calibration.layers],
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from agentmem.model_registry import read
 from agentmem.models import ADAPTER_FILES, DEMO, RegisteredModel
 
-BITS_WANTED = 'must be bits of K and V, as "4", or of each, as "5/4"; each 3, 4, 5, 6 or 8'
+BITS_WANTED = 'must be "auto", or bits of K and V, as "4", or of each, as "5/4"; each 3, 4, 5, 6 or 8'
 
 
 def adapter(directory: Path) -> Path:

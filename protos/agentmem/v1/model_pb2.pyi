@@ -91,6 +91,9 @@ class Model(_message.Message):
     KV_BITS_FIELD_NUMBER: _builtins.int
     KV_BITS_MEASURED_FIELD_NUMBER: _builtins.int
     RECOMMENDED_KV_BITS_FIELD_NUMBER: _builtins.int
+    KV_BITS_REASON_FIELD_NUMBER: _builtins.int
+    KV_SCHEME_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The name that requests use."""
     state: Global___ModelState.ValueType
@@ -141,6 +144,12 @@ class Model(_message.Message):
     """Bits per element of K and V: "4", or "5/4" where those of K and V differ."""
     recommended_kv_bits: _builtins.str
     """The fewest bits of the ladder that are good for the model; empty where it has not run, and where none are."""
+    kv_bits_reason: _builtins.str
+    """Why kv_bits are what they are, of a loaded model: as they were set, or what "auto" went by."""
+    kv_scheme: _builtins.str
+    """What is done to K and V before they are packed: "rotated" (centred on the calibration's means, then rotated), or
+    "plain", where this backend cannot rotate right.
+    """
     @_builtins.property
     def attention_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttentionPath]:
         """Attention paths that the self-test chose at load."""
@@ -160,6 +169,10 @@ class Model(_message.Message):
         """What the quality check measured, the fewest bits first: kv_bits, and then each rung of a ladder until one is good.
         Empty where it has not run, and where the model's logits are not finite even without quantized KV.
         """
+
+    @_builtins.property
+    def calibration(self) -> Global___Calibration:
+        """The means that a loaded model's K and V are centred on; absent with the scheme "plain"."""
 
     def __init__(
         self,
@@ -193,14 +206,51 @@ class Model(_message.Message):
         kv_bits: _builtins.str = ...,
         kv_bits_measured: _abc.Iterable[Global___KVBitsMeasurement] | None = ...,
         recommended_kv_bits: _builtins.str = ...,
+        kv_bits_reason: _builtins.str = ...,
+        kv_scheme: _builtins.str = ...,
+        calibration: Global___Calibration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "ttl", b"ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "memory", b"memory", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "calibration", b"calibration", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bits_reason", b"kv_bits_reason", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "kv_scheme", b"kv_scheme", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "recommended_kv_bits", b"recommended_kv_bits", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class Calibration(_message.Message):
+    """Calibration is the means of a model's own K and V, measured at its first load and kept from then on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    LARGEST_K_MEANS_FIELD_NUMBER: _builtins.int
+    LARGEST_V_MEANS_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    """Names all of the means; it is a part of Model.fingerprint."""
+    @_builtins.property
+    def largest_k_means(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """By layer, the largest mean of a channel of K, without its sign."""
+
+    @_builtins.property
+    def largest_v_means(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The same of V."""
+
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        largest_k_means: _abc.Iterable[_builtins.float] | None = ...,
+        largest_v_means: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "largest_k_means", b"largest_k_means", "largest_v_means", b"largest_v_means"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Calibration: _TypeAlias = Calibration  # noqa: Y015
 
 @_typing.final
 class KVBitsMeasurement(_message.Message):

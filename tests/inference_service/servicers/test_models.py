@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.models import RegisteredModel
 from agentmem.v1 import model_pb2
+from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Quality
 from inference_service.engine.quantization import FOUR_BITS
@@ -27,6 +29,7 @@ from tests.inference_service.real_tokenizers import byte_level
 __all__ = ["directories"]
 
 GEOMETRY = Geometry(8, mx.bfloat16, FOUR_BITS, LayerGroup((0, 1, 2), 2, 64, 128), LayerGroup((3,), 2, 64, 128, 512))
+MEANS = ((1.0, -0.5), (-3.0, 0.25))
 LOADED = SimpleNamespace(
     model_id="tiny",
     architecture="llama",
@@ -39,6 +42,8 @@ LOADED = SimpleNamespace(
     taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
     quality=Quality(128, {"4": 0.5, "5/4": 0.001}),
+    setup=SimpleNamespace(reason="because"),
+    calibration=Calibration([LayerMeans(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
     arenas=SimpleNamespace(nbytes=5000),
@@ -149,6 +154,11 @@ async def test_loaded_model_is_described() -> None:
             ),
         ],
         recommended_kv_bits="5/4",
+        kv_bits_reason="because",
+        kv_scheme="rotated",
+        calibration=model_pb2.Calibration(
+            digest=LOADED.calibration.digest, largest_k_means=[1.0, 3.0], largest_v_means=[0.5, 0.25]
+        ),
         memory=model_pb2.ModelMemory(
             usable_bytes=30000,
             weight_bytes=12345,

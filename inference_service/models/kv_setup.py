@@ -1,0 +1,82 @@
+"""How a model's KV is quantized: the means that it is centred on, its bits, and what was measured of them.
+
+All of it is found at a model's first load. What KV depends on is data from then on, kept by the model's fingerprint:
+the means, and the bits that `auto` chose. A new version of MLX, or of the sample, measures quality again, but does not
+change them, or all KV would have to be computed again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.nn as nn
+
+from agentmem.kv_bits import DEFAULT, KVBits
+from inference_service.engine.calibration import TOKENS, Calibration, Calibrations
+from inference_service.engine.quality import LADDER, MOST_NATS, Quality, QualityChecks, sample
+from inference_service.engine.quantization import KVFormat
+from inference_service.json_cache import JsonCache
+from inference_service.models.opening import ModelInfo
+
+
+@dataclass(frozen=True)
+class KVSetup:
+    """How KV is packed, and why.
+
+    `calibration` is None where it is not centred, `quality` where nothing was measured.
+    """
+
+    format: KVFormat
+    calibration: Calibration | None = None
+    quality: Quality | None = None
+    reason: str = ""
+
+
+class KVSetups:
+    """What was found of models, and what is found of others. Engine thread only, but `chosen`."""
+
+    def __init__(self, directory: Path, *, quality_check: bool) -> None:
+        self.calibrations = Calibrations(directory / "calibration")
+        self._qualities = QualityChecks(directory / "quality.json") if quality_check else None
+        self._chosen = JsonCache(directory / "kv_bits.json")
+
+    def chosen(self, fingerprint: str, info: ModelInfo) -> ModelInfo:
+        """The model as it is loaded: with the bits that `auto` once chose, where it decides and has been here."""
+        if info.spec.quantization.bits is None and (bits := self._known(fingerprint, info.geometry.format)):
+            return info.with_format(info.geometry.format.with_bits(bits))
+        return info
+
+    def of(self, fingerprint: str, network: nn.Module, info: ModelInfo) -> KVSetup:
+        """What a loaded network's KV is to be. Measures what is not known, which takes some prefills."""
+        geometry, tokenizer = info.geometry, info.tokenizer
+        calibration = self.calibrations.of(fingerprint, network, sample(tokenizer, TOKENS), geometry)
+        quality = None
+        if self._qualities is not None:
+            quality = self._qualities.of(fingerprint, network, tokenizer, geometry, calibration)
+        if info.spec.quantization.bits is not None:
+            return KVSetup(geometry.format, calibration, quality, "as set")
+        known = self._known(fingerprint, geometry.format)
+        bits, reason = (known, "auto chose them at the model's first load") if known else choose(quality)
+        if quality is not None and quality.divergences:
+            self._chosen.put(_key(fingerprint, geometry.format), bits)
+        return KVSetup(geometry.format.with_bits(bits), calibration, quality, reason)
+
+    def _known(self, fingerprint: str, format: KVFormat) -> str:
+        try:
+            return str(KVBits.parse(self._chosen.get(_key(fingerprint, format))))
+        except (AttributeError, ValueError):
+            return ""
+
+
+def choose(quality: Quality | None, ladder: Sequence[str] = LADDER) -> tuple[str, str]:
+    """The bits that `auto` takes, and why."""
+    if quality is None or not quality.divergences:
+        return str(DEFAULT), "auto takes them where nothing could be measured"
+    if quality.recommended:
+        return quality.recommended, f"auto: the fewest of {', '.join(ladder)} with at most {MOST_NATS:g} nats"
+    least = min((bits for bits in ladder if bits in quality.divergences), key=quality.divergences.__getitem__)
+    return least, f"auto: none of {', '.join(ladder)} has at most {MOST_NATS:g} nats, and these have the fewest"
+
+
+def _key(fingerprint: str, format: KVFormat) -> str:
+    return f"{fingerprint}; groups of {format.group_size}"
