@@ -56,6 +56,7 @@ def figures(measured: Measured) -> dict[str, Any]:
     return {
         **measured.setup,
         "elements": measured.elements,
+        "chats": len(measured.chats),
         "tokens": {kind: sum(piece.tokens for piece in own) for kind, own in by_kind.items()},
         "perplexity": {"all": _perplexity(pieces), **{kind: _perplexity(own) for kind, own in by_kind.items()}},
         "recall": _recall(measured.chats, BASE),

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Final
 
 import mlx.core as mx
-from mlx.utils import tree_map
 from mlx_lm.models.cache import QuantizedKVCache
 
 from inference_service.engine.calibration import Calibration
@@ -46,19 +45,12 @@ def variants(geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCa
         return partial(own.new_caches, codecs)
 
     def of_mlx_lm(bits: int) -> NewCaches:
-        return lambda: [_Contiguous(_GROUP, bits) for _ in range(geometry.layers)]
+        return lambda: [QuantizedKVCache(_GROUP, bits) for _ in range(geometry.layers)]
 
     return {
         **{name: ours(name, format) for name, format in formats().items()},
         **{name: of_mlx_lm(bits) for bits, name in MLX_LM.items()},
     }
-
-
-class _Contiguous(QuantizedKVCache):  # type: ignore[misc]
-    """mlx-lm's cache, which shows slices of its buffers; CUDA has no kernel for those."""
-
-    def keys_and_values(self) -> Any:
-        return tree_map(mx.contiguous, super().keys_and_values())
 
 
 def stored_bytes(caches: list[Any], scale_bytes: int | None = None) -> float:

@@ -28,7 +28,7 @@ def sums(nats: float, piece: int) -> Sums:
 
 def written(nats: dict[str, float] = NATS, pieces: int = 10, chats: int = 4) -> dict[str, Any]:
     measured = Measured(
-        {"model": "M", "dtype": "float32", "length": 1001, "chunk": 512, "chats": chats, "chat_tokens": 900,
+        {"model": "M", "dtype": "float32", "length": 1001, "chunk": 512, "chat_tokens": 900,
          "check_tokens": 256, "missing": {"other": "no kernel"}},
         800,
         {name: Stored(100 * BITS[name] + 50, 100 * BITS[name]) for name in nats},
