@@ -19,6 +19,10 @@ _SERIES: Final = {
 _MOST_PERPLEXITY: Final = {"4": 5.0, "5/4": 2.2, "6/4": 1.3}
 _MOST_NATS: Final = {"4": 0.045, "5/4": 0.020}
 _MOST_BITS: Final = 4.5
+_LEAST_TOLD: Final = 0.95
+_FEW: Final = 4
+_ENOUGH: Final = 5
+"""Variants, for a correlation over them to say something."""
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
@@ -45,6 +49,11 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
     if {"4/3", PLAIN_4} <= found.keys():
         ratio = found["4/3"]["divergence"]["value"] / found[PLAIN_4]["divergence"]["value"]
         claims.append(Claim("4/3 bits: KL divergence over that of plain 4", ratio, 1.0, True))
+    if len(found) >= _ENOUGH:
+        told = figures["prediction"]["divergence_pearson"]
+        claims.append(
+            Claim("the check at load: correlation of its KL with that of texts", told, _LEAST_TOLD, False, "")
+        )
     return claims
 
 
@@ -93,7 +102,8 @@ def _divergence(figures: dict[str, Any]) -> Table:
         ]
         for name, of in figures["variants"].items()
     ]
-    missing = "".join(f" Not on this device: {name} ({why})." for name, why in figures["missing"].items())
+    missing = figures["missing"]
+    without = f" Not on this device: {' and '.join(missing)}: {next(iter(missing.values()))}" if missing else ""
     columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", "same first choice")
     total, perplexity = sum(figures["tokens"].values()), figures["perplexity"]["all"]
     note = (
@@ -102,23 +112,32 @@ def _divergence(figures: dict[str, Any]) -> Table:
         f"{perplexity:.3f}. Rows named by bits alone are ours: rotated, centred on the model's own means, groups of "
         '64; "plain" has neither, as releases before had it. Bits are those of an element with its share of scale '
         "and bias in 16 bits. 95 % intervals by a paired bootstrap over pieces. The paper claims "
-        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models.{missing}"
+        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models.{without}"
     )
     return Table("Perplexity and divergence of a real language model", columns, rows, note)
 
 
 def _kinds(figures: dict[str, Any]) -> Table:
     kinds = [*figures["tokens"]]
-    rows = [[name, *(_of_kind(of["by_kind"][kind]) for kind in kinds)] for name, of in figures["variants"].items()]
+    read = [piece["kind"] for piece in figures["samples"]["pieces"]]
+    rows = [
+        [name, *(_of_kind(of["by_kind"][kind], read.count(kind)) for kind in kinds)]
+        for name, of in figures["variants"].items()
+    ]
     sizes = ", ".join(
         f"{kind} {figures['tokens'][kind]:,} tokens of perplexity {figures['perplexity'][kind]:.2f}" for kind in kinds
     )
-    note = f"Change of perplexity, with its 95 % interval, and mean KL in nats. Unquantized: {sizes}."
+    note = (
+        f"Change of perplexity, with its 95 % interval where there are {_FEW} pieces or more, and mean KL in nats. "
+        f"Unquantized: {sizes}."
+    )
     return Table("By kind of text", ("K/V", *kinds), rows, note)
 
 
-def _of_kind(of: Mapping[str, Mapping[str, float]]) -> str:
-    return f"{_percent(of['ratio'], 1.0, digits=1)}, {of['divergence']['value']:.2g}"
+def _of_kind(of: Mapping[str, Mapping[str, float]], pieces: int) -> str:
+    ratio = of["ratio"]
+    shown = _percent(ratio, 1.0, digits=1) if pieces >= _FEW else f"{(ratio['value'] - 1) * 100:+.1f} %"
+    return f"{shown}, {of['divergence']['value']:.2g}"
 
 
 def _recall(figures: dict[str, Any]) -> Table:
@@ -176,7 +195,7 @@ def _percent(interval: Mapping[str, float], minus: float = 0.0, digits: int = 2)
 
 
 def _nats(interval: Mapping[str, float]) -> str:
-    value, low, high = (f"{interval[end]:.2g}" for end in ("value", "low", "high"))
+    value, low, high = (f"{interval[end]:.3g}" for end in ("value", "low", "high"))
     return f"{value} ({low} to {high})"
 
 

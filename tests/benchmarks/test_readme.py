@@ -24,6 +24,10 @@ def decode(name: str) -> str:
     return median(next(row[2] for row in table.rows if row[0] == "8 warm"))
 
 
+def perplexity(bits: str) -> str:
+    return median(cells("quality-gpu")[bits][2])
+
+
 def test_the_measured_table() -> None:
     section = README.partition("## Measured")[2].partition("\n## ")[0]
     found = dict(re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE))
@@ -38,4 +42,5 @@ def test_the_measured_table() -> None:
         f"{median(restart[0])}; computed again {median(restart[1])}",
         f"CPU {decode('throughput-demo-cpu')}, GPU {decode('throughput-llama-3.1-8b-gpu')}",
         f"{llama[5]}; in fp16 {llama[1]}",
+        f"{perplexity('4')}, {perplexity('5/4')}, {perplexity('6')}; plain 4 bits {perplexity('plain 4')}",
     ]
