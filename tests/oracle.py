@@ -54,9 +54,9 @@ class _DequantizedCache:
         filled = mx.pad(queries, [(0, 0), (0, 0), (0, 0), (0, k.left.shape[-1] - queries.shape[-1])])
         sides = [side.left + side.rotated_mean if whole else side.left for side in (k, v)]
         found = _attention(_rotated(filled), *sides, scale, mask, sinks)
-        if not whole:
-            found = found + mx.repeat(v.rotated_mean, queries.shape[1] // v.left.shape[1], axis=0)
         found = _rotated_back(found)[..., : v.values.shape[-1]]
+        if not whole:
+            found = found + mx.repeat(self._means[1], queries.shape[1] // v.left.shape[1], axis=0)
         assert mx.allclose(found, truth, rtol=1e-4, atol=1e-4)
         return found
 

@@ -13,11 +13,16 @@
   channel's alone (QuIP#, Tseng et al. 2024; QuaRot, Ashkboos et al. 2024).
 
 What is packed has the layout of `plain`, so kernels, pool and files are the same. Figures are in docs/concepts.
+
+What `rotated` takes over `plain` on a CPU (two cores of an AMD EPYC, OpenBLAS, MLX 0.32.4, float32, by turns in one
+process): about 20 µs of a decode step of one row for each layer. That is 0 to 3 %, but 4 % for one row of 512 tokens
+of the demo model, 256 wide; and 2 to 4 % of its prompts of 512 tokens, of 4,096 nothing that shows. On an H200 it takes
+2 to 3 % of a prompt of 2,048 tokens (Llama 3.1 8B, bfloat16).
 """
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Final
 
 import mlx.core as mx
@@ -64,28 +69,25 @@ class KVCodec:
             quantize(self._packed_basis(values, self._v_mean), by.v),
         )
 
-    def queries(self, queries: mx.array) -> mx.array:
-        """Queries [rows, heads, n, k_dim] in the packed basis, as wide as packed K."""
-        return self._packed_basis(queries, None)
+    def queries(self, queries: mx.array, scale: float = 1.0) -> mx.array:
+        """Queries [rows, heads, n, k_dim] times `scale` in the packed basis, as wide as packed K."""
+        return self._packed_basis(queries, None, scale)
 
-    def outputs(self, outputs: mx.array) -> mx.array:
-        """Outputs [rows, heads, n, width of packed V] out of the packed basis."""
-        return rotated_back(outputs) if self._rotates else outputs
+    def outputs(self, outputs: mx.array, weights: mx.array | None = None, *, whole: bool = False) -> mx.array:
+        """Outputs [rows, heads, n, width of packed V] out of the packed basis, and the mean of V.
+
+        `weights` [rows, heads, n, 1] is what a sink leaves of the weights' sum; None: all of it. `whole`: they have the
+        mean already.
+        """
+        if not self._rotates:
+            return outputs
+        mean = None if whole else self._v_mean_by_head(outputs.shape[1])
+        return rotated_back(outputs, mean if mean is None or weights is None else weights * mean)
 
     def dequantize(self, keys: Quantized, values: Quantized, *, whole: bool) -> tuple[mx.array, mx.array]:
         """K and V in the packed basis, [rows, kv_heads, n, width]; `whole`: with their means."""
         k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
         return (k + self.k_offset, v + self.v_offset) if whole and self.centred else (k, v)
-
-    def with_mean(self, outputs: mx.array, weights: mx.array | None = None) -> mx.array:
-        """Outputs [rows, heads, n, width] over packed V plus the mean of V, in the packed basis.
-
-        `weights` [rows, heads, n, 1] is what a sink leaves of the weights' sum; None: all of it.
-        """
-        if not self.centred:
-            return outputs
-        mean = self._v_offset_by_head(outputs.shape[1])
-        return outputs + (mean if weights is None else weights * mean)
 
     def sink_logits(self, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
         """The logits of `sinks` [heads] beside scores over packed K, float32 [rows, heads, n].
@@ -112,32 +114,34 @@ class KVCodec:
         assert self._v_mean is not None
         return rotated(self._v_mean)
 
-    def _v_offset_by_head(self, heads: int) -> mx.array:
+    def _v_mean_by_head(self, heads: int) -> mx.array | None:
         """[heads, 1, width] for so many heads of queries."""
         found = self._by_heads.get(heads)
-        if found is None:
-            found = self._by_heads[heads] = mx.repeat(self.v_offset, heads // self.v_offset.shape[0], axis=0)
+        if found is None and self._v_mean is not None:
+            found = self._by_heads[heads] = mx.repeat(self._v_mean, heads // self._v_mean.shape[0], axis=0)
         return found
 
     @cached_property
     def _by_heads(self) -> dict[int, mx.array]:
         return {}
 
-    def _packed_basis(self, x: mx.array, mean: mx.array | None) -> mx.array:
+    def _packed_basis(self, x: mx.array, mean: mx.array | None, scale: float = 1.0) -> mx.array:
         x = filled_up(x, self.format.group_size)
-        if mean is not None:
-            x = x - mean
-        return rotated(x) if self._rotates else x
+        if self._rotates:
+            return rotated(x, mean, scale)
+        return x if scale == 1.0 else x * scale
 
 
-def rotated(x: mx.array) -> mx.array:
-    """[..., width] times R: signs, then a Hadamard transform of each block."""
-    return _transformed(x * _signs(x.shape[-1], x.dtype))
+def rotated(x: mx.array, mean: mx.array | None = None, scale: float = 1.0) -> mx.array:
+    """[..., width], less a mean, times R and `scale`: signs, then a Hadamard transform of each block."""
+    signs = _signs(x.shape[-1], x.dtype)
+    return _transformed(x * signs if mean is None else _centred(x, mean, signs), scale)
 
 
-def rotated_back(x: mx.array) -> mx.array:
-    """[..., width] times the transpose of R."""
-    return _transformed(x) * _signs(x.shape[-1], x.dtype)
+def rotated_back(x: mx.array, mean: mx.array | None = None) -> mx.array:
+    """[..., width] times the transpose of R, plus a mean."""
+    signs, x = _signs(x.shape[-1], x.dtype), _transformed(x)
+    return x * signs if mean is None else _moved(x, signs, mean)
 
 
 def block_width(width: int) -> int:
@@ -156,8 +160,20 @@ def _signs(width: int, dtype: mx.Dtype) -> mx.array:
     return mx.array(list(signs(width)), dtype=dtype)
 
 
-def _transformed(x: mx.array) -> mx.array:
+# As one operation each: at a decode step an operation costs its launch.
+@partial(mx.compile, shapeless=True)
+def _centred(x: mx.array, mean: mx.array, signs: mx.array) -> mx.array:
+    return (x - mean) * signs
+
+
+@partial(mx.compile, shapeless=True)
+def _moved(x: mx.array, signs: mx.array, mean: mx.array) -> mx.array:
+    return x * signs + mean
+
+
+def _transformed(x: mx.array, scale: float = 1.0) -> mx.array:
     width, block = x.shape[-1], block_width(x.shape[-1])
+    scale *= block**-0.5
     if block == width:
-        return mx.hadamard_transform(x)
-    return mx.hadamard_transform(x.reshape(*x.shape[:-1], width // block, block)).reshape(x.shape)
+        return mx.hadamard_transform(x, scale)
+    return mx.hadamard_transform(x.reshape(*x.shape[:-1], width // block, block), scale).reshape(x.shape)

@@ -87,7 +87,7 @@ class Quantized(NamedTuple):
 
     def between(self, start: int, stop: int) -> "Quantized":
         """A view of tokens `start` to `stop`."""
-        return self.map(lambda part: part[..., start:stop, :])
+        return self.map(lambda part: part[:, :, start:stop])
 
     def followed_by(self, *others: "Quantized") -> "Quantized":
         """One after the other along the token axis."""

@@ -1,9 +1,9 @@
 """The ways to compute attention over Q4: two for many queries of a row, several for one.
 
-All take queries [rows, heads, n, k_dim] in the packed basis (`engine.codec`), K and V [rows, kv_heads, tokens, …] as a
-cache returns them, its codec, and the mask that its `make_mask` gave. They return [rows, heads, n, v_dim] in the packed
-basis, the mean of V included, in the dtype of the queries. `sinks` [heads] are logits that take part in the softmax and
-in nothing else (GPT-OSS).
+All take queries [rows, heads, n, k_dim] as the model has them, K and V [rows, kv_heads, tokens, …] as a cache returns
+them, its codec, and the mask that its `make_mask` gave. They return [rows, heads, n, v_dim] as the model wants it, in
+the dtype of the queries; v_dim is filled up to whole groups. `sinks` [heads] are logits that take part in the softmax
+and in nothing else (GPT-OSS).
 """
 
 from collections.abc import Callable
@@ -30,15 +30,16 @@ def unfused(
     queries: mx.array, keys: Quantized, values: Quantized, codec: KVCodec, scale: float, mask: Any, sinks: Any
 ) -> mx.array:
     """One query: two quantized matmuls, the GQA group folded into the query rows; the scores are spelled out."""
+    queries = codec.queries(queries, scale)
     rows, heads, _, width = queries.shape
     kv_heads = keys.weights.shape[1]
-    folded = (queries * scale).reshape(rows, kv_heads, heads // kv_heads, width)
+    folded = queries.reshape(rows, kv_heads, heads // kv_heads, width)
     scores = mx.quantized_matmul(folded, *keys, transpose=True, **codec.format.k._asdict())
-    logits = None if sinks is None else codec.sink_logits(queries, scale, sinks)
-    weights = _weights(scores[:, :, :, None], mask, logits)[:, :, :, 0]
+    logits = None if sinks is None else codec.sink_logits(queries, 1.0, sinks)
+    weights = _weights(scores, mask, logits)
     out = mx.quantized_matmul(weights, *values, transpose=False, **codec.format.v._asdict())
     left = None if sinks is None else weights.sum(axis=-1).reshape(rows, heads, 1, 1)
-    return codec.with_mean(out.reshape(rows, heads, 1, -1), left)
+    return codec.outputs(out.reshape(rows, heads, 1, -1), left)
 
 
 def dequantized(
@@ -49,8 +50,8 @@ def dequantized(
     With sinks K and V get their means back first: the kernel takes a sink's logit for all queries alike.
     """
     k, v = codec.dequantize(keys, values, whole=sinks is not None)
-    out = fused(queries, k, v, scale, mask, sinks)
-    return codec.with_mean(out) if sinks is None else out
+    out = fused(codec.queries(queries), k, v, scale, mask, sinks)
+    return codec.outputs(out, whole=sinks is not None)
 
 
 def in_pieces(
@@ -67,6 +68,7 @@ def in_pieces(
     each piece over the keys it can see. `mask` is bool [n, tokens].
     """
     k, v = codec.dequantize(keys, values, whole=sinks is not None)
+    queries = codec.queries(queries)
     n, total = queries.shape[2], k.shape[2]
     pieces = []
     for start in range(0, n, window):
@@ -75,19 +77,19 @@ def in_pieces(
         piece = mask[start:end, first:last]
         pieces.append(fused(queries[:, :, start:end], k[:, :, first:last], v[:, :, first:last], scale, piece, sinks))
     out = mx.concatenate(pieces, axis=2)
-    return codec.with_mean(out) if sinks is None else out
+    return codec.outputs(out, whole=sinks is not None)
 
 
-def _weights(scores: mx.array, mask: Any, sinks: mx.array | None) -> mx.array:
-    """The softmax over scores [rows, kv_heads, group, 1, tokens] that a mask leaves, with sinks in it.
+def _weights(scores: mx.array, mask: mx.array | None, sinks: mx.array | None) -> mx.array:
+    """The softmax over scores [rows, kv_heads, group, tokens] that a mask leaves, with sinks in it.
 
-    `sinks` are float32 logits [rows, heads, 1], one for each query.
+    `mask` broadcasts to [rows, 1, 1, tokens]; `sinks` are float32 logits [rows, heads, 1], one for each query.
     """
     if mask is not None:
-        scores = mx.where(mask[:, :, None] if mask.ndim == 4 else mask, scores, -mx.inf)
+        scores = mx.where(mask, scores, -mx.inf)
     if sinks is None:
         return mx.softmax(scores, axis=-1, precise=True)
-    with_sink = mx.concatenate([scores.astype(mx.float32), sinks.reshape(*scores.shape[:3], 1, 1)], axis=-1)
+    with_sink = mx.concatenate([scores.astype(mx.float32), sinks.reshape(*scores.shape[:3], 1)], axis=-1)
     return mx.softmax(with_sink, axis=-1)[..., :-1].astype(scores.dtype)
 
 
@@ -103,9 +105,24 @@ def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks:
     return out[..., :width]
 
 
-ONE_QUERY: dict[str, Path] = {FLASH_DECODING: flash_decoding, QUANTIZED_MATMUL: unfused, DEQUANTIZE_FUSED: dequantized}
+def _in_packed_basis(path: Path) -> Path:
+    """A path of one that takes queries in the packed basis, and returns outputs in it, with the mean of V."""
+
+    def attend(
+        queries: mx.array, keys: Quantized, values: Quantized, codec: KVCodec, scale: float, mask: Any, sinks: Any
+    ) -> mx.array:
+        return codec.outputs(path(codec.queries(queries), keys, values, codec, scale, mask, sinks), whole=True)
+
+    return attend
+
+
+ONE_QUERY: dict[str, Path] = {
+    FLASH_DECODING: _in_packed_basis(flash_decoding),
+    QUANTIZED_MATMUL: unfused,
+    DEQUANTIZE_FUSED: dequantized,
+}
 """The ways for one query per row, the one to prefer where nothing was measured first."""
-MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: flash_prefill}
+MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: _in_packed_basis(flash_prefill)}
 """The ways for more than one."""
 
 

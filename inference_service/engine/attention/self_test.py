@@ -31,15 +31,14 @@ def tolerance(dtype: mx.Dtype) -> float:
 
 
 Attend = Callable[[mx.array, Quantized, Quantized, Any, float, Any, mx.array | None], mx.array]
-"""As a `Path`, but with the cache for its codec, and queries and outputs as the model has them."""
+"""As a `Path`, but with the cache for its codec."""
 
 
 def over_caches(path: Path) -> Attend:
-    """Attention by a path: queries go into the packed basis, and outputs out of it."""
+    """Attention by a path over what a cache shows."""
 
     def attend(queries: mx.array, keys: Quantized, values: Quantized, cache: Any, *rest: Any) -> mx.array:
-        codec: KVCodec = cache.codec
-        return codec.outputs(path(codec.queries(queries), keys, values, codec, *rest))
+        return path(queries, keys, values, cache.codec, *rest)
 
     return attend
 

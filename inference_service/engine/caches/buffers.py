@@ -98,7 +98,7 @@ class KVBuffers:
         elif end > buffer.tokens:
             buffer = buffer.between(0, self.filled).followed_by(new.blank(capacity - self.filled))
         for old, part in zip(buffer, new, strict=True):
-            old[..., self.filled : end, :] = part
+            old[:, :, self.filled : end] = part
         return buffer
 
 

@@ -86,19 +86,19 @@ Wrong = Callable[..., Any]
 
 
 def no_rotation_of_queries(original: Wrong) -> Wrong:
-    return lambda self, queries: queries
+    return lambda self, queries, scale=1.0: queries * scale
 
 
 def no_rotation_of_outputs(original: Wrong) -> Wrong:
-    return lambda self, outputs: outputs
+    return lambda self, outputs, weights=None, *, whole=False: outputs
 
 
 def no_mean_in_outputs(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None: outputs
+    return lambda self, outputs, weights=None, *, whole=False: original(self, outputs, whole=True)
 
 
 def a_whole_mean_beside_a_sink(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None: original(self, outputs)
+    return lambda self, outputs, weights=None, *, whole=False: original(self, outputs, whole=whole)
 
 
 def a_sink_as_it_is(original: Wrong) -> Wrong:
@@ -109,7 +109,7 @@ def a_sink_as_it_is(original: Wrong) -> Wrong:
 
 
 def no_mean_at_write(original: Wrong) -> Wrong:
-    return lambda self, x, mean: original(self, x, None)
+    return lambda self, x, mean, scale=1.0: original(self, x, None, scale)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def no_mean_at_write(original: Wrong) -> Wrong:
     [
         ("queries", no_rotation_of_queries),
         ("outputs", no_rotation_of_outputs),
-        ("with_mean", no_mean_in_outputs),
+        ("outputs", no_mean_in_outputs),
         ("_packed_basis", no_mean_at_write),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_side_that_is_left_out_is_found_at_load(
 
 
 @pytest.mark.parametrize(
-    ("method", "fault"), [("with_mean", a_whole_mean_beside_a_sink), ("sink_logits", a_sink_as_it_is)]
+    ("method", "fault"), [("outputs", a_whole_mean_beside_a_sink), ("sink_logits", a_sink_as_it_is)]
 )
 def test_a_mean_that_a_sink_is_not_given_is_found_in_the_path_that_needs_it(
     method: str, fault: Callable[[Wrong], Wrong], monkeypatch: pytest.MonkeyPatch
