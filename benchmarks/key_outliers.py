@@ -30,8 +30,9 @@ from benchmarks.demo_model.tokenizer import END, START, render
 from benchmarks.loading import load
 from benchmarks.models import DEMO
 from benchmarks.tables import Claim, Table, claims_table, show
+from inference_service.engine import quality
 from inference_service.engine.calibration import TOKENS, calibrate
-from inference_service.engine.quality import default_tokens, measure, sample
+from inference_service.engine.quality import measure, sample
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
@@ -113,8 +114,8 @@ def measured(model: LoadedModel, biases: Sequence[float], dialogues: Sequence[Di
     for bias in biases:
         biased(network, bias)
         calibration = calibrate(network, sample(model.tokenizer, TOKENS), ours)
-        said = measure(network, model.tokenizer, ours, default_tokens(), calibration)
-        of_plain = measure(network, model.tokenizer, plain, default_tokens())
+        said = measure(network, model.tokenizer, ours, quality.TOKENS, calibration)
+        of_plain = measure(network, model.tokenizer, plain, quality.TOKENS)
         recommended = said.recommended or "8"
         best = replace(ours, format=ours.format.with_bits(recommended))
         kinds: dict[str, Callable[[], list[Any]]] = {

@@ -98,7 +98,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
             ATTENTION.self_test(replace(model.geometry, format=format))
     every = variants(model.geometry, model.calibration)
     chosen = {name: every[name] for name in NAMES if name in arguments.variants}
-    check = quality.sample(model.tokenizer, quality.default_tokens())
+    check = quality.sample(model.tokenizer, quality.TOKENS)
     divergences, stored, missing = checked(network, check, chosen)
     chosen = {name: chosen[name] for name in divergences}
     group = model.geometry.full
