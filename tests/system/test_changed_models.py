@@ -17,10 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from agentmem.identity import common_length
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
+from inference_service.engine import codec
+from inference_service.engine.attention import self_test
+from inference_service.engine.calibration import Calibration
 from inference_service.models import fingerprint
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
 from inference_service.models.opening import ModelSpec
@@ -56,10 +59,7 @@ class Running:
     @cached_property
     def oracle(self) -> Oracle:
         """The model as its files are now, with the means that were measured by the tokenizer of its first load."""
-        hashes = ContentHashes(self.stack.data.parent / "hashes.json")
-        name = model_fingerprint(ModelSpec("m", self.directory), "float32", hashes)
-        kept = self.stack.data / "worker" / "calibration" / f"{name}.safetensors"
-        return Oracle(self.directory, means=load_file(kept))
+        return Oracle(self.directory, means=load_file(calibration(self.stack, self.directory)))
 
     async def turn(self, agent: str, text: str = "And now?") -> Turn:
         """A turn that goes on, after a probe that says the same of it; its answer is held against recomputation."""
@@ -98,6 +98,13 @@ class Running:
     def lookups(self, **labels: str) -> float:
         """How often the cache was looked up with this outcome."""
         return self.registry.get_sample_value("agentmem_cache_lookups_total", {"model_id": "tiny", **labels}) or 0.0
+
+
+def calibration(stack: Stack, directory: Path) -> Path:
+    """Where the means of a model are kept."""
+    hashes = ContentHashes(stack.data.parent / "hashes.json")
+    name = model_fingerprint(ModelSpec("m", directory), "float32", hashes)
+    return stack.data / "worker" / "calibration" / f"{name}.safetensors"
 
 
 @asynccontextmanager
@@ -206,6 +213,50 @@ async def test_a_fingerprint_that_ignores_content_would_be_found_out(
         turn = await worker.unheld("deceived", append=append)
         assert (turn.miss, list(turn.cached)) == ("UNSPECIFIED", ["warm"])
         assert await worker.difference("deceived", turn) > 100 * TOLERANCE
+
+
+async def test_kv_of_other_means_is_computed_again_once(stack: Stack, tmp_path: Path) -> None:
+    """As is KV of a version that centred on none. Means that were lost are measured again, and are the same."""
+    agent, directory = "means", write_llama(tmp_path / "m")
+    ledger, _ = await remember(stack, directory, agent)
+    file = calibration(stack, directory)
+    file.unlink()
+    async with working(stack, directory) as worker:
+        turn = await worker.turn(agent)
+        assert (turn.miss, turn.cached) == ("UNSPECIFIED", {"warm": len(ledger.token_ids)})
+    save_file({name: -side for name, side in load_file(file).items()}, file)
+    async with working(stack, directory) as worker:
+        before = await stack.ledger(agent)
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
+        after = await stack.ledger(agent)
+        assert after.token_ids[: len(before.token_ids)] == before.token_ids, "no token was made anew"
+    async with working(stack, directory) as worker:
+        turn = await worker.turn(agent)
+        assert (turn.miss, turn.cached) == ("UNSPECIFIED", {"warm": len(after.token_ids)})
+
+
+@pytest.mark.parametrize("fault", ["signs", "means"])
+async def test_what_reads_otherwise_than_was_written_would_be_found_out(
+    fault: str, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The faults that the fingerprint cannot name, or would no more: other signs, or other means, after a restart."""
+    agent, directory = f"read with other {fault}", write_llama(tmp_path / "m")
+    await remember(stack, directory, agent)
+    if fault == "signs":
+        others = [sign * (-1 if at % 3 else 1) for at, sign in enumerate(codec.signs(64))]
+        for module in (codec, self_test):
+            monkeypatch.setattr(module, "signs", lambda width: others[:width])
+        codec._signs.cache_clear()
+    else:
+        monkeypatch.setattr(Calibration, "codecs", lambda self, geometry: geometry.codecs())
+    async with working(stack, directory) as worker:
+        append = types_pb2.Append(messages=chat(("user", "And now?")))
+        turn = await worker.unheld(agent, append=append)
+        assert (turn.miss, list(turn.cached)) == ("UNSPECIFIED", ["warm"])
+        assert await worker.difference(agent, turn) > 100 * TOLERANCE
+    monkeypatch.undo()
+    codec._signs.cache_clear()
 
 
 async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_path: Path) -> None:
