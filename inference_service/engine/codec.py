@@ -20,10 +20,7 @@ of the demo model, 256 wide; and 2 to 4 % of its prompts of 512 tokens, of 4,096
 2 to 3 % of a prompt of 2,048 tokens (Llama 3.1 8B, bfloat16).
 """
 
-import hashlib
-from collections.abc import Sequence
-from functools import cached_property, lru_cache, partial
-from typing import Final
+from functools import cached_property
 
 import mlx.core as mx
 
@@ -36,8 +33,7 @@ from inference_service.engine.quantization import (
     filled_up,
     quantize,
 )
-
-_SIGNS: Final = b"agentmem.rotated"
+from inference_service.engine.rotation import rotated, rotated_back
 
 
 class KVCodec:
@@ -50,23 +46,24 @@ class KVCodec:
 
     def __init__(self, format: KVFormat = FOUR_BITS, means: tuple[mx.array, mx.array] | None = None) -> None:
         self.format = format
-        self._rotates = format.scheme != PLAIN
-        self._k_mean, self._v_mean = (
-            filled_up(mean, format.group_size)[:, None] if mean is not None and self._rotates else None
+        self.rotates = format.scheme != PLAIN
+        self.k_mean, self.v_mean = (
+            filled_up(mean, format.group_size)[:, None] if mean is not None and self.rotates else None
             for mean in means or (None, None)
         )
+        """What is taken from K and V, [kv_heads, 1, width filled up to whole groups]."""
 
     @property
     def centred(self) -> bool:
         """Whether means are taken from K and V."""
-        return self._k_mean is not None
+        return self.k_mean is not None
 
     def encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim], packed."""
         by = self.format
         return (
-            quantize(self._packed_basis(keys, self._k_mean), by.k),
-            quantize(self._packed_basis(values, self._v_mean), by.v),
+            quantize(self._packed_basis(keys, self.k_mean), by.k),
+            quantize(self._packed_basis(values, self.v_mean), by.v),
         )
 
     def queries(self, queries: mx.array, scale: float = 1.0) -> mx.array:
@@ -79,7 +76,7 @@ class KVCodec:
         `weights` [rows, heads, n, 1] is what a sink leaves of the weights' sum; None: all of it. `whole`: they have the
         mean already.
         """
-        if not self._rotates:
+        if not self.rotates:
             return outputs
         mean = None if whole else self._v_mean_by_head(outputs.shape[1])
         return rotated_back(outputs, mean if mean is None or weights is None else weights * mean)
@@ -105,20 +102,20 @@ class KVCodec:
     @cached_property
     def k_offset(self) -> mx.array:
         """The mean of K in the packed basis, [kv_heads, 1, width]."""
-        assert self._k_mean is not None
-        return rotated(self._k_mean)
+        assert self.k_mean is not None
+        return rotated(self.k_mean)
 
     @cached_property
     def v_offset(self) -> mx.array:
         """The mean of V in the packed basis, [kv_heads, 1, width]."""
-        assert self._v_mean is not None
-        return rotated(self._v_mean)
+        assert self.v_mean is not None
+        return rotated(self.v_mean)
 
     def _v_mean_by_head(self, heads: int) -> mx.array | None:
         """[heads, 1, width] for so many heads of queries."""
         found = self._by_heads.get(heads)
-        if found is None and self._v_mean is not None:
-            found = self._by_heads[heads] = mx.repeat(self._v_mean, heads // self._v_mean.shape[0], axis=0)
+        if found is None and self.v_mean is not None:
+            found = self._by_heads[heads] = mx.repeat(self.v_mean, heads // self.v_mean.shape[0], axis=0)
         return found
 
     @cached_property
@@ -127,53 +124,6 @@ class KVCodec:
 
     def _packed_basis(self, x: mx.array, mean: mx.array | None, scale: float = 1.0) -> mx.array:
         x = filled_up(x, self.format.group_size)
-        if self._rotates:
+        if self.rotates:
             return rotated(x, mean, scale)
         return x if scale == 1.0 else x * scale
-
-
-def rotated(x: mx.array, mean: mx.array | None = None, scale: float = 1.0) -> mx.array:
-    """[..., width], less a mean, times R and `scale`: signs, then a Hadamard transform of each block."""
-    signs = _signs(x.shape[-1], x.dtype)
-    return _transformed(x * signs if mean is None else _centred(x, mean, signs), scale)
-
-
-def rotated_back(x: mx.array, mean: mx.array | None = None) -> mx.array:
-    """[..., width] times the transpose of R, plus a mean."""
-    signs, x = _signs(x.shape[-1], x.dtype), _transformed(x)
-    return x * signs if mean is None else _moved(x, signs, mean)
-
-
-def block_width(width: int) -> int:
-    """The elements that are mixed: the largest power of two that divides the width, so 64 of the 576 of MLA."""
-    return width & -width
-
-
-def signs(width: int) -> Sequence[int]:
-    """The signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
-    bits = int.from_bytes(hashlib.shake_256(_SIGNS).digest(-(-width // 8)), "little")
-    return [1 - 2 * (bits >> at & 1) for at in range(width)]
-
-
-@lru_cache(maxsize=32)
-def _signs(width: int, dtype: mx.Dtype) -> mx.array:
-    return mx.array(list(signs(width)), dtype=dtype)
-
-
-# As one operation each: at a decode step an operation costs its launch.
-@partial(mx.compile, shapeless=True)
-def _centred(x: mx.array, mean: mx.array, signs: mx.array) -> mx.array:
-    return (x - mean) * signs
-
-
-@partial(mx.compile, shapeless=True)
-def _moved(x: mx.array, signs: mx.array, mean: mx.array) -> mx.array:
-    return x * signs + mean
-
-
-def _transformed(x: mx.array, scale: float = 1.0) -> mx.array:
-    width, block = x.shape[-1], block_width(x.shape[-1])
-    scale *= block**-0.5
-    if block == width:
-        return mx.hadamard_transform(x, scale)
-    return mx.hadamard_transform(x.reshape(*x.shape[:-1], width // block, block), scale).reshape(x.shape)

@@ -1,8 +1,8 @@
 """Attention over Q4 caches: the backend that models call, and the paths that compute what they ask for.
 
-`backend` installs itself in models; `paths` are the ways for many queries of a row and for one, of which those in
-`cuda` are kernels for NVIDIA GPUs; `self_test` proves them right at load; `speed` measures them and says which is taken
-where.
+`backend` installs itself in models; `paths` are the ways for many queries of a row and for one; those in
+`flash_prefill` and `flash_decoding` are kernels for NVIDIA GPUs. `self_test` proves them right at load; `speed`
+measures them and says which is taken where.
 """
 
 from inference_service.engine.attention.backend import AttentionBackend, PathReport

@@ -1,53 +1,108 @@
-// One query per row over affinely quantized K and V; flash_decoding.py compiles it behind quantized.cu.
+// One query per row over affinely quantized K and V; comes behind quantized.cu.
 //
-// A block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what `merge_chunks`
-// wants. K and V are read once, in their packed form, and never dequantized in memory. A token's row of words is split
-// over LANES neighbouring lanes of a warp, so a warp reads 32 / LANES tokens at once.
+// A block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what quantized.cu says.
+// K and V are read once, in their packed form, and never dequantized in memory. A token's row is split over LANES
+// neighbouring lanes of a warp, so a warp reads 32 / LANES tokens at once.
 
 // A lane's share of a token's row, as scale * x + bias with x small integers.
 template <typename T, int BITS, int GROUP, int WIDTH, int LANES>
 struct Share {
-  static constexpr int PER = 32 / BITS;
-  static constexpr int WORDS = WIDTH / PER / LANES;
-  static constexpr int SIZE = WORDS * PER;
-  static constexpr bool ONE_GROUP = (GROUP / PER) % WORDS == 0;
-  static constexpr int GROUPS = ONE_GROUP ? 1 : WORDS;  // else each word brings its own scale and bias
-  static_assert(WORDS * PER * LANES == WIDTH && GROUP % PER == 0, "the row does not split so");
+  static constexpr int PER = UNIT<BITS>;
+  static constexpr int UNITS = WIDTH / PER / LANES;
+  static constexpr int SIZE = UNITS * PER;
+  static constexpr int GROUPS = GROUP % SIZE == 0 ? 1 : UNITS;  // else each unit brings its own scale and bias
+  static_assert(SIZE * LANES == WIDTH && GROUP % PER == 0, "the row does not split so");
 
-  Words<WORDS> words;
+  Packed<BITS, UNITS> packed;
+  T kept_scale[GROUPS], kept_bias[GROUPS];
   float scale[GROUPS], bias[GROUPS];
 
+  Share() = default;
+
   __device__ __forceinline__ Share(const Side<T>& side, int token, int lane) {
-    words = *reinterpret_cast<const Words<WORDS>*>(side.words + token * side.words_step + lane * WORDS);
+    fetch(side, token, lane);
+    prepare(lane);
+  }
+
+  __device__ __forceinline__ void fetch(const Side<T>& side, int token, int lane) {
+    packed.load(side.words + token * side.words_step, lane);
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
-      int group = (lane * WORDS + g) * PER / GROUP;
-      scale[g] = static_cast<float>(side.scales[token * side.scales_step + group]);
-      bias[g] = static_cast<float>(side.biases[token * side.biases_step + group]);
+      int group = (lane * UNITS + g) * PER / GROUP;
+      kept_scale[g] = side.scales[token * side.scales_step + group];
+      kept_bias[g] = side.biases[token * side.biases_step + group];
     }
+  }
+
+  __device__ __forceinline__ void prepare(int lane) {
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+      scale[g] = static_cast<float>(kept_scale[g]);
+      bias[g] = static_cast<float>(kept_bias[g]);
+    }
+    packed.align(lane);
   }
 };
 
-template <typename T, int BITS, int GROUP, int HEADS, int K_WIDTH, int K_LANES, int V_WIDTH, int V_LANES, int THREADS, int CHUNK>
+// Calls `use` with a lane's shares of tokens `first`, `first` + STEP, ... as long as all lanes have four left, and fetches
+// four before it uses the first. Returns how far they came.
+template <typename Share, int STEP, typename T, typename Use>
+__device__ __forceinline__ int by_fours(const Side<T>& side, int tokens, int first, int lane, const Use& use) {
+  int start = 0;
+#pragma unroll 1
+  for (; start + 4 * STEP <= tokens; start += 4 * STEP) {
+    Share share[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) share[i].fetch(side, start + i * STEP + first, lane);
+    __syncwarp();  // No use comes before the last fetch.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      share[i].prepare(lane);
+      use(share[i], start + i * STEP + first);
+    }
+  }
+  return start;
+}
+
+template <
+    typename T, int K_BITS, int V_BITS, int GROUP, int HEADS, int K_WIDTH, int K_BLOCK, int K_LANES, int V_WIDTH,
+    int V_LANES, int THREADS, int CHUNK>
 __device__ void attend_chunk(
-    const T* queries, int64_t head_step, int64_t width_step, float scale,  // HEADS rows of K_WIDTH
+    const T* queries, int64_t head_step, int64_t width_step, float scale,  // HEADS rows of K_WIDTH, to be rotated if K_BLOCK
     Side<T> keys, Side<T> values,
     const bool* visible, int64_t visible_step,  // null: all tokens are
     int tokens,                                 // of this chunk, at most CHUNK
     float* stats, int64_t stats_step,           // HEADS pairs: largest score, sum of exponentials
     float* out, int64_t out_step) {             // HEADS rows of V_WIDTH
-  using Key = Share<T, BITS, GROUP, K_WIDTH, K_LANES>;
-  using Value = Share<T, BITS, GROUP, V_WIDTH, V_LANES>;
-  constexpr int WARPS = THREADS / 32;
-  constexpr unsigned ALL = 0xFFFFFFFFu;
+  using Key = Share<T, K_BITS, GROUP, K_WIDTH, K_LANES>;
+  using Value = Share<T, V_BITS, GROUP, V_WIDTH, V_LANES>;
+  constexpr int WARPS = THREADS / 32, K_STEP = THREADS / K_LANES, V_STEP = THREADS / V_LANES;
+  // Where V fills words, the compiler fetches ahead by itself. Else it does not, and 3 bits took half as long again (H200).
+  constexpr bool BY_FOURS = 32 % V_BITS != 0;
   __shared__ float scaled_queries[HEADS][K_WIDTH];
   __shared__ float weights[CHUNK][HEADS];
   __shared__ float outputs[WARPS][HEADS][V_WIDTH];
   int thread = threadIdx.x, warp = thread / 32;
 
-  for (int i = thread; i < HEADS * K_WIDTH; i += THREADS) {
-    float x = queries[i / K_WIDTH * head_step + i % K_WIDTH * width_step];
-    scaled_queries[i / K_WIDTH][i % K_WIDTH] = x * (scale * LOG2E);
+  if constexpr (K_BLOCK == 0) {
+    for (int i = thread; i < HEADS * K_WIDTH; i += THREADS) {
+      float x = queries[i / K_WIDTH * head_step + i % K_WIDTH * width_step];
+      scaled_queries[i / K_WIDTH][i % K_WIDTH] = x * (scale * LOG2E);
+    }
+  } else {
+    for (int h = warp; h < HEADS; h += WARPS) {
+      float query[K_WIDTH / 32];
+#pragma unroll
+      for (int j = 0; j < K_WIDTH / 32; ++j) {
+        int i = 32 * j + thread % 32;
+        query[j] = with_sign(queries[h * head_step + i * width_step], i);
+      }
+      transform_row<K_WIDTH, K_BLOCK>(query);
+#pragma unroll
+      for (int j = 0; j < K_WIDTH / 32; ++j) {
+        scaled_queries[h][32 * j + thread % 32] = query[j] * (scale * LOG2E * inverse_root(K_BLOCK));
+      }
+    }
   }
   __syncthreads();
 
@@ -65,11 +120,7 @@ __device__ void attend_chunk(
         for (int i = 0; i < Key::SIZE / Key::GROUPS; ++i) sums[h][g] += query[h][g * (Key::SIZE / Key::GROUPS) + i];
       }
     }
-    // All lanes go round equally often, because they exchange values: those that are past the end repeat the last.
-#pragma unroll 4
-    for (int start = 0; start < tokens; start += THREADS / K_LANES) {
-      int token = start + first;
-      Key key(keys, min(token, tokens - 1), lane);
+    auto score_token = [&](const Key& key, int token) {
       float score[HEADS];
 #pragma unroll
       for (int h = 0; h < HEADS; ++h) {
@@ -81,14 +132,14 @@ __device__ void attend_chunk(
       for (int g = 0; g < Key::GROUPS; ++g) {
         float dot[HEADS] = {};
 #pragma unroll
-        for (int w = 0; w < Key::WORDS / Key::GROUPS; ++w) {
+        for (int u = 0; u < Key::UNITS / Key::GROUPS; ++u) {
           float x[Key::PER];
-          int word = g * (Key::WORDS / Key::GROUPS) + w;
-          unpack<BITS>(key.words.at[word], x);
+          int unit = g * (Key::UNITS / Key::GROUPS) + u;
+          key.packed.unpack_unit(unit, x);
 #pragma unroll
           for (int i = 0; i < Key::PER; ++i) {
 #pragma unroll
-            for (int h = 0; h < HEADS; ++h) dot[h] += query[h][word * Key::PER + i] * x[i];
+            for (int h = 0; h < HEADS; ++h) dot[h] += query[h][unit * Key::PER + i] * x[i];
           }
         }
 #pragma unroll
@@ -104,6 +155,12 @@ __device__ void attend_chunk(
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) weights[token][h] = seen ? score[h] : 2 * LEAST;
       }
+    };
+    int start = BY_FOURS ? by_fours<Key, K_STEP>(keys, tokens, first, lane, score_token) : 0;
+    // All lanes go round equally often, because they exchange values: those that are past the end repeat the last.
+#pragma unroll(BY_FOURS ? 1 : 4)
+    for (; start < tokens; start += K_STEP) {
+      score_token(Key(keys, min(start + first, tokens - 1), lane), start + first);
     }
   }
   __syncthreads();
@@ -129,9 +186,7 @@ __device__ void attend_chunk(
   {  // Weighted sum of the values: each lane over its tokens, then over the lanes of a warp, then over the warps.
     int lane = thread % V_LANES, first = thread / V_LANES;
     float sum[HEADS][Value::SIZE] = {}, biases[HEADS][Value::GROUPS] = {};
-#pragma unroll 4
-    for (int token = first; token < tokens; token += THREADS / V_LANES) {
-      Value value(values, token, lane);
+    auto add_token = [&](const Value& value, int token) {
       float weight[HEADS];
 #pragma unroll
       for (int h = 0; h < HEADS; ++h) {
@@ -140,17 +195,20 @@ __device__ void attend_chunk(
         for (int g = 0; g < Value::GROUPS; ++g) biases[h][g] += weight[h] * value.bias[g];
       }
 #pragma unroll
-      for (int w = 0; w < Value::WORDS; ++w) {
+      for (int u = 0; u < Value::UNITS; ++u) {
         float x[Value::PER];
-        unpack<BITS>(value.words.at[w], x);
+        value.packed.unpack_unit(u, x);
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-          float scaled = weight[h] * value.scale[w * Value::GROUPS / Value::WORDS];
+          float scaled = weight[h] * value.scale[u * Value::GROUPS / Value::UNITS];
 #pragma unroll
-          for (int i = 0; i < Value::PER; ++i) sum[h][w * Value::PER + i] += scaled * x[i];
+          for (int i = 0; i < Value::PER; ++i) sum[h][u * Value::PER + i] += scaled * x[i];
         }
       }
-    }
+    };
+    int start = BY_FOURS ? by_fours<Value, V_STEP>(values, tokens, first, lane, add_token) : 0;
+#pragma unroll(BY_FOURS ? 1 : 4)
+    for (int token = start + first; token < tokens; token += V_STEP) add_token(Value(values, token, lane), token);
     __syncwarp();
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) {

@@ -1,17 +1,15 @@
-// A few queries of one sequence over affinely quantized K and V; flash_prefill.py compiles it behind quantized.cu.
+// A few queries of one sequence over affinely quantized K and V; comes behind quantized.cu.
 //
 // A block takes one chunk of the tokens for some rows of queries, at most 128, that share a KV head. It goes through the
 // chunk by tiles: K and V of a tile are dequantized into shared memory, each warp multiplies them with its 16 rows on
-// tensor cores, and keeps a running softmax (Dao, 2023, "FlashAttention-2"). It leaves what `merge_chunks` wants: each
-// row's largest score, its sum of exponentials and its unnormalized output. Words of the next tile are on their way
-// meanwhile.
+// tensor cores, and keeps a running softmax (Dao, 2023, "FlashAttention-2"). It leaves what quantized.cu says. Words of
+// the next tile are on their way meanwhile.
 //
 // How m16n8k16 spreads its matrices over a warp: with g = lane / 4 and t = lane % 4, a lane has of A the rows g and
 // g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9; of B the rows 2t, 2t + 1, 2t + 8, 2t + 9, column g; of C the rows g and
 // g + 8, columns 2t, 2t + 1. So the scores of one product are the weights of the next without leaving their lane.
 
 constexpr int THREADS = 256;
-constexpr unsigned ALL = 0xFFFFFFFFu;
 
 // A product on tensor cores, C += A B, of two 16-bit types; PTX names the type.
 #define ADD_PRODUCT(type, c, a, b0, b1)                                                                   \
@@ -55,42 +53,77 @@ __device__ __forceinline__ void load_transposed(uint32_t* b, const void* half_ro
                : "memory");
 }
 
-// A thread's share of a tile of K or V: words with their scales and biases, fetched first and dequantized later.
+// A thread's share of a tile of K or V: units with their scales and biases, fetched first and dequantized later.
 template <typename T, int BITS, int GROUP, int WIDTH, int TILE>
 struct Fetched {
-  static constexpr int PER = 32 / BITS, WORDS = WIDTH / PER, SHARE = (TILE * WORDS + THREADS - 1) / THREADS;
+  static constexpr int PER = UNIT<BITS>, UNITS = WIDTH / PER, SHARE = (TILE * UNITS + THREADS - 1) / THREADS;
   static constexpr int STEP = WIDTH + 8;  // 16 bytes more than a row, so that a column's rows lie in different banks
   static_assert(WIDTH % 16 == 0 && GROUP % PER == 0, "the row does not split so");
 
-  uint32_t words[SHARE];
+  Packed<BITS, 1> packed[SHARE];
   T scale[SHARE], bias[SHARE];
 
   __device__ __forceinline__ void fetch(const Side<T>& side, int first, int last) {
 #pragma unroll
     for (int c = 0; c < SHARE; ++c) {
-      int i = c * THREADS + threadIdx.x, token = min(first + i / WORDS, last), word = i % WORDS;
-      words[c] = side.words[token * side.words_step + word];
-      scale[c] = side.scales[token * side.scales_step + word * PER / GROUP];
-      bias[c] = side.biases[token * side.biases_step + word * PER / GROUP];
+      int i = c * THREADS + threadIdx.x, token = min(first + i / UNITS, last), unit = i % UNITS;
+      packed[c].load(side.words + token * side.words_step, unit);
+      scale[c] = side.scales[token * side.scales_step + unit * PER / GROUP];
+      bias[c] = side.biases[token * side.biases_step + unit * PER / GROUP];
     }
   }
 
-  __device__ __forceinline__ void put(T* tile) const {
+  __device__ __forceinline__ void put(T* tile) {
 #pragma unroll
     for (int c = 0; c < SHARE; ++c) {
       int i = c * THREADS + threadIdx.x;
-      if (i >= TILE * WORDS) break;
+      if (i >= TILE * UNITS) break;
       float x[PER], by = scale[c], plus = bias[c];
-      unpack<BITS>(words[c], x);
+      packed[c].align(i % UNITS);
+      packed[c].unpack_unit(0, x);
       Words<PER / 2> out;
 #pragma unroll
       for (int k = 0; k < PER / 2; ++k) {
         out.at[k] = pair<T>(fmaf(by, x[2 * k], plus), fmaf(by, x[2 * k + 1], plus));
       }
-      *reinterpret_cast<Words<PER / 2>*>(tile + i / WORDS * STEP + i % WORDS * PER) = out;
+      *reinterpret_cast<Words<PER / 2>*>(tile + i / UNITS * STEP + i % UNITS * PER) = out;
     }
   }
 };
+
+// Rotates a row of queries as four lanes have it for a product's A: of each 16 columns 2t, 2t + 1, 2t + 8 and 2t + 9.
+template <int WIDTH, int BLOCK>
+__device__ __forceinline__ void rotate_fragments(float (&x)[WIDTH / 16][2][2], int t) {
+#pragma unroll
+  for (int k = 0; k < WIDTH / 16; ++k) {
+#pragma unroll
+    for (int right = 0; right < 2; ++right) {
+      int column = 16 * k + 8 * right + 2 * t;
+      float even = with_sign(x[k][right][0], column), odd = with_sign(x[k][right][1], column + 1);
+      x[k][right][0] = butterfly(butterfly(even + odd, 1), 2);
+      x[k][right][1] = butterfly(butterfly(even - odd, 1), 2);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float left = x[k][0][i] * inverse_root(BLOCK), right = x[k][1][i] * inverse_root(BLOCK);
+      x[k][0][i] = left + right;
+      x[k][1][i] = left - right;
+    }
+  }
+#pragma unroll
+  for (int apart = 1; apart < BLOCK / 16; apart *= 2) {
+#pragma unroll
+    for (int k = 0; k < WIDTH / 16; ++k) {
+      if (k & apart) continue;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float low = x[k][i / 2][i % 2], high = x[k + apart][i / 2][i % 2];
+        x[k][i / 2][i % 2] = low + high;
+        x[k + apart][i / 2][i % 2] = low - high;
+      }
+    }
+  }
+}
 
 // Which tokens a query sees: the first `end` of them, those up to its own where `causal`, those that `at` names.
 struct Visible {
@@ -104,18 +137,18 @@ struct Visible {
   }
 };
 
-template <typename T, int BITS, int GROUP, int K_WIDTH, int V_WIDTH, int TILE>
+template <typename T, int K_BITS, int V_BITS, int GROUP, int K_WIDTH, int K_BLOCK, int V_WIDTH, int TILE>
 __device__ void attend_rows(
-    const T* queries, int64_t head_step, int64_t query_step, int64_t width_step,  // of the first head
+    const T* queries, int64_t head_step, int64_t query_step, int64_t width_step,  // of the first head; rotated if K_BLOCK
     int n, float scale,                                                           // n queries of each head
     const Side<T>& keys, const Side<T>& values, Visible visible,
     int first_row, int end_row,                // rows count through heads and queries
     int start, int end, int tokens,            // of this chunk, and of all
     float* stats, float* out, int64_t step) {       // of the first head's first query; `step` chunks from row to row
-  using Key = Fetched<T, BITS, GROUP, K_WIDTH, TILE>;
-  using Value = Fetched<T, BITS, GROUP, V_WIDTH, TILE>;
-  __shared__ alignas(16) T k_tile[TILE * Key::STEP];
-  __shared__ alignas(16) T v_tile[TILE * Value::STEP];
+  using Key = Fetched<T, K_BITS, GROUP, K_WIDTH, TILE>;
+  using Value = Fetched<T, V_BITS, GROUP, V_WIDTH, TILE>;
+  alignas(16) __shared__ T k_tile[TILE * Key::STEP];
+  alignas(16) __shared__ T v_tile[TILE * Value::STEP];
   int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   int mine = first_row + threadIdx.x / 32 * 16;
   bool active = mine < end_row;
@@ -128,14 +161,17 @@ __device__ void attend_rows(
     query[half] = row % n;
     own[half] = tokens - n + query[half];
     const T* from = queries + row / n * head_step + query[half] * query_step;
+    float x[K_WIDTH / 16][2][2];
 #pragma unroll
     for (int k = 0; k < K_WIDTH / 16; ++k) {
 #pragma unroll
-      for (int right = 0; right < 2; ++right) {
-        int column = 16 * k + 8 * right + 2 * t;
-        float x = from[column * width_step], y = from[(column + 1) * width_step];
-        a[k][half + 2 * right] = pair<T>(x, y);
-      }
+      for (int i = 0; i < 4; ++i) x[k][i / 2][i % 2] = from[(16 * k + 8 * (i / 2) + 2 * t + i % 2) * width_step];
+    }
+    if constexpr (K_BLOCK != 0) rotate_fragments<K_WIDTH, K_BLOCK>(x, t);
+#pragma unroll
+    for (int k = 0; k < K_WIDTH / 16; ++k) {
+#pragma unroll
+      for (int right = 0; right < 2; ++right) a[k][half + 2 * right] = pair<T>(x[k][right][0], x[k][right][1]);
     }
   }
 

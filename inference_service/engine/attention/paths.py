@@ -11,8 +11,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.attention.cuda import available, flash_decoding, flash_prefill
+from inference_service.engine.attention.flash_decoding import flash_decoding
+from inference_service.engine.attention.flash_prefill import flash_prefill
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.scheduling import SMALLEST_STEP
 
@@ -105,24 +107,9 @@ def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks:
     return out[..., :width]
 
 
-def _in_packed_basis(path: Path) -> Path:
-    """A path of one that takes queries in the packed basis, and returns outputs in it, with the mean of V."""
-
-    def attend(
-        queries: mx.array, keys: Quantized, values: Quantized, codec: KVCodec, scale: float, mask: Any, sinks: Any
-    ) -> mx.array:
-        return codec.outputs(path(codec.queries(queries), keys, values, codec, scale, mask, sinks), whole=True)
-
-    return attend
-
-
-ONE_QUERY: dict[str, Path] = {
-    FLASH_DECODING: _in_packed_basis(flash_decoding),
-    QUANTIZED_MATMUL: unfused,
-    DEQUANTIZE_FUSED: dequantized,
-}
+ONE_QUERY: dict[str, Path] = {FLASH_DECODING: flash_decoding, QUANTIZED_MATMUL: unfused, DEQUANTIZE_FUSED: dequantized}
 """The ways for one query per row, the one to prefer where nothing was measured first."""
-MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: _in_packed_basis(flash_prefill)}
+MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: flash_prefill}
 """The ways for more than one."""
 
 

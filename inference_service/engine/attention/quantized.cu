@@ -1,8 +1,6 @@
-// What the kernels over affinely quantized K and V share; `cuda_kernels` compiles it in front of each.
-//
-// Each takes chunks of the tokens and leaves, for each query, what a softmax over that chunk alone would give: the largest
-// score, the sum of exponentials and the unnormalized output. `merge_chunks` joins the chunks. Scores are kept in units of
-// log2(e), because exp2 is what the hardware has.
+// Affinely quantized K and V as kernels read them, and what those leave: of each chunk of the tokens and each query, what a
+// softmax over that chunk alone would give, as largest score, sum of exponentials and unnormalized output. merging.cu joins
+// them. Scores are kept in units of log2(e), because exp2 is what the hardware has.
 
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LEAST = -1e30f;  // a maximum to start from: finite, so that nothing subtracts infinities
@@ -24,6 +22,58 @@ __device__ __forceinline__ void unpack(uint32_t word, float* out) {
   }
 }
 
+// Elements that are unpacked at once: those of a word, or 8 where a word does not hold whole ones.
+template <int BITS>
+constexpr int UNIT = 32 % BITS == 0 ? 32 / BITS : 8;
+
+// UNITS neighbouring units of a row, which is one string of bits, from the lowest of its first word on. Units of 3, 5 and 6
+// bits are whole bytes and begin anywhere in a word: `load` takes the words that they lie in, `align` shifts them.
+template <int BITS, int UNITS>
+struct Packed {
+  static constexpr int BYTES = UNITS * UNIT<BITS> * BITS / 8;
+  static constexpr int BEFORE = BYTES % 4 == 0 ? 0 : BYTES % 2 == 0 ? 2 : 3;  // bytes of the first word, at most
+  static constexpr int WORDS = (BEFORE + BYTES + 3) / 4;
+
+  Words<WORDS> words;
+
+  __device__ __forceinline__ void load(const uint32_t* row, int at) {
+    if constexpr (BEFORE == 0) {
+      words = *reinterpret_cast<const Words<WORDS>*>(row + at * WORDS);
+    } else {
+#pragma unroll
+      for (int i = 0; i < WORDS; ++i) words.at[i] = row[min(at * BYTES / 4 + i, (at * BYTES + BYTES - 1) / 4)];
+    }
+  }
+
+  __device__ __forceinline__ void align(int at) {
+    if constexpr (BEFORE != 0) {
+#pragma unroll
+      for (int i = 0; i < WORDS; ++i) words.at[i] = shifted(i, at * BYTES % 4 * 8);
+    }
+  }
+
+  // The integers of one unit as floats. Of 3, 5 and 6 bits, the mantissa of 2^23 takes as many as it holds, and each is
+  // brought down from where it lies there.
+  __device__ __forceinline__ void unpack_unit(int unit, float* out) const {
+    if constexpr (32 % BITS == 0) {
+      unpack<BITS>(words.at[unit], out);
+    } else {
+      constexpr int HELD = 23 / BITS;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        int first = (unit * 8 + i / HELD * HELD) * BITS, bit = i % HELD * BITS;
+        uint32_t held = __byte_perm(shifted(first / 32, first % 32), 0x4Bu, 0x4210);
+        uint32_t one = held & (0x7F000000u | ((1u << BITS) - 1) << bit);
+        out[i] = fmaf(__uint_as_float(one), 1.0f / (1 << bit), -8388608.0f / (1 << bit));
+      }
+    }
+  }
+
+  __device__ __forceinline__ uint32_t shifted(int word, int by) const {
+    return __funnelshift_r(words.at[word], words.at[min(word + 1, WORDS - 1)], by);
+  }
+};
+
 // K or V of one row and KV head; steps are from token to token.
 template <typename T>
 struct Side {
@@ -32,22 +82,3 @@ struct Side {
   const T* biases;
   int64_t words_step, scales_step, biases_step;
 };
-
-// One head's output from its chunks. A sink takes part in the sum and in nothing else; the mean of V is weighted with
-// what it leaves.
-template <typename T, int V_WIDTH>
-__device__ void merge_chunks(
-    const float* stats, const float* partial, int chunks, const float* sink, const T* mean, T* out) {
-  float top = sink == nullptr ? LEAST : *sink * LOG2E;
-  float from = top;
-  for (int c = 0; c < chunks; ++c) top = fmaxf(top, stats[2 * c]);
-  float sunk = sink == nullptr ? 0.0f : exp2f(from - top), total = sunk, x = 0;
-#pragma unroll 8
-  for (int c = 0; c < chunks; ++c) {
-    float weight = exp2f(stats[2 * c] - top);
-    total += weight * stats[2 * c + 1];
-    x += weight * partial[c * V_WIDTH + threadIdx.x];
-  }
-  if (mean != nullptr) x += (total - sunk) * static_cast<float>(mean[threadIdx.x]);
-  out[threadIdx.x] = static_cast<T>(x / total);
-}

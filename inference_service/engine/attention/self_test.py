@@ -8,9 +8,10 @@ import numpy as np
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention.paths import Path
-from inference_service.engine.codec import KVCodec, block_width, signs
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup, new_cache
 from inference_service.engine.quantization import PLAIN, Quantization, Quantized, dequantize
+from inference_service.engine.rotation import block_width, signs
 
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 _ENCODING_TOLERANCE = 3.0

@@ -1,12 +1,20 @@
-"""A small model, loaded, and what is true of it; tests of other architectures have a `directory` of their own."""
+"""A small model, loaded, and what is true of it; tests of other architectures have a `directory` of their own. And
+kernels for NVIDIA GPUs without one.
+"""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from benchmarks.loading import load
+from inference_service.engine.attention import chunks, flash_decoding, flash_prefill, self_test
+from inference_service.engine.cuda_kernel import available
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loading import LoadedModel
+from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -24,3 +32,31 @@ def oracle(directory: Path) -> Oracle:
 @pytest.fixture(scope="module")
 def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
+
+
+@pytest.fixture(scope="session")
+def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CudaOnCPU:
+    return CudaOnCPU(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Our kernels run: as they are on an NVIDIA GPU, elsewhere as g++ compiles them, over fewer tokens."""
+    if available():
+        yield
+        return
+    if not shutil.which("g++"):
+        pytest.skip("kernels run on NVIDIA GPUs, or with g++")
+    made = (
+        chunks._merge_kernel,
+        flash_decoding._chunks_kernel,
+        flash_prefill._attend_kernel,
+    )
+    monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
+    monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))
+    monkeypatch.setattr(self_test, "_DECODE", ((1, (150,)), (1, (90, 260, 40))))
+    for each in made:
+        each.cache_clear()
+    yield
+    for each in made:
+        each.cache_clear()

@@ -17,10 +17,10 @@ from inference_service.engine.attention import (
     PathSpeeds,
     paths,
 )
-from inference_service.engine.attention.cuda import available
 from inference_service.engine.attention.self_test import decode_error, over_caches, prefill_error, tolerance
 from inference_service.engine.attention.speed import MEASURED, Figures, Measure, PathChoice, like
 from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS, KVFormat, quantize
 from tests.inference_service.engine.geometries import SHAPES, geometry

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine import codec as codecs
+from inference_service.engine import rotation
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.self_test import encoding_error, plain_values
-from inference_service.engine.codec import KVCodec, block_width, rotated, rotated_back, signs
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
+from inference_service.engine.rotation import block_width, rotated, rotated_back, signs
 from tests.inference_service.engine.geometries import SHAPES, geometry
 
 
@@ -149,6 +150,6 @@ def test_signs_that_change_between_writing_and_reading_are_no_small_error(monkey
     right = float(mx.abs(plain_values(packed, codec.format.k, mx.zeros((2, 64)), rotated=True) - k).max().item())
     others = np.array(signs(64))
     others[3] *= -1
-    monkeypatch.setattr(codecs, "_signs", lambda width, dtype: mx.array(others, dtype))
+    monkeypatch.setattr(rotation, "_signs", lambda width, dtype: mx.array(others, dtype))
     back = rotated_back(mx.dequantize(*packed, **codec.format.k._asdict()))
     assert float(mx.abs(back - k).max().item()) > 3 * right

@@ -16,9 +16,9 @@ from benchmarks.loading import load
 from inference_service.domain import TokenEvent
 from inference_service.engine.arenas import Arena
 from inference_service.engine.attention import DEQUANTIZE_FUSED, AttentionBackend, PathSpeeds, paths
-from inference_service.engine.attention.cuda import available
 from inference_service.engine.attention.self_test import decode_error, over_caches, prefill_error, tolerance
 from inference_service.engine.attention.speed import MEASURED, Figures
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes

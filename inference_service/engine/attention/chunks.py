@@ -1,0 +1,109 @@
+"""What kernels over packed K and V share: how they read them, and how the results of chunks of tokens are joined."""
+
+from functools import lru_cache
+from typing import Any, Final
+
+import mlx.core as mx
+
+from agentmem.kv_bits import BITS
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
+from inference_service.engine.quantization import PLAIN, KVFormat, Quantization
+from inference_service.engine.rotation import block_width
+
+SIDES: Final = [f"{side}_{part}" for side in "kv" for part in ("words", "scales", "biases")]
+"""Names of the arrays of packed K and V, in the order of two `Quantized`."""
+
+FILES: Final = ("rotation.cu", "attention/quantized.cu")
+"""Device code that all of them are compiled behind."""
+
+_MERGE = """
+  const int64_t at = int64_t(blockIdx.x) * stats_shape[3];
+  {at}
+  {sink}
+  merge_chunks<{type}, {v_dim}, {v_block}>(
+      stats + at * 2, partial + at * {v_dim}, stats_shape[3], {sunk}, {mean}, out + blockIdx.x * {v_dim});
+"""
+_AT = """
+  const int heads = stats_shape[1], n = stats_shape[2], head = blockIdx.x / n % heads;
+"""
+_SINK = """
+  const float sink = (static_cast<float>(sinks[head * sinks_strides[0]]){mean}) * LOG2E;
+"""
+_SINK_MEAN = """ - {scale!r}f * product<{type}, {k_dim}, {v_dim}>(
+      queries + blockIdx.x / n / heads * queries_strides[0] + head * queries_strides[1]
+          + blockIdx.x % n * queries_strides[2], queries_strides[3],
+      k_mean + head * k_mean_shape[0] / heads * k_mean_strides[0], k_mean_strides[2])"""
+_MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_strides[2]"
+
+
+def joined(
+    stats: mx.array, partial: mx.array, queries: mx.array, scale: float, sinks: mx.array | None, codec: KVCodec
+) -> mx.array:
+    """What the chunks gave as one, out of the packed basis and with the mean of V: [rows, heads, n, v_dim].
+
+    `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32, over packed K and V;
+    `queries` [rows, heads, n, k_dim] as the model has them, as wide as packed K; the output has their type. `sinks`
+    [heads]. Raises ValueError for means of another type.
+    """
+    rows, heads, n, _, v_dim = partial.shape
+    dtype, k_mean, v_mean = queries.dtype, codec.k_mean, codec.v_mean
+    inputs = [stats, partial]
+    if sinks is not None:
+        inputs.append(sinks)
+    if k_mean is not None and v_mean is not None:
+        if k_mean.dtype != dtype or v_mean.dtype != dtype:
+            raise ValueError(f"means of another type than {dtype}")
+        inputs += [v_mean] if sinks is None else [v_mean, queries, k_mean]
+    merge = _merge_kernel(dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
+    [out] = merge(
+        inputs=inputs,
+        grid=(rows * heads * n * v_dim, 1, 1),
+        threadgroup=(v_dim, 1, 1),
+        output_shapes=[(rows, heads, n, v_dim)],
+        output_dtypes=[dtype],
+    )
+    return out  # type: ignore[no-any-return]
+
+
+def sides(cuda_type: str, start: str) -> str:
+    """Device code that makes `keys` and `values` out of the arrays of `SIDES`, from token `start` on."""
+    found = []
+    for name, parts in (("keys", SIDES[:3]), ("values", SIDES[3:])):
+        begins = [f"{p} + row * {p}_strides[0] + kv_head * {p}_strides[1] + {start} * {p}_strides[2]" for p in parts]
+        steps = [f"{p}_strides[2]" for p in parts]
+        found.append(f"Side<{cuda_type}> {name} = {{{', '.join([*begins, *steps])}}};")
+    return "\n".join(found)
+
+
+def unit(bits: int) -> int:
+    """Elements that are unpacked at once: `UNIT` of quantized.cu."""
+    return 8 if 32 % bits else 32 // bits
+
+
+def readable(width: int, by: Quantization) -> bool:
+    """Whether rows of this width can be unpacked: whole units, none of them in two groups."""
+    return by.bits in BITS and not width % unit(by.bits) and not by.group_size % unit(by.bits)
+
+
+def block(width: int, by: KVFormat) -> int:
+    """The elements that the rotation mixes; 0 where there is none."""
+    return 0 if by.scheme == PLAIN else block_width(width)
+
+
+@lru_cache(maxsize=256)
+def _merge_kernel(
+    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool
+) -> Any:
+    named = {"type": CUDA_TYPES[dtype], "k_dim": k_dim, "v_dim": v_dim, "scale": float(scale)}
+    source = _MERGE.format(
+        v_block=block(v_dim, by),
+        at=_AT if sinks or centred else "",
+        sink=_SINK.format(mean=_SINK_MEAN.format(**named) if centred else "") if sinks else "",
+        sunk="&sink" if sinks else "nullptr",
+        mean=_MEAN if centred else "nullptr, 0",
+        **named,
+    )
+    means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
+    inputs = ["stats", "partial", *["sinks"] * sinks, *(means if centred else [])]
+    return kernel("joined", inputs, ["out"], source, [*FILES, "attention/merging.cu"], v_dim if block(v_dim, by) else 0)

@@ -1,0 +1,57 @@
+"""Kernels of our own for NVIDIA GPUs: device code in .cu files, compiled by MLX when it is first used."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+
+from inference_service.engine.rotation import signs
+
+CUDA_TYPES: Final = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.float32: "float"}
+"""The types that K, V and queries may have."""
+
+
+@cache
+def available() -> bool:
+    """Whether arrays are computed on a device that these kernels are for."""
+    return bool(mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu)
+
+
+def kernel(
+    name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, files: Sequence[str], width: int
+) -> Any:
+    """A kernel of `source` behind some .cu files of this package, as `mx.fast.cuda_kernel` takes it.
+
+    `width` is that of the widest rows that it rotates, or 0. Strides are as they are. What the compiler finds comes up
+    as RuntimeError when a result is evaluated.
+    """
+    # MLX keeps compiled kernels by name, also on disk, so the name stands for the whole source.
+    header = _signs(width) + "".join(map(_device_code, files))
+    digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
+    return mx.fast.cuda_kernel(
+        name=f"{name}_{digest}",
+        input_names=list(inputs),
+        output_names=list(outputs),
+        source=source,
+        header=header,
+        ensure_row_contiguous=False,
+    )
+
+
+@cache
+def _device_code(file: str) -> str:
+    """Without comments and indentation: MLX copies it at every call."""
+    lines = (Path(__file__).parent / file).read_text().splitlines()
+    code = (line.partition("//")[0].strip() for line in lines)
+    return "\n".join(line for line in code if line) + "\n"
+
+
+@cache
+def _signs(width: int) -> str:
+    """Declares the signs of rows of such a width as rotation.cu wants them."""
+    found = signs(width)
+    words = [sum((sign < 0) << bit for bit, sign in enumerate(found[at : at + 32])) for at in range(0, width, 32)]
+    return f"__constant__ const uint32_t SIGNS[] = {{{', '.join(f'{word}u' for word in words or [0])}}};\n"

@@ -1,0 +1,57 @@
+"""The rotation R = diag(signs) Hadamard of the scheme `rotated`, as `codec` describes. rotation.cu has it for GPUs."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Final
+
+import mlx.core as mx
+
+_SIGNS: Final = b"agentmem.rotated"
+
+
+def rotated(x: mx.array, mean: mx.array | None = None, scale: float = 1.0) -> mx.array:
+    """[..., width], less a mean, times R and `scale`: signs, then a Hadamard transform of each block."""
+    signs = _signs(x.shape[-1], x.dtype)
+    return _transformed(x * signs if mean is None else _centred(x, mean, signs), scale)
+
+
+def rotated_back(x: mx.array, mean: mx.array | None = None) -> mx.array:
+    """[..., width] times the transpose of R, plus a mean."""
+    signs, x = _signs(x.shape[-1], x.dtype), _transformed(x)
+    return x * signs if mean is None else _moved(x, signs, mean)
+
+
+def block_width(width: int) -> int:
+    """The elements that are mixed: the largest power of two that divides the width, so 64 of the 576 of MLA."""
+    return width & -width
+
+
+def signs(width: int) -> Sequence[int]:
+    """The signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
+    bits = int.from_bytes(hashlib.shake_256(_SIGNS).digest(-(-width // 8)), "little")
+    return [1 - 2 * (bits >> at & 1) for at in range(width)]
+
+
+@lru_cache(maxsize=32)
+def _signs(width: int, dtype: mx.Dtype) -> mx.array:
+    return mx.array(list(signs(width)), dtype=dtype)
+
+
+# As one operation each: at a decode step an operation costs its launch.
+@partial(mx.compile, shapeless=True)
+def _centred(x: mx.array, mean: mx.array, signs: mx.array) -> mx.array:
+    return (x - mean) * signs
+
+
+@partial(mx.compile, shapeless=True)
+def _moved(x: mx.array, signs: mx.array, mean: mx.array) -> mx.array:
+    return x * signs + mean
+
+
+def _transformed(x: mx.array, scale: float = 1.0) -> mx.array:
+    width, block = x.shape[-1], block_width(x.shape[-1])
+    scale *= block**-0.5
+    if block == width:
+        return mx.hadamard_transform(x, scale)
+    return mx.hadamard_transform(x.reshape(*x.shape[:-1], width // block, block), scale).reshape(x.shape)
