@@ -10,7 +10,7 @@ attention/         over quantized K and V: the backend in models, the paths, the
 caches/            one file for each kind of cache, and the buffers that all have
 quantization.py    the scheme by which K and V are quantized
 codec.py           what is done to K and V before that, and undone at reading, with `rotation` and `calibration`
-cuda_kernel.py     how kernels of our own are made for NVIDIA GPUs
+cuda_kernel.py     how kernels of our own are made for NVIDIA GPUs; `cuda_encoding` is one that packs K and V
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
 arenas.py          the pool's memory in blocks, and its way to caches and files; `uploading` brings files to the device
 device.py          the device's memory, and what computing takes of it at its peak

@@ -24,6 +24,7 @@ from functools import cached_property
 
 import mlx.core as mx
 
+from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.quantization import (
     FOUR_BITS,
     PLAIN,
@@ -61,6 +62,8 @@ class KVCodec:
     def encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim], packed."""
         by = self.format
+        if self.rotates and (packed := encoded(keys, values, self.k_mean, self.v_mean, by)) is not None:
+            return packed
         return (
             quantize(self._packed_basis(keys, self.k_mean), by.k),
             quantize(self._packed_basis(values, self.v_mean), by.v),

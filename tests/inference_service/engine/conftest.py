@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 
 from benchmarks.loading import load
+from inference_service.engine import cuda_encoding
 from inference_service.engine.attention import chunks, flash_decoding, flash_prefill, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.models.fingerprint import ContentHashes
@@ -51,6 +52,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         chunks._merge_kernel,
         flash_decoding._chunks_kernel,
         flash_prefill._attend_kernel,
+        cuda_encoding._proven,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
     monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))

@@ -1,0 +1,66 @@
+// K and V of new tokens on their way into a cache: centred, rotated and packed; comes behind rotation.cu.
+//
+// A warp takes one row, a token of a KV head, and computes in float32. So what is written does not depend on how many
+// rows and tokens are written with it.
+
+// What a lane's `code` of BITS bits gives to one word of the string that the codes of a warp are.
+template <int BITS>
+__device__ __forceinline__ uint32_t word_of(uint32_t code, int word) {
+  int bit = threadIdx.x % 32 * BITS - 32 * word;
+  uint32_t piece = bit <= -BITS || bit >= 32 ? 0 : bit >= 0 ? code << bit : code >> -bit;
+  return __reduce_or_sync(ALL, piece);
+}
+
+// Packs a row of `given` elements, filled up with zeros. As MLX does it, one end of a group's range is a level, and zero
+// if it lies between; but codes are of scale and bias as they are kept, rounded.
+template <typename T, int BITS, int GROUP, int WIDTH, int BLOCK>
+__device__ void encode_row(
+    const T* row, int64_t step, int given, const T* mean, int64_t mean_step, uint32_t* words, T* scales, T* biases) {
+  constexpr int LEVELS = (1 << BITS) - 1, SHARE = GROUP / 32;
+  static_assert(WIDTH % GROUP == 0 && GROUP % 32 == 0, "the row does not split so");
+  int lane = threadIdx.x % 32;
+  float x[WIDTH / 32];
+#pragma unroll
+  for (int j = 0; j < WIDTH / 32; ++j) {
+    int i = 32 * j + lane;
+    x[j] = i < given ? static_cast<float>(row[i * step]) : 0.0f;
+    if (mean != nullptr) x[j] -= static_cast<float>(mean[i * mean_step]);
+    x[j] = with_sign(x[j] * inverse_root(BLOCK), i);
+  }
+  transform_row<WIDTH, BLOCK>(x);
+#pragma unroll
+  for (int g = 0; g < WIDTH / GROUP; ++g) {
+    float* own = x + g * SHARE;
+    float low = own[0], high = own[0];
+#pragma unroll
+    for (int j = 1; j < SHARE; ++j) {
+      low = fminf(low, own[j]);
+      high = fmaxf(high, own[j]);
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) {
+      low = fminf(low, __shfl_xor_sync(ALL, low, apart));
+      high = fmaxf(high, __shfl_xor_sync(ALL, high, apart));
+    }
+    float edge = fabsf(low) > fabsf(high) ? low : high;
+    float scale = fmaxf((high - low) / LEVELS, 1e-7f);
+    if (edge == high) scale = -scale;
+    float steps = rintf(edge / scale);
+    T kept_scale = static_cast<T>(steps == 0 ? scale : edge / steps), kept_bias = static_cast<T>(steps == 0 ? 0.0f : edge);
+    float by = static_cast<float>(kept_scale), plus = static_cast<float>(kept_bias);
+#pragma unroll
+    for (int j = 0; j < SHARE; ++j) {
+      uint32_t code = static_cast<uint32_t>(fminf(fmaxf(rintf((own[j] - plus) / by), 0.0f), LEVELS)), mine = 0;
+#pragma unroll
+      for (int word = 0; word < BITS; ++word) {
+        uint32_t whole = word_of<BITS>(code, word);
+        if (lane == word) mine = whole;
+      }
+      if (lane < BITS) words[(g * SHARE + j) * BITS + lane] = mine;
+    }
+    if (lane == 0) {
+      scales[g] = kept_scale;
+      biases[g] = kept_bias;
+    }
+  }
+}

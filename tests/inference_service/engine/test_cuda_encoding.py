@@ -1,0 +1,106 @@
+"""The kernel that packs K and V: what MLX's operations pack, whatever is packed with it; and when it is not taken."""
+
+import logging
+
+import mlx.core as mx
+import pytest
+
+from agentmem.kv_bits import BITS
+from inference_service.engine import cuda_encoding
+from inference_service.engine.attention.self_test import encoding_error
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.cuda_encoding import encoded
+from inference_service.engine.quantization import KVFormat, Quantized
+from tests.inference_service.engine.geometries import geometry
+
+WIDTHS = [(64, 64, 32), (80, 64, 32), (96, 160, 32), (128, 128, 64), (192, 128, 64), (256, 512, 128)]
+
+
+@pytest.fixture(autouse=True)
+def taken(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
+
+
+def random(*shape: int, dtype: mx.Dtype = mx.float32, seed: int = 0) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
+
+
+def packed_by_mlx(k: mx.array, v: mx.array, codec: KVCodec) -> tuple[Quantized, Quantized]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cuda_encoding, "available", lambda: False)
+        return codec.encode(k, v)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize(("k_dim", "v_dim", "group_size"), WIDTHS)
+def test_the_kernel_packs_what_mlx_packs(k_dim: int, v_dim: int, group_size: int, centred: bool) -> None:
+    """In float32, where hardly a code depends on how values are rounded on the way."""
+    k = random(2, 5, 3, k_dim).swapaxes(1, 2)  # as a projection gives them
+    v = random(2, 3, 5, v_dim, seed=1)
+    means = (random(3, k_dim, seed=2), random(3, v_dim, seed=3)) if centred else None
+    codec = KVCodec(KVFormat(5, 4, group_size), means)
+    for found, wanted in zip(codec.encode(k, v), packed_by_mlx(k, v, codec), strict=True):
+        assert (found.weights == wanted.weights).mean().item() > 0.99
+        assert mx.allclose(found.scales, wanted.scales, atol=1e-6)
+        assert mx.allclose(found.biases, wanted.biases, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
+@pytest.mark.parametrize("bits", BITS)
+def test_of_all_bits_and_types_only_rounding_is_lost(bits: int, dtype: mx.Dtype) -> None:
+    """Of 8 bits, scale and bias in bfloat16 add some."""
+    error = encoding_error(geometry(dtype=dtype, bits=bits, v_dim=96))
+    assert error < (1.6 if (bits, dtype) == (8, mx.bfloat16) else 1.1)
+
+
+def test_what_is_packed_does_not_depend_on_what_is_packed_with_it() -> None:
+    k, v = random(3, 2, 9, 64, dtype=mx.bfloat16), random(3, 2, 9, 64, dtype=mx.bfloat16, seed=1)
+    codec = KVCodec(means=(random(2, 64, dtype=mx.bfloat16), random(2, 64, dtype=mx.bfloat16, seed=2)))
+    together = codec.encode(k, v)
+    for row in range(3):
+        for start, end in ((0, 1), (1, 9)):
+            alone = codec.encode(k[row : row + 1, :, start:end], v[row : row + 1, :, start:end])
+            for side, of_all in zip(alone, together, strict=True):
+                own = of_all.between(start, end).map(lambda part, row=row: part[row : row + 1])  # type: ignore[misc]
+                assert all(mx.array_equal(a, b) for a, b in zip(side, own, strict=True))
+
+
+def test_groups_without_a_range() -> None:
+    """All zeros, all equal, and zeros but for one: finite, and zeros are zeros."""
+    k = mx.zeros((1, 1, 3, 64))
+    k[0, 0, 1] = 1.0
+    k[0, 0, 2, 3] = 1.0
+    codec = KVCodec(KVFormat(4, 4, 32))
+    found, wanted = codec.encode(k, k)[0], packed_by_mlx(k, k, codec)[0]
+    assert mx.allclose(codec.dequantize(found, found, whole=False)[0], codec.dequantize(wanted, wanted, whole=False)[0])
+
+
+def test_what_the_kernel_does_not_know_is_left_to_mlx() -> None:
+    k, by = random(1, 2, 3, 64), KVFormat()
+    assert encoded(k, k, None, None, by) is not None
+    assert encoded(k, k.astype(mx.float16), None, None, by) is None
+    assert encoded(k, k, mx.zeros((2, 1, 64), mx.float16), mx.zeros((2, 1, 64), mx.float16), by) is None
+    assert encoded(k.astype(mx.int32), k.astype(mx.int32), None, None, by) is None
+    assert encoded(k, random(1, 1, 3, 64), None, None, by) is None
+
+
+@pytest.mark.parametrize("fault", ["does not compile", "writes the same for all"])
+def test_a_kernel_that_does_not_work_here_is_not_taken_and_said(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> object:
+        def call(*, output_shapes: list[tuple[int, ...]], output_dtypes: list[mx.Dtype], **_: object) -> list[mx.array]:
+            if fault == "does not compile":
+                raise RuntimeError("no such instruction")
+            return [mx.ones(shape, dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]
+
+        return call
+
+    monkeypatch.setattr(cuda_encoding, "kernel", broken)
+    k = random(1, 2, 3, 64)
+    codec = KVCodec(KVFormat(group_size=32))
+    with caplog.at_level(logging.WARNING):
+        found = codec.encode(k, k)
+    assert "packed by MLX's operations" in caplog.text
+    for side, wanted in zip(found, packed_by_mlx(k, k, codec), strict=True):
+        assert mx.array_equal(side.weights, wanted.weights)
