@@ -102,6 +102,12 @@ class KVCodec:
         grouped = queries.astype(mx.float32).reshape(rows, mean.shape[0], -1, n, width)
         return logits - scale * (grouped * mean[:, None]).sum(axis=-1).reshape(rows, heads, n)
 
+    def release(self) -> None:
+        """Give the means' memory back. The codec must not be used afterwards."""
+        self._k_mean = self._v_mean = None
+        for name in ("k_offset", "v_offset", "_by_heads"):
+            self.__dict__.pop(name, None)
+
     @cached_property
     def k_offset(self) -> mx.array:
         """The mean of K in the packed basis, [kv_heads, 1, width]."""

@@ -128,6 +128,8 @@ class LoadedModel(ModelInfo):
         """Give weights and arenas back. The model must not be used afterwards. Engine thread."""
         self.engine.close()
         self.arenas.close()
+        for codec in self.codecs:
+            codec.release()
         mx.clear_cache()
 
 

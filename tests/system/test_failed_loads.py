@@ -72,8 +72,8 @@ def write_undecoded(directory: Path) -> Path:
 
 
 def write_words(directory: Path) -> Path:
-    """A model whose tokens are whole words."""
-    write_llama(directory)
+    """A model whose tokens are whole words. Its weights are its own: equal ones have one calibration."""
+    write_llama(directory, seed=9)
     backend = Tokenizer(WordLevel(unk_token="[UNK]"))
     backend.pre_tokenizer = Whitespace()
     trainer = WordLevelTrainer(special_tokens=["[UNK]", BOS, START, END], show_progress=False)
