@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from agentmem.identity import common_length
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
-from inference_service.engine import codec
+from inference_service.engine import rotation
 from inference_service.engine.attention import self_test
 from inference_service.engine.calibration import Calibration
 from inference_service.models import fingerprint
@@ -244,10 +244,10 @@ async def test_what_reads_otherwise_than_was_written_would_be_found_out(
     agent, directory = f"read with other {fault}", write_llama(tmp_path / "m")
     await remember(stack, directory, agent)
     if fault == "signs":
-        others = [sign * (-1 if at % 3 else 1) for at, sign in enumerate(codec.signs(64))]
-        for module in (codec, self_test):
+        others = [sign * (-1 if at % 3 else 1) for at, sign in enumerate(rotation.signs(64))]
+        for module in (rotation, self_test):
             monkeypatch.setattr(module, "signs", lambda width: others[:width])
-        codec._signs.cache_clear()
+        rotation._signs.cache_clear()
     else:
         monkeypatch.setattr(Calibration, "codecs", lambda self, geometry: geometry.codecs())
     async with working(stack, directory) as worker:
@@ -256,7 +256,7 @@ async def test_what_reads_otherwise_than_was_written_would_be_found_out(
         assert (turn.miss, list(turn.cached)) == ("UNSPECIFIED", ["warm"])
         assert await worker.difference(agent, turn) > 100 * TOLERANCE
     monkeypatch.undo()
-    codec._signs.cache_clear()
+    rotation._signs.cache_clear()
 
 
 async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
-from inference_service.engine import codec, quality
+from inference_service.engine import quality, rotation
 from inference_service.engine.quality import LADDER, Quality
 from inference_service.engine.quantization import PLAIN, ROTATED
 from inference_service.engine.thread import EngineThread
@@ -126,7 +126,7 @@ async def test_a_backend_that_rotates_wrongly_gets_the_plain_scheme(
     good = await place.load("4")
     assert good.geometry.format.scheme == ROTATED and good.calibration is not None
     monkeypatch.setattr(loading, "ATTENTION", type(loading.ATTENTION)())  # what was proved is remembered
-    monkeypatch.setattr(codec, "_transformed", lambda x, *_: x[..., ::-1])
+    monkeypatch.setattr(rotation, "_transformed", lambda x, *_: x[..., ::-1])
     found = await place.load("4")
     assert found.geometry.format.scheme == PLAIN
     assert found.calibration is None and found.fingerprint != good.fingerprint
