@@ -104,7 +104,7 @@ class KVCodec:
 
     def release(self) -> None:
         """Give the means' memory back. The codec must not be used afterwards."""
-        self._k_mean = self._v_mean = None
+        self.k_mean = self.v_mean = None
         for name in ("k_offset", "v_offset", "_by_heads"):
             self.__dict__.pop(name, None)
 

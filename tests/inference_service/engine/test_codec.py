@@ -78,6 +78,17 @@ def test_rows_do_not_depend_on_what_is_beside_them() -> None:
                 assert mx.array_equal(part, of[row : row + 1, :, at : at + n])
 
 
+def test_a_released_codec_holds_no_memory() -> None:
+    """What still refers to an unloaded model goes only when Python next looks for cycles."""
+    mx.eval(rotated(random(1, 64)))  # the signs, which all codecs share
+    before = mx.get_active_memory()
+    codec = KVCodec(KVFormat(), (random(2, 64), random(2, 64, seed=1)))
+    mx.eval(codec.k_mean, codec.v_mean, codec.k_offset, codec.v_offset, codec._v_mean_by_head(8))
+    assert mx.get_active_memory() > before
+    codec.release()
+    assert mx.get_active_memory() <= before
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_written_is_a_rounding_away(shape: Any) -> None:
     assert 0.8 < encoding_error(shape) < 1.2
