@@ -48,7 +48,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     portable: PortableAgents
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Any) -> pb.GetAgentResponse:
-        AgentKey.from_proto(request.key)
+        await self.locks.settled(AgentKey.from_proto(request.key))
         response = await self.store.call(self.store.agents.GetAgent, request)
         self._complete(response.agent)
         return response
@@ -71,6 +71,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def ProbeAgent(self, request: pb.ProbeAgentRequest, context: Any) -> pb.ProbeAgentResponse:
         probe = probe_request(request)
+        await self.locks.settled(probe.key)
         async with self.models.hold(probe.key.model_id) as model:
             check_tokens(probe.input, model)
             hot = model.memory.hot.get(probe.key)

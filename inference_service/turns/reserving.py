@@ -16,6 +16,22 @@ class AgentLocks:
 
     def __init__(self) -> None:
         self._locks: dict[AgentKey, tuple[asyncio.Lock, int]] = {}
+        self._settling: dict[AgentKey, asyncio.Event] = {}
+
+    @contextmanager
+    def settling(self, key: AgentKey) -> Iterator[None]:
+        """What a turn does after its answer, under the agent's lock. Readers wait for it in `settled`."""
+        done = self._settling[key] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._settling[key]
+            done.set()
+
+    async def settled(self, key: AgentKey) -> None:
+        """Wait until the KV of an answered turn is where the next turn finds it; never for a turn that still runs."""
+        if done := self._settling.get(key):
+            await done.wait()
 
     @asynccontextmanager
     async def hold(self, *keys: AgentKey) -> AsyncIterator[None]:

@@ -177,7 +177,8 @@ class TurnRunner:
             self.turn_log.completed(turn)
             self._end(turn)
             if request.commits:
-                await self.pool_writer.keep(turn, model, job)
+                with self.locks.settling(request.key):
+                    await self.pool_writer.keep(turn, model, job)
 
     async def _open(self, request: TurnRequest, model: LoadedModel) -> tuple[Opened, Ledger | None]:
         """Return what the store has, and the ledger where it did not send that again. Drop hot state that is old."""

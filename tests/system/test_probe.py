@@ -1,11 +1,17 @@
 """ProbeAgent: what a prompt would reuse is what it then reuses, and asking changes nothing."""
 
+import asyncio
+from pathlib import Path
+from typing import Any
+
 import grpc
 import pytest
 
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
+from inference_service.turns.pool_writer import PoolWriter
 from tests.system.shared import SharedStacks, Writer
-from tests.system.stack import Client, chat
+from tests.system.stack import Client, Stack, chat
+from tests.system.test_changed_models import working
 from tests.system.test_hybrid import ARGUMENTS, LONG
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -56,3 +62,30 @@ async def test_a_probe_refuses_what_a_turn_would_refuse(stacks: SharedStacks) ->
                 await probed(client, "a", **prompt)
             assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert (await stack.ledger("a")) == cache_store_pb2.Ledger(), "and nobody was made by being asked about"
+
+
+async def test_a_probe_at_once_after_an_answer_sees_what_the_turn_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is out before the KV is in the pool: a reader waits for it, as the next turn does."""
+    keep = PoolWriter.keep
+
+    async def slow(self: PoolWriter, *arguments: Any) -> None:
+        await asyncio.sleep(0.3)
+        await keep(self, *arguments)
+
+    monkeypatch.setattr(PoolWriter, "keep", slow)
+    stack = Stack("tiny=unused")
+    await stack.up("store")
+    try:
+        async with working(stack, write_llama(tmp_path / "m")) as worker:
+            await worker.client.turn("b", messages=chat(("user", f"b {LONG}")), **ARGUMENTS)
+            assert (await worker.client.agent("b")).tier == types_pb2.TIER_HOT
+            await worker.client.turn("a", messages=chat(("user", LONG)), **ARGUMENTS)
+            append = types_pb2.Append(messages=chat(("user", "And now?")))
+            expected = await probed(worker.client, "a", append=append)
+            assert [each.tier for each in expected.cached] == [types_pb2.TIER_HOT]
+            turn = await worker.client.turn("a", append=append, **ARGUMENTS)
+            assert turn.started.cache == expected
+    finally:
+        await stack.destroy()
