@@ -35,7 +35,7 @@ from inference_service.engine.calibration import TOKENS, calibrate
 from inference_service.engine.quality import measure, sample
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.text.tokenizer import Tokenizer
 
 FIRST_SEED = 1_000_000

@@ -10,14 +10,8 @@ from inference_service.engine.quantization import ROTATED
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
 from inference_service.models.kv_setup import KVSetup
-from inference_service.models.loading import (
-    ATTENTION,
-    LoadedModel,
-    OpenedModel,
-    prove,
-    read_weights,
-    take_memory,
-)
+from inference_service.models.loaded import LoadedModel, OpenedModel, prove, read_weights, take_memory
+from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelSpec, open_network, open_text
 from inference_service.models.residency import needs_of
 from inference_service.pool.memory import sizes
@@ -42,7 +36,7 @@ def load(
     info, network = open_network(spec, open_text(spec), ATTENTION)
     for _ in read_weights(info, network):
         pass
-    info, paths = prove(info, network, None)
+    info, paths = prove(info, network, ATTENTION, None)
     memory = sizes(usable_bytes() - info.weight_bytes, info.geometry, info.context_length, pool_bytes, batch_bytes)
     needs = needs_of(info, 0, pool_bytes, batch_bytes)
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)

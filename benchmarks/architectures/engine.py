@@ -23,7 +23,7 @@ from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 
 LogProbs = NDArray[np.float32]
 """[tokens - 1, vocabulary]: what was expected at each position of a text but the first."""

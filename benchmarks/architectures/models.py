@@ -19,7 +19,7 @@ from benchmarks.intervals import wilson
 from benchmarks.loading import load
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 
 BITS = (4, 8)
 _POOL_BYTES = 512 << 20

@@ -34,7 +34,8 @@ from benchmarks.tables import claims_table, show
 from inference_service.domain import MessagesInput
 from inference_service.engine import quality
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import ATTENTION, LoadedModel
+from inference_service.models.loaded import LoadedModel
+from inference_service.models.loading import ATTENTION
 from inference_service.text.template import Template
 
 MODEL: Final = "SmolLM2-135M-Instruct"

@@ -1,8 +1,10 @@
 """Models: which there are, how one is loaded, and which serve. Where to read:
 
 serving.py      who uses which model, who waits for one, and how one makes room for another; `slots` has the states
-loading.py      the steps of a load, each on the thread where it belongs
+loading.py      the way of a load: which step runs when, each on the thread where it belongs
+loaded.py       what an opened and a loaded model are, and the steps that make the one of the other
 opening.py      a directory looked at, without its weights in memory; `chat_format` is its template and tags
+kv_setup.py     how a model's KV is packed: the means that it is centred on, and its bits
 capability.py   whether its layers can run over quantized KV, and what to do where they cannot
 sources.py      the registered models, and the way from a hub to a directory
 fingerprint.py  the name of all that makes KV compatible

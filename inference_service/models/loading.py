@@ -8,44 +8,32 @@ step that fails leaves nothing behind but what the garbage collector takes.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
 
-from agentmem import logs
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
 from agentmem.kv_bits import AUTO, KVBits
 from agentmem.models import RegisteredModel
-from inference_service.engine.arenas import Arenas
-from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
-from inference_service.engine.batching import BatchEngine
-from inference_service.engine.calibration import Calibration, Calibrations
-from inference_service.engine.codec import KVCodec
+from inference_service.engine.attention import AttentionBackend, PathSpeeds
+from inference_service.engine.calibration import Calibrations
 from inference_service.engine.device import Activations, usable_bytes
-from inference_service.engine.geometry import Caches, merged
-from inference_service.engine.quality import Quality
-from inference_service.engine.quantization import PLAIN
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings, check_config
-from inference_service.models.fingerprint import ContentHashes, file_identities, kv_fingerprint, model_fingerprint
-from inference_service.models.kv_setup import KVSetup, KVSetups
+from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
+from inference_service.models.kv_setup import KVSetups
+from inference_service.models.loaded import LoadedModel, OpenedModel, prove, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
 from inference_service.models.sources import fetch, fetch_config
-from inference_service.pool.memory import ModelMemory, Sizes, sizes
+from inference_service.pool.memory import Sizes, sizes
 from inference_service.settings import WorkerSettings
-from inference_service.text.grammar import Grammars
-
-log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -59,78 +47,6 @@ _DOWNLOADS = 64
 _FILE_THREADS = 4
 ATTENTION = AttentionBackend()
 """Of all models of the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
-_PIECE_BYTES = 256 << 20
-"""Weights that are read at once: a tenth of a second from a fast disk."""
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """A model that could be loaded: mlx-lm's network without its weights, its fingerprint, and what it needs.
-
-    The fingerprint is the model's, not that of KV: how K and V are centred is known once the weights are read.
-    """
-
-    info: ModelInfo
-    network: nn.Module
-    fingerprint: str
-    needs: Needs
-
-
-@dataclass(frozen=True, eq=False)
-class LoadedModel(ModelInfo):
-    """A model that serves.
-
-    `fingerprint` is that of its KV, `model_fingerprint` of its files. `activation_bytes` is the peak of computing
-    besides weights and KV. `engine`, `arenas`, `codecs` and `new_caches`
-    belong to the engine thread, `memory` to the event loop; all else may be read on any thread.
-    """
-
-    fingerprint: str
-    model_fingerprint: str
-    setup: KVSetup
-    codecs: tuple[KVCodec, ...]
-    activation_bytes: int
-    paths: tuple[PathReport, ...]
-    engine: BatchEngine
-    arenas: Arenas
-    memory: ModelMemory
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """The means that its K and V are centred on; None where they are not."""
-        return self.setup.calibration
-
-    @property
-    def quality(self) -> Quality | None:
-        """What quantized KV costs it; None where that was not asked for."""
-        return self.setup.quality
-
-    @cached_property
-    def grammars(self) -> Grammars:
-        """Grammars over its tokens."""
-        return Grammars(self.tokenizer, self.vocab_size)
-
-    @property
-    def taken_bytes(self) -> int:
-        """All that it takes of the device's memory, or may take while it runs."""
-        return self.weight_bytes + self.activation_bytes + self.arenas.nbytes + self.memory.sizes.batch_bytes
-
-    def new_caches(self) -> Caches:
-        """Empty caches, one per layer."""
-        return self.geometry.new_caches(self.codecs)
-
-    def prepare(self) -> None:
-        """Compute once what turns look up on the event loop. Takes up to a second; neither there nor engine thread."""
-        self.grammars.prepare()
-        _ = self.renderer.transient_stops
-
-    def release(self) -> None:
-        """Give weights and arenas back. The model must not be used afterwards. Engine thread."""
-        self.engine.close()
-        self.arenas.close()
-        for codec in self.codecs:
-            codec.release()
-        mx.clear_cache()
 
 
 class NotFetched(FailedPrecondition):
@@ -225,12 +141,12 @@ class Loader:
         report(SELF_TEST, 0.0)
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
-        info, paths = await call(lambda: prove(info, network, self._speeds))
+        info, paths = await call(lambda: prove(info, network, ATTENTION, self._speeds))
         report(SELF_TEST, 0.1)
         setup = await call(lambda: self._kv.of(fingerprint, network, info))
         if setup.format != info.geometry.format:
             chosen = info.with_format(setup.format)
-            info, paths = await call(lambda: prove(chosen, network, self._speeds))
+            info, paths = await call(lambda: prove(chosen, network, ATTENTION, self._speeds))
         report(SELF_TEST, 0.6)
         packed = _packed(fingerprint, info)
         activation_bytes = await call(lambda: self._activations.of(packed, network, info.geometry, info.context_length))
@@ -321,101 +237,3 @@ class Loader:
 def _packed(fingerprint: str, info: ModelInfo) -> str:
     """A name for the model with KV of its format, for what depends on both."""
     return f"{fingerprint}, {info.geometry.format} bits, {info.geometry.format.scheme}"
-
-
-def read_weights(info: ModelInfo, network: nn.Module) -> Iterator[float]:
-    """Read the weights, a piece for each `next`, which gives the share that is read, 0 to 1. Engine thread.
-
-    Raises FailedPrecondition where they cannot be read.
-    """
-    piece: list[mx.array] = []
-    done = 0
-    for _, array in tree_flatten(network.parameters()):
-        piece.append(array)
-        done += array.nbytes
-        if sum(each.nbytes for each in piece) >= _PIECE_BYTES:
-            _evaluate(info.spec, piece)
-            piece = []
-            yield done / info.weight_bytes
-    _evaluate(info.spec, piece)
-    yield 1.0
-
-
-def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
-    try:
-        mx.eval(piece)
-    except (RuntimeError, ValueError, MemoryError) as error:
-        raise FailedPrecondition(f"the weights of model {spec.model_id!r} cannot be read: {error}") from error
-
-
-def prove(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tuple[ModelInfo, tuple[PathReport, ...]]:
-    """Run the network once in both phases, and attention's self-test, which chooses decode paths. Engine thread.
-
-    Where the scheme `rotated` fails on this backend, the model comes back with `plain`. Raises FailedPrecondition where
-    that fails, too.
-    """
-    try:
-        return info, _proved(info, network, speeds)
-    except FailedPrecondition as error:
-        geometry = info.geometry
-        if geometry.format.scheme == PLAIN:
-            raise
-        plain = info.with_format(replace(geometry.format, scheme=PLAIN))
-        reports = _proved(plain, network, speeds)
-        message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
-        logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
-        return plain, reports
-
-
-def _proved(info: ModelInfo, network: nn.Module, speeds: PathSpeeds | None) -> tuple[PathReport, ...]:
-    caches = info.geometry.new_caches()
-    try:
-        for tokens in ([[0, 0]], [[0]]):
-            mx.eval(network(mx.array(tokens), cache=caches))
-        mx.eval(network(mx.array([[0]]), cache=merged(caches)))
-    except (RuntimeError, ValueError) as error:
-        raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
-    return tuple(ATTENTION.self_test(info.geometry, speeds))
-
-
-def take_memory(
-    opened: OpenedModel,
-    paths: tuple[PathReport, ...],
-    setup: KVSetup,
-    memory: Sizes,
-    activation_bytes: int,
-    hints: TurnHints,
-    others_decode: Callable[[], bool] = lambda: False,
-) -> LoadedModel:
-    """Take the memory for KV. Engine thread. Raises FailedPrecondition where it is too little, or cannot be had."""
-    info, geometry, calibration = opened.info, opened.info.geometry, setup.calibration
-    check_sizes(info, memory)
-    try:
-        codecs = tuple(calibration.codecs(geometry)) if calibration else geometry.codecs()
-        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces, codecs)
-        arenas.warm_up()
-    except (RuntimeError, MemoryError) as error:
-        raise FailedPrecondition(
-            f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"
-        ) from error
-    weight_bytes = info.weight_bytes
-    engine = BatchEngine(
-        opened.network,
-        info.tokenizer,
-        partial(geometry.new_caches, codecs),
-        geometry.bytes_per_token,
-        weight_bytes,
-        others_decode,
-    )
-    return LoadedModel(
-        **{field.name: getattr(info, field.name) for field in fields(info)},
-        fingerprint=kv_fingerprint(opened.fingerprint, geometry, calibration),
-        model_fingerprint=opened.fingerprint,
-        setup=setup,
-        codecs=codecs,
-        activation_bytes=activation_bytes,
-        paths=paths,
-        engine=engine,
-        arenas=arenas,
-        memory=ModelMemory(geometry, weight_bytes, memory, hints),
-    )

@@ -29,7 +29,8 @@ from agentmem.errors import AgentmemError, FailedPrecondition, Internal, NotFoun
 from agentmem.models import RegisteredModel
 from agentmem.shielding import run_shielded
 from inference_service.engine.thread import EngineThread
-from inference_service.models.loading import LoadedModel, Loader
+from inference_service.models.loaded import LoadedModel
+from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
 from inference_service.models.residency import Resident, make_room
 from inference_service.models.slots import WAIT, ModelSlot, Progress, State

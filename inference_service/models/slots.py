@@ -19,7 +19,7 @@ from typing import Any
 
 from agentmem.models import RegisteredModel
 from agentmem.v1 import model_pb2
-from inference_service.models.loading import LoadedModel, OpenedModel
+from inference_service.models.loaded import LoadedModel, OpenedModel
 from inference_service.models.opening import ModelInfo
 from inference_service.models.residency import Resident
 

@@ -17,7 +17,7 @@ from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, candidates_at, choose_window, stored_tokens
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.portable import header, spool
 from inference_service.portable.format import Manifest, kv_geometry, layers_of
 from inference_service.portable.spool import Spool, SpoolFile

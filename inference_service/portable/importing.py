@@ -20,7 +20,7 @@ from agentmem.identity import NO_VERSION, FileName
 from agentmem.validation import AgentKey
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.portable import header, spool
 from inference_service.portable.format import KVGeometry, Manifest, damaged, kv_geometry, layers_of
 from inference_service.portable.spool import Spool, SpoolFile

@@ -8,7 +8,7 @@ from agentmem.errors import Aborted, InvalidArgument
 from agentmem.hints import TurnHints
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.domain import MessagesInput
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.storage.client import StoreClient
 from inference_service.text.prompt import message_places
 from inference_service.threads import WorkerThreads

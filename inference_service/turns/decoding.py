@@ -10,7 +10,7 @@ from agentmem.identity import Uint32
 from agentmem.v1 import types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.models.opening import ModelInfo
 from inference_service.text.grammar import Grammar
 from inference_service.text.lark import ReasoningRules, reasoning_rules

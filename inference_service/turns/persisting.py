@@ -16,7 +16,7 @@ from inference_service.engine.arenas import window_bytes
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.thread import EngineThread
 from inference_service.metrics import WorkerMetrics
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Table
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import Target, Transport, TransportSelector, Written

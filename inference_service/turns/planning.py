@@ -17,7 +17,7 @@ from inference_service.memory.plan import Plan, Planner
 from inference_service.memory.retokenizing import retokenized
 from inference_service.memory.trimming import bounds, room_for_answer, room_for_summary
 from inference_service.memory.windows import capture_positions
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.models.opening import ModelInfo
 from inference_service.storage.client import Opened, StoreClient
 from inference_service.text import template

@@ -16,7 +16,7 @@ from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import kept_positions, window_headers
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.kv import HotState, Space, Table

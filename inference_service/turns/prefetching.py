@@ -12,7 +12,7 @@ from agentmem.validation import AgentKey
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import Lookup, headers
 from inference_service.metrics import WorkerMetrics
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import MemoryRequest, Reservation
 from inference_service.pool.kv import HotState
 from inference_service.storage.client import StoreClient

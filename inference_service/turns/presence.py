@@ -10,7 +10,7 @@ from prometheus_client import Gauge
 from agentmem import logs
 from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.metrics import WorkerMetrics
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.turns.persisting import Persister
 
 log = logging.getLogger(__name__)

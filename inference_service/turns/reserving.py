@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from agentmem.validation import AgentKey
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import MemoryRequest, Reservation
 from inference_service.pool.blocks import PoolError
 from inference_service.turns.persisting import Persister

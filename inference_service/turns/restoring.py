@@ -15,7 +15,7 @@ from inference_service.memory.match import Reason
 from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, choose, look_up
 from inference_service.memory.windows import WindowCandidate, stored_tokens, window_candidates
 from inference_service.metrics import WorkerMetrics
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.kv import Table
 from inference_service.turns.fetching import Fetcher

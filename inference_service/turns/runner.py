@@ -21,7 +21,7 @@ from inference_service.domain import TurnRequest
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.windows import capture_positions
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.models.serving import Models
 from inference_service.pool.admission import MemoryRequest
 from inference_service.storage.client import Opened, StoreClient

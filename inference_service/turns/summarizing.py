@@ -11,7 +11,7 @@ from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Planner
 from inference_service.memory.trimming import room_for_summary
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import MemoryRequest
 from inference_service.storage.client import Opened
 from inference_service.text.answering import split_answer

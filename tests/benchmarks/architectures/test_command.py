@@ -24,7 +24,7 @@ from benchmarks.architectures.texts import Text, make_texts
 from benchmarks.models import DEMO
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.quantization import ROTATED
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 
 LENGTH, DECODED = 320, 64
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.loading import load
 from benchmarks.models import DEMO
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 
 
 @pytest.fixture(scope="package")

@@ -15,7 +15,7 @@ from benchmarks.quality.command import checked, main, parser
 from benchmarks.quality.texts import KINDS
 from benchmarks.quality.variants import PLAIN_4
 from gateway.cli.up.openblas import preload_here
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.benchmarks.quality import real_model
 
 

@@ -24,7 +24,7 @@ from benchmarks.quality.variants import (
     stored_bytes,
     variants,
 )
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 
 CHUNK = 64
 

@@ -8,7 +8,7 @@ import numpy as np
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.geometry import Caches
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 
 TEXT = "The boat by the sea, ü€😀 nobody knows. "

@@ -14,7 +14,7 @@ from inference_service.engine import cuda_encoding
 from inference_service.engine.attention import chunks, flash_decoding, flash_prefill, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama

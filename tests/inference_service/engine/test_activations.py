@@ -14,7 +14,7 @@ from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.device import MARGIN_OF_SMALL, Activations, chunk_peak, measured, small_chunks
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK, chunk_tokens, latest_chunks
-from inference_service.models.loading import read_weights
+from inference_service.models.loaded import read_weights
 from inference_service.models.opening import ModelSpec, open_network, open_text
 from tests import tiny_models
 

@@ -16,7 +16,7 @@ from benchmarks.loading import load
 from inference_service.engine.caches import BatchQuantizedKVCache, BatchSlidingQuantizedKVCache, KVBuffers
 from inference_service.engine.geometry import Caches
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import (
     write_deepseek2,

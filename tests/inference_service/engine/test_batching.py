@@ -13,7 +13,7 @@ from agentmem.errors import Cancelled
 from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.sampling import TokenSampler
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import Turn, begin, prompt_of, right, run
 from tests.oracle import Oracle
 

@@ -15,7 +15,7 @@ from inference_service.engine.calibration import TOKENS, Calibration, Calibratio
 from inference_service.engine.quality import sample
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
 
 NAME = "f" * 64

@@ -11,7 +11,7 @@ from benchmarks.loading import load
 from inference_service.domain import MessagesInput, TokenEvent
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.scripted_model import write_scripted
 
 TOOLS = ({"type": "function", "function": {"name": "get_weather"}},)

@@ -18,7 +18,7 @@ from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.json_schemas import Schema, fits
 from tests.oracle import Oracle
 from tests.tiny_models import write_llama

@@ -20,7 +20,7 @@ from inference_service.engine.arenas import Arenas, window_bytes
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, trim_to
 from inference_service.engine.geometry import Caches, TensorShapes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 

@@ -22,7 +22,7 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.portable.format import kv_geometry, places
 from inference_service.storage.blocks import build
 from tests.inference_service.engine import arena_bits, geometries

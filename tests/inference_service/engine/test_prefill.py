@@ -7,7 +7,7 @@ from agentmem.errors import Cancelled
 from inference_service.engine import batching
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.scheduling import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.oracle import Oracle
 

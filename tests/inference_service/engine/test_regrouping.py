@@ -16,7 +16,7 @@ from inference_service.engine import batching, mlx_lm_adapter
 from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.mlx_lm_adapter import regrouped
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 
 pytestmark = pytest.mark.sampled(2)

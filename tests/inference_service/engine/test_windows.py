@@ -15,7 +15,7 @@ from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.prefill import captured
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
 

@@ -15,7 +15,8 @@ from inference_service.engine.quantization import PLAIN, ROTATED
 from inference_service.engine.thread import EngineThread
 from inference_service.models import loading
 from inference_service.models.kv_setup import choose
-from inference_service.models.loading import LoadedModel, Loader
+from inference_service.models.loaded import LoadedModel
+from inference_service.models.loading import Loader
 from inference_service.settings import WorkerSettings
 from tests.tiny_models import write_llama
 

@@ -19,7 +19,7 @@ from inference_service.engine.quantization import FOUR_BITS, KVFormat
 from inference_service.models import opening
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.models.opening import ModelSpec, open_text
 from tests.scripted_model import write_scripted
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba, write_qwen2

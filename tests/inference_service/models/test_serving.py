@@ -14,7 +14,9 @@ import pytest
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
 from agentmem.identity import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.models.loading import LoadedModel, Loader
+from inference_service.models import loading
+from inference_service.models.loaded import LoadedModel, read_weights
+from inference_service.models.loading import Loader
 from inference_service.models.residency import MemoryLimits
 from inference_service.models.slots import State
 from inference_service.pool.kv import HotState, Table
@@ -295,17 +297,14 @@ async def test_files_that_change_during_a_load_are_noticed(
 ) -> None:
     changing = write_llama(tmp_path / "m", seed=3)
     async with serving({"a": directories["a"], "b": str(changing)}, data) as world:
-        from inference_service.models import loading as module
-
-        reading = module.read_weights
 
         def while_reading(info: Any, network: Any) -> Any:
-            yield from reading(info, network)
+            yield from read_weights(info, network)
             if info.model_id == "b":
                 write_llama(tmp_path / "other", seed=4)
                 (tmp_path / "other" / "model.safetensors").replace(changing / "model.safetensors")
 
-        monkeypatch.setattr(module, "read_weights", while_reading)
+        monkeypatch.setattr(loading, "read_weights", while_reading)
         with pytest.raises(FailedPrecondition, match="changed while it was loaded"):
             await world.once("b")
         monkeypatch.undo()

@@ -10,7 +10,8 @@ from typing import Any
 from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
-from inference_service.models.loading import LoadedModel, Loader
+from inference_service.models.loaded import LoadedModel
+from inference_service.models.loading import Loader
 from inference_service.models.serving import Models
 from inference_service.models.slots import State
 from inference_service.settings import WorkerSettings

@@ -15,7 +15,7 @@ from inference_service.engine.geometry import Caches, HostTensors
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import WindowCandidate, choose_window, window_candidates, window_headers
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.storage.blocks import read_block, write_block
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss

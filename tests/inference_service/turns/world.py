@@ -26,7 +26,7 @@ from inference_service.memory.match import MatchLimits
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
-from inference_service.models.loading import LoadedModel
+from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory, Sizes
 from inference_service.storage.client import Opened
