@@ -20,13 +20,12 @@ import sys
 from typing import Any
 
 import psutil
-from rich.console import Console
 
 from benchmarks import children, options, results
 from benchmarks.children import Child
 from benchmarks.live import LiveStack, running
 from benchmarks.models import model_directory, model_name
-from benchmarks.tables import Table, show, spread
+from benchmarks.tables import Table, conclude, spread
 
 WAYS = ("worker", "grpc", "http")
 PROMPT = "The colour of the boat is green. Who told you that?"
@@ -149,8 +148,7 @@ async def main(arguments: argparse.Namespace) -> None:
                 **figures(samples, asked),
             }
             path = results.write(output, found)
-    show(tables(found))
-    Console().print(f"written to {path}")
+    conclude(tables(found), path)
 
 
 if __name__ == "__main__":

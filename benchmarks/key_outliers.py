@@ -29,7 +29,7 @@ from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
 from benchmarks.demo_model.tokenizer import END, START, render
 from benchmarks.loading import load
 from benchmarks.models import DEMO
-from benchmarks.tables import Claim, Table, claims_table, show
+from benchmarks.tables import Claim, Table, conclude
 from inference_service.engine import quality
 from inference_service.engine.calibration import TOKENS, calibrate
 from inference_service.engine.quality import measure, sample
@@ -171,11 +171,7 @@ def main(arguments: argparse.Namespace) -> int:
         for row in measured(model, arguments.biases, dialogues):
             found["rows"].append(row)
             path = results.write(arguments.output or f"key-outliers-demo-{results.backend()}", found)
-    show(tables(found))
-    reached = claims(found)
-    show([claims_table(reached)])
-    print(f"written to {path}")
-    return 0 if all(claim.met for claim in reached) else 1
+    return conclude(tables(found), path, claims(found))
 
 
 def parser() -> argparse.ArgumentParser:

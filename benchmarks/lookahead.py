@@ -20,15 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.v1 import types_pb2
 from benchmarks import options, results
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
 from benchmarks.services import Services, serving
-from benchmarks.tables import Table, show
+from benchmarks.tables import Table, conclude
 from benchmarks.turns import Turn
 
 MODEL = "demo"
@@ -201,8 +199,7 @@ async def main(arguments: argparse.Namespace) -> None:
             for rule in (least_recently_used, farthest_first)
         }
         figures[name] = {"ways": {way: merged(plays[name, way]) for way in WAYS}, "on_paper": paper}
-    show(tables(figures))
-    Console().print(f"written to {results.write(arguments.output, figures)}")
+    conclude(tables(figures), results.write(arguments.output, figures))
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import mlx.core as mx
-from rich.console import Console
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.v1 import cache_store_pb2
 from benchmarks import results
 from benchmarks.options import at_least
-from benchmarks.tables import Claim, Table, claims_table, milliseconds, show
+from benchmarks.tables import Claim, Table, conclude, milliseconds
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
@@ -144,8 +143,7 @@ def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) 
         pool = Pool(max(lengths))
         found = {str(tokens): measure(loop, pool, files[: tokens // BLOCK_TOKENS], runs) for tokens in sorted(lengths)}
     figures = {"backend": results.backend(), "compiling": pool.compiling, "tokens": found}
-    show([*tables(figures), claims_table(claims(figures))])
-    Console().print(f"written to {results.write(output, figures)}")
+    conclude(tables(figures), results.write(output, figures), claims(figures))
 
 
 def _seconds(work: Callable[[], _T]) -> tuple[float, _T]:

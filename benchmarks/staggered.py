@@ -28,7 +28,7 @@ from benchmarks.live import LiveStack, running
 from benchmarks.models import model_name
 from benchmarks.pictures import of_staggered as plots
 from benchmarks.prompts import NEW_TOKENS, next_turn, token_ids
-from benchmarks.tables import Claim, Table, claims_table, milliseconds, show, spread
+from benchmarks.tables import Claim, Table, conclude, milliseconds, spread
 from benchmarks.turns import Turn, check
 
 __all__ = ["claims", "main", "plots", "tables"]
@@ -261,8 +261,7 @@ async def main(arguments: argparse.Namespace) -> None:
             samples.append(await arrivals.sample(number, moment))
             found = figures(sizes, samples)
             path = results.write(output, found)
-    show([*tables(found), claims_table(claims(found))])
-    print(f"written to {path}")
+    conclude(tables(found), path, claims(found))
 
 
 if __name__ == "__main__":

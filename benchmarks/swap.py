@@ -27,7 +27,7 @@ from benchmarks import options, results
 from benchmarks.models import DEMO, model_name
 from benchmarks.prompts import token_ids
 from benchmarks.services import Services, serving
-from benchmarks.tables import Table, show, spread
+from benchmarks.tables import Table, conclude, spread
 from benchmarks.turns import Turn
 
 NEW = 16
@@ -243,10 +243,9 @@ async def main(arguments: argparse.Namespace) -> None:
     found = {**staying, **swapping, "decode": {**staying["decode"], **swapping["decode"]}}
     found["asked"] = {"lengths": arguments.lengths, "runs": arguments.runs, "tokens": arguments.tokens}
     found["seconds"] = time.monotonic() - began
-    show(tables(found))
+    conclude(tables(found), results.write(arguments.output, found))
     kept = median(row["memory_kept"]["median"] for row in found["swaps"].values())
     Console().print(f"an agent's memory makes its first token after a swap {kept:.1f} times as early")
-    Console().print(f"written to {results.write(arguments.output, found)}")
 
 
 if __name__ == "__main__":

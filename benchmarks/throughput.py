@@ -32,7 +32,7 @@ from benchmarks.live import MODULES, LiveStack, running
 from benchmarks.models import model_directory, model_name
 from benchmarks.pictures import of_throughput as plots
 from benchmarks.prompts import NEW_TOKENS, next_turn, token_ids
-from benchmarks.tables import Claim, Table, claims_table, milliseconds, show, spread
+from benchmarks.tables import Claim, Table, conclude, milliseconds, spread
 
 __all__ = ["claims", "main", "plots", "tables"]
 
@@ -252,8 +252,7 @@ async def main(arguments: argparse.Namespace) -> None:
                     measured = found["measured"].setdefault(str(length), {"context": context, "agents": {}})
                     measured["agents"][str(agents)] = figures_of(by_way, agents, arguments.tokens)
                     path = results.write(output, found)
-    show([*tables(found), claims_table(claims(found))])
-    print(f"written to {path}")
+    conclude(tables(found), path, claims(found))
 
 
 if __name__ == "__main__":

@@ -19,14 +19,13 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from rich.console import Console
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
 from agentmem.identity import NO_VERSION, FileName
 from agentmem.validation import AgentKey
 from benchmarks import options, results
-from benchmarks.tables import Table, milliseconds, show
+from benchmarks.tables import Table, conclude, milliseconds
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
@@ -98,8 +97,7 @@ async def main(blocks: int, runs: int) -> None:
                     samples[f"write {transfer.name}"].append(written)
                     samples[f"read {transfer.name}"].append(loaded)
     figures = {"blocks": blocks, **{name: results.summary(values) for name, values in samples.items()}}
-    show(tables(figures))
-    Console().print(f"written to {results.write('transfer', figures)}")
+    conclude(tables(figures), results.write("transfer", figures))
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:

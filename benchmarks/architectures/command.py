@@ -23,7 +23,7 @@ from benchmarks import options, results
 from benchmarks.architectures.models import measured
 from benchmarks.architectures.report import claims, plots, tables
 from benchmarks.models import DEMO
-from benchmarks.tables import claims_table, show
+from benchmarks.tables import conclude, show
 
 COUNTS = {256: 20, 512: 10, 1024: 5, 2048: 3, 4096: 2, 8192: 1}
 
@@ -59,10 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
             figures["models"][each] = found
             show(tables({"models": {each: found}}))
             path = results.write(output, figures)
-    reached = claims(figures)
-    show([claims_table(reached)])
-    print(f"written to {path}")
-    return 0 if all(claim.met for claim in reached) else 1
+    return conclude([], path, claims(figures))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -25,7 +25,7 @@ from benchmarks.geometries import GEOMETRIES
 from benchmarks.memory import arithmetic, measuring
 from benchmarks.memory.arithmetic import Layers
 from benchmarks.plots import Plot, exact
-from benchmarks.tables import Claim, Table, claims_table, show
+from benchmarks.tables import Claim, Table, conclude
 from inference_service.pool.memory import TYPICAL_TOKENS
 
 TOLERANCE = 0.02
@@ -218,8 +218,7 @@ async def main(models: list[str], lengths: list[int], tokens: int, budget: int, 
         row["measured"]["fp16"] = measured_fp16(model, row, lengths, budget)
         figures["models"][name] = row
         path = results.write(output, figures)
-    show([*tables(figures), claims_table(claims(figures))])
-    print(f"written to {path}")
+    conclude(tables(figures), path, claims(figures))
 
 
 if __name__ == "__main__":

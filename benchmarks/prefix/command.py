@@ -32,7 +32,7 @@ from benchmarks.prefix.contestants import CONTESTANTS, play
 from benchmarks.prefix.conversations import SCENARIOS
 from benchmarks.prefix.replay import replay
 from benchmarks.prefix.vocabularies import Vocabulary
-from benchmarks.tables import Claim, Table, claims_table, show
+from benchmarks.tables import Claim, Table, conclude
 
 MANY = 100
 _RESAMPLES = 2000
@@ -166,8 +166,7 @@ async def main(scenarios: Sequence[str], conversations: int, rates: Sequence[flo
         figures["replayed"] = await replay(replays)
         path = results.write(output, figures)
         print(f"{len(figures['replayed'])} turns through the gateway reported what the planner says")
-    show([*tables(figures), claims_table(claims(figures))])
-    print(f"written to {path}")
+    conclude(tables(figures), path, claims(figures))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, plots, tables
 from benchmarks.quality.texts import MOST, pieces
 from benchmarks.quality.variants import NAMES, NewCaches, formats, stored_bytes, variants
-from benchmarks.tables import claims_table, show
+from benchmarks.tables import conclude
 from inference_service.domain import MessagesInput
 from inference_service.engine import quality
 from inference_service.models.fingerprint import ContentHashes
@@ -75,11 +75,7 @@ def main(arguments: argparse.Namespace) -> int:
             print(f"nothing was measured, since what is to be read cannot be had: {problem}", file=sys.stderr)
             return 0
     shown = figures(found)
-    show(tables(shown))
-    reached = claims(shown)
-    show([claims_table(reached)])
-    print(f"written to {path}")
-    return 0 if all(claim.met for claim in reached) else 1
+    return conclude(tables(shown), path, claims(shown))
 
 
 def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Measured]:

@@ -21,15 +21,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from benchmarks import options, results
 from benchmarks.store import files
 from benchmarks.store.agents import fill, hashes_of, key, tokens_of, turn
 from benchmarks.store.process import StoreProcess, serving
-from benchmarks.tables import Table, show
+from benchmarks.tables import Table, conclude
 
 TOKENS = 4096
 TURN = 300
@@ -200,8 +198,7 @@ async def main(arguments: argparse.Namespace) -> None:
             await measure(folder / "data")
         finally:
             shutil.rmtree(folder)
-    show(tables(bench.figures))
-    Console().print(f"written to {results.write(arguments.output, bench.figures)}")
+    conclude(tables(bench.figures), results.write(arguments.output, bench.figures))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from agentmem.channels import connect
 from agentmem.v1 import inference_pb2_grpc
 from benchmarks import options, results
 from benchmarks.live import LiveStack, running
-from benchmarks.tables import Table, show
+from benchmarks.tables import Table, conclude
 from benchmarks.turns import chat
 from benchmarks.working_memory.runs import LiveRun
 from benchmarks.working_memory.scenarios import Scenario, make_scenario
@@ -192,8 +192,7 @@ async def main(arguments: argparse.Namespace) -> int:
         "load_average_before": load_before,
         "by_agents": comparison.scores,
     }
-    show(tables(figures))
-    console.print(f"written to {results.write(arguments.output, figures)}")
+    conclude(tables(figures), results.write(arguments.output, figures))
     mistakes = comparison.mistakes()
     for mistake in mistakes:
         console.print(f"WRONG  {mistake}", style="bold red")
