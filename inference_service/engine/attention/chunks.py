@@ -66,7 +66,27 @@ def joined(
     return out  # type: ignore[no-any-return]
 
 
-def sides(cuda_type: str, start: str) -> str:
+def template_fields(
+    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, start: str
+) -> dict[str, str | int | float]:
+    """What templates of device code over packed K and V have in common: type, widths of rows, bits, scale, and `sides`.
+
+    The last declares `keys` and `values` from token `start` on, which is an expression of device code.
+    """
+    return {
+        "type": CUDA_TYPES[dtype],
+        "sides": _sides(CUDA_TYPES[dtype], start),
+        "k_dim": k_dim,
+        "k_block": block(k_dim, by),
+        "v_dim": v_dim,
+        "k_bits": by.k_bits,
+        "v_bits": by.v_bits,
+        "group_size": by.group_size,
+        "scale": float(scale),
+    }
+
+
+def _sides(cuda_type: str, start: str) -> str:
     """Device code that makes `keys` and `values` out of the arrays of `SIDES`, from token `start` on."""
     found = []
     for name, parts in (("keys", SIDES[:3]), ("values", SIDES[3:])):

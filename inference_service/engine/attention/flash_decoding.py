@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from inference_service.engine.attention.chunks import FILES, SIDES, block, joined, readable, sides, unit
+from inference_service.engine.attention.chunks import FILES, SIDES, block, joined, readable, template_fields, unit
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
 from inference_service.engine.quantization import KVFormat, Quantized, filled_up, width_of
@@ -108,25 +108,18 @@ def _chunks_kernel(
     dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, group: int, scale: float, masked: bool
 ) -> tuple[Any, int]:
     """The kernel, and how many query heads a block of it takes."""
-    split, k_block = _split(group, k_dim, v_dim, by), block(k_dim, by)
+    split = _split(group, k_dim, v_dim, by)
     source = _CHUNKS.format(
-        type=CUDA_TYPES[dtype],
-        sides=sides(CUDA_TYPES[dtype], "start"),
         tiles=group // split.heads,
-        k_dim=k_dim,
-        k_block=k_block,
-        v_dim=v_dim,
-        k_bits=by.k_bits,
-        v_bits=by.v_bits,
-        group_size=by.group_size,
         threads=_THREADS,
         chunk=_LONGEST_CHUNK,
-        scale=float(scale),
         visible="visible + row * visible_strides[0] + start * visible_strides[3], visible_strides[3]"
         if masked
         else "nullptr, 0",
         **split._asdict(),
+        **template_fields(dtype, k_dim, v_dim, by, scale, "start"),
     )
     inputs = ["queries", *SIDES, *(["visible"] if masked else [])]
     files = [*FILES, "attention/flash_decoding.cu"]
-    return kernel("flash_decoding", inputs, ["stats", "partial"], source, files, k_dim if k_block else 0), split.heads
+    width = k_dim if block(k_dim, by) else 0
+    return kernel("flash_decoding", inputs, ["stats", "partial"], source, files, width), split.heads

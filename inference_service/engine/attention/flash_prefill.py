@@ -12,9 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.attention.chunks import FILES, SIDES, block, joined, readable, sides
+from inference_service.engine.attention.chunks import FILES, SIDES, block, joined, readable, template_fields
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
+from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.quantization import KVFormat, Quantized, filled_up, width_of
 
 _THREADS = 256
@@ -77,7 +77,7 @@ def flash_prefill(
     tiles_of_chunk = -(-tiles // max(1, _PREFILL_BLOCKS // (rows * blocks)))
     chunks = -(-tiles // tiles_of_chunk)
     how = "none" if mask is None else "causal" if isinstance(mask, str) else "named"
-    stats, partial = _attend_kernel(dtype, k_dim, v_dim, by, block(k_dim, by), scale, how)(
+    stats, partial = _attend_kernel(dtype, k_dim, v_dim, by, scale, how)(
         inputs=inputs,
         grid=(chunks * _THREADS, blocks, rows),
         threadgroup=(_THREADS, 1, 1),
@@ -96,22 +96,14 @@ def _check(k_dim: int, v_dim: int, by: KVFormat) -> None:
 
 
 @lru_cache(maxsize=256)
-def _attend_kernel(dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, k_block: int, scale: float, how: str) -> Any:
+def _attend_kernel(dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, how: str) -> Any:
     named = how == "named"
     at = "visible_at + row * visible_at_strides[0], visible_at_strides[2], visible_at_strides[3], false"
     source = _ATTEND.format(
         tile=_TILE,
-        type=CUDA_TYPES[dtype],
-        sides=sides(CUDA_TYPES[dtype], "0"),
         visible=at if named else f"nullptr, 0, 0, {'true' if how == 'causal' else 'false'}",
-        k_dim=k_dim,
-        k_block=k_block,
-        v_dim=v_dim,
-        k_bits=by.k_bits,
-        v_bits=by.v_bits,
-        group_size=by.group_size,
-        scale=float(scale),
+        **template_fields(dtype, k_dim, v_dim, by, scale, "0"),
     )
     inputs = ["queries", *SIDES, *(["visible_at"] if named else [])]
     files = [*FILES, "attention/flash_prefill.cu"]
-    return kernel("flash_prefill", inputs, ["stats", "partial"], source, files, k_dim if k_block else 0)
+    return kernel("flash_prefill", inputs, ["stats", "partial"], source, files, k_dim if block(k_dim, by) else 0)
