@@ -1,99 +1,30 @@
-"""The check of quantized KV: the arithmetic, what it must find, and that it is done once."""
+"""The check of quantized KV: the arithmetic, what it says of what it found, and that it is done once."""
 
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
-import mlx_lm
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 
 from inference_service.engine import quality
-from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.calibration import Calibration, calibrate
-from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Geometry, group_layers
-from inference_service.engine.quality import (
-    LADDER,
-    Quality,
-    QualityChecks,
-    divergences,
-    kl_divergence,
-    measure,
-    sample,
-)
-from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
-from inference_service.text.tokenizer import Tokenizer
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.quality import LADDER, Quality, QualityChecks, kl_divergence, measure
+from inference_service.models.loaded import LoadedModel
 from tests import tiny_models
 
-DEMO = Path(quality.__file__).parents[1] / "demo_model"
 TOKENS = quality.TOKENS
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """As loading does it, less what the check does not need."""
-
-    model: nn.Module
-    tokenizer: Tokenizer
-    geometry: Geometry
-    seam: AttentionBackend
-
-    def measured(self, tokens: int = TOKENS, bits: str = "4", **format: Any) -> Quality:
-        by = replace(self.geometry.format.with_bits(bits), **format)
-        means = self.means() if by.scheme == ROTATED else None
-        return measure(self.model, self.tokenizer, replace(self.geometry, format=by), tokens, means)
-
-    def means(self) -> Calibration:
-        return calibrate(self.model, sample(self.tokenizer, 1024), self.geometry)
-
-
-def loaded(directory: Path, group_size: int = 64) -> Loaded:
-    model, wrapper = mlx_lm.load(str(directory))[:2]
-    model.set_dtype(mx.float32)
-    seam = AttentionBackend()
-    seam.install(model)
-    format = KVFormat(group_size=group_size)
-    caches: list[Any] = [
-        SlidingQuantizedKVCache(cache.max_size, KVCodec(format))
-        if isinstance(cache, RotatingKVCache)
-        else QuantizedKVCache(KVCodec(format))
-        for cache in make_prompt_cache(model)
-    ]
-    mx.eval(model(mx.array([[0, 0]]), cache=caches))
-    full, sliding = group_layers(caches)
-    geometry = Geometry(seam.heads, mx.float32, format, full, sliding)
-    return Loaded(model, Tokenizer(wrapper._tokenizer.backend_tokenizer, wrapper.eos_token_ids), geometry, seam)
-
-
 @pytest.fixture(scope="module")
-def demo() -> Loaded:
-    return loaded(DEMO)
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    return loaded(tiny_models.write_llama(tmp_path_factory.mktemp("llama")))
-
-
-def with_key_bias(model: nn.Module, channel: int, bias: float) -> nn.Module:
-    """Give one channel of each layer's first key head a bias."""
-    for layer in model.layers:
-        projection = layer.self_attn.k_proj
-        vector = mx.zeros((projection.weight.shape[0],)) if "bias" not in projection else projection.bias
-        vector[channel] = bias
-        projection.bias = vector
-    return model
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.write_llama(tmp_path_factory.mktemp("llama"))
 
 
 rows_of_logits = st.integers(1, 70).flatmap(
@@ -149,169 +80,6 @@ def test_small_differences_survive_16_bit_logits() -> None:
     assert kl_divergence(p, q) == exact
 
 
-WRITERS: list[Callable[[Path], Path]] = [
-    tiny_models.write_llama,
-    tiny_models.write_qwen3,
-    tiny_models.write_qwen2,
-    tiny_models.write_gemma3,
-    tiny_models.write_gpt_oss,
-    tiny_models.write_deepseek2,
-]
-
-
-@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
-def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path], Path], tmp_path: Path) -> None:
-    """8 bits change random models little and 4 bits much more: the unquantized reference is the same model."""
-    subject = loaded(write(tmp_path / "m"))
-    choice, heads = subject.seam.choice, subject.seam.heads
-    prompt = mx.array([list(range(40))])
-    before = subject.model(prompt, cache=subject.geometry.new_caches())
-    mx.eval(before)
-    found = subject.measured(160, "8")
-    assert found.tokens == 160, "longer than a chunk, and than the windows"
-    assert 0 < found.divergences["8"] < 0.05
-    assert 5 * found.divergences["8"] < found.divergences["4"] < 1
-    assert (subject.seam.choice, subject.seam.heads) == (choice, heads)
-    assert mx.array_equal(before, subject.model(prompt, cache=subject.geometry.new_caches()))
-
-
-def test_the_demo_model_is_good_with_4_bits(demo: Loaded) -> None:
-    """And caches that lose precision are found."""
-    formats = [KVFormat(bits, bits) for bits in (2, 4, 8)]
-    text = sample(demo.tokenizer, TOKENS)
-    two, four, eight = divergences(demo.model, text, demo.geometry, formats, demo.means())
-    assert 0 < eight < four / 20
-    assert four < quality.MOST_NATS < two
-    assert demo.measured() == Quality(TOKENS, {"4": four})
-    assert demo.measured().recommended == "4"
-
-
-def test_keys_with_an_outlier_are_found_and_more_bits_of_k_help() -> None:
-    """A bias on the slowest channel of RoPE shifts all scores of a query alike: unquantized, nothing changes."""
-    subject = loaded(DEMO)
-    text = mx.array([sample(subject.tokenizer, 64)])
-    before = subject.model(text)[0]
-    with_key_bias(subject.model, 31, 100.0)
-    assert kl_divergence(before, subject.model(text)[0]) / 64 < 1e-3
-    assert subject.measured().recommended == "4", "what all keys have in common is not packed"
-    found = subject.measured(scheme=PLAIN)
-    assert found.divergences["4"] > 0.5
-    best = found.recommended
-    assert best in LADDER[1:]
-    assert [*found.divergences] == [*LADDER[: LADDER.index(best) + 1]], "up to the first that is good"
-    assert found.divergences[best] <= quality.MOST_NATS
-    assert f'set kv_bits = "{best}"' in found.verdict("4")
-    text = sample(subject.tokenizer, TOKENS)
-    (eight,) = divergences(subject.model, text, subject.geometry, [KVFormat(8, 8, scheme=PLAIN)])
-    assert eight < 0.02
-
-
-def test_qwen2_with_large_key_biases_needs_more_bits(tmp_path: Path) -> None:
-    def found(bias: float) -> Quality:
-        subject = loaded(tiny_models.write_qwen2(tmp_path / str(bias)))
-        with_key_bias(subject.model, 31, bias)
-        return subject.measured(scheme=PLAIN)
-
-    small, large = found(0.0), found(100.0)
-    assert large.divergences["4"] > 3 * small.divergences["4"]
-    assert large.recommended in LADDER[1:]
-    assert large.divergences[large.recommended] < 0.2 * large.divergences["4"]
-
-
-def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions(llama: Loaded) -> None:
-    """Computed again by NumPy in float64, from whole passes; with 2 bits, so that the other direction differs."""
-    token_ids = sample(llama.tokenizer, 80)
-    caches = replace(llama.geometry, format=KVFormat(2, 2, scheme=PLAIN)).new_caches()
-    logits = (llama.model(mx.array([token_ids])), llama.model(mx.array([token_ids]), cache=caches))
-    log_p, log_q = (np.array(nn.log_softmax(each[0], axis=-1)).astype(np.float64) for each in logits)
-    expected = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean()
-    other_way = (np.exp(log_q) * (log_q - log_p)).sum(-1).mean()
-    found = divergences(llama.model, token_ids, llama.geometry, [KVFormat(2, 2, scheme=PLAIN)])[0]
-    assert found == pytest.approx(expected, rel=1e-3)
-    assert abs(other_way - expected) > 0.01 * expected
-
-
-def test_coarser_groups_are_worse(llama: Loaded) -> None:
-    fine, coarse = llama.measured(group_size=32), llama.measured()
-    assert fine.divergences["4"] < coarse.divergences["4"], "the geometry's group size is the one measured"
-
-
-def test_more_bits_of_either_are_nearer_and_those_of_k_are_not_those_of_v(llama: Loaded) -> None:
-    formats = [KVFormat(*bits) for bits in ((3, 3), (4, 3), (5, 4), (6, 4), (4, 6), (6, 6), (8, 8))]
-    found = divergences(llama.model, sample(llama.tokenizer, 64), llama.geometry, formats)
-    kl = dict(zip(map(str, formats), found, strict=True))
-    assert kl["3"] > kl["4/3"] > kl["5/4"] > kl["6/4"] > kl["6"] > kl["8"] > 0
-    assert kl["4/6"] != kl["6/4"] and kl["4/6"] > kl["6"]
-
-
-def test_the_ladder_is_climbed_to_the_first_rung_that_is_good(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quality, "MOST_NATS", 0.0)
-    bad = llama.measured(64)
-    assert (*bad.divergences,) == LADDER
-    assert bad.recommended == ""
-    assert bad == llama.measured(64, "8"), "whatever bits it runs with, the figures are the same"
-    for rung, bits in enumerate(LADDER):
-        monkeypatch.setattr(quality, "MOST_NATS", bad.divergences[bits])
-        found = llama.measured(64)
-        assert found.recommended == bits
-        assert found.divergences == {each: bad.divergences[each] for each in LADDER[: rung + 1]}
-
-
-def test_the_models_own_bits_are_always_measured(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quality, "MOST_NATS", 100.0)
-    for bits, expected in (("4", ["4"]), ("8/4", ["4", "8/4"]), ("4/3", ["4/3", "4"]), ("4/5", ["4", "4/5"])):
-        found = llama.measured(64, bits)
-        assert [*found.divergences] == expected, "the fewest first"
-        assert found.recommended == "4"
-
-
-def test_the_same_text_gives_the_same_figures_however_long_the_chunks(
-    llama: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = llama.measured(100)
-    monkeypatch.setattr(quality, "_CHUNK", 33)
-    in_chunks = llama.measured(100)
-    assert in_chunks.divergences["4"] == pytest.approx(whole.divergences["4"], rel=0.05)
-
-
-def test_logits_that_are_nan_with_quantized_kv_are_told(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = llama.seam.attend
-
-    def spoiled(*arguments: Any) -> mx.array:
-        return attend(*arguments) * (math.nan if arguments[3].codec.format.k_bits == 4 else 1.0)
-
-    monkeypatch.setattr(llama.seam, "attend", spoiled)
-    found = llama.measured()
-    assert found.divergences["4"] == math.inf
-    assert found.recommended in LADDER[1:]
-    monkeypatch.setattr(llama.seam, "attend", lambda *arguments: attend(*arguments) * math.inf)
-    found = llama.measured()
-    assert found.divergences == dict.fromkeys(LADDER, math.inf)
-    assert found.recommended == ""
-    assert "spoils this model" in found.verdict("4")
-
-
-@pytest.mark.parametrize("weight", [math.nan, math.inf])
-def test_logits_that_are_none_without_quantization_are_told(weight: float, tmp_path: Path) -> None:
-    subject = loaded(tiny_models.write_llama(tmp_path / "m"))
-    subject.model.lm_head.weight[5, 3] = weight
-    found = subject.measured()
-    assert found == Quality(TOKENS, {})
-    assert found.recommended == ""
-    assert "even without quantized KV" in found.verdict("4")
-
-
-def test_logits_are_held_for_a_few_hundred_tokens_only(tmp_path: Path) -> None:
-    vocabulary = 12_000
-    subject = loaded(tiny_models.write_llama(tmp_path / "m", vocab_size=vocabulary))
-    mx.clear_cache()
-    mx.reset_peak_memory()
-    before = mx.get_active_memory()
-    subject.measured(384, "8", scheme=PLAIN)
-    rows = (mx.get_peak_memory() - before) / (vocabulary * 4)
-    assert rows < 600, "all logits of two passes are 768"
-
-
 nats = st.one_of(st.floats(0, 0.3), st.just(math.inf))
 
 
@@ -339,20 +107,6 @@ def test_nan_is_never_good() -> None:
     assert Quality(10, {"4": math.nan}).recommended == ""
 
 
-def test_the_sample_has_something_of_each_in_a_few_hundred_tokens(demo: Loaded) -> None:
-    head = demo.tokenizer.decode(sample(demo.tokenizer, 256)).decode(errors="ignore")
-    assert "def mean" in head and "What is the colour" in head
-    assert not head.isascii()
-    assert len(sample(demo.tokenizer, 1_000_000)) > 1000
-    assert len(sample(demo.tokenizer, 64)) == 64
-
-
-def test_the_sample_begins_as_prompts_do(llama: Loaded) -> None:
-    bos = llama.tokenizer.special_id(tiny_models.BOS)
-    assert sample(llama.tokenizer, 8)[0] == bos
-    assert bos not in sample(llama.tokenizer, 1_000_000)[1:]
-
-
 def counted(results: list[Quality]) -> Callable[..., Quality]:
     """A measurement that gives one result after the other."""
     return lambda *_: results.pop(0)
@@ -362,11 +116,11 @@ GOOD = Quality(10, {"4": 0.001})
 BAD = Quality(10, {bits: 3.0 if bits == "4" else math.inf for bits in LADDER})
 
 
-def test_a_model_is_measured_once_per_fingerprint(llama: Loaded, tmp_path: Path) -> None:
+def test_a_model_is_measured_once_per_fingerprint(model: LoadedModel, tmp_path: Path) -> None:
     file = tmp_path / "worker" / "quality.json"
-    arguments = (llama.model, llama.tokenizer, llama.geometry, llama.means())
+    arguments = (model.engine.model, model.tokenizer, model.geometry, model.calibration)
     first = QualityChecks(file, TOKENS).of("a", *arguments)
-    assert first == llama.measured()
+    assert first == measure(*arguments[:3], TOKENS, model.calibration)
     results = [BAD, GOOD, BAD]
     again = QualityChecks(file, TOKENS, counted(results))
     assert again.of("a", *arguments) == first, "from memory"
@@ -377,7 +131,7 @@ def test_a_model_is_measured_once_per_fingerprint(llama: Loaded, tmp_path: Path)
 
 
 def test_what_the_limit_or_the_bits_ask_for_besides_is_measured(
-    llama: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit may be another in the next version, and a fingerprint may leave the bits out."""
     both = Quality(10, {"4": 0.001, "8": 0.0001})
@@ -385,15 +139,15 @@ def test_what_the_limit_or_the_bits_ask_for_besides_is_measured(
     checks = QualityChecks(tmp_path / "quality.json", TOKENS, counted(results))
 
     def of(bits: str) -> Quality:
-        geometry = replace(llama.geometry, format=llama.geometry.format.with_bits(bits))
-        return checks.of("a", llama.model, llama.tokenizer, geometry)
+        geometry = replace(model.geometry, format=model.geometry.format.with_bits(bits))
+        return checks.of("a", model.engine.model, model.tokenizer, geometry)
 
     assert [of("4"), of("4"), of("8"), of("8"), of("4")] == [GOOD, GOOD, both, both, both]
     monkeypatch.setattr(quality, "MOST_NATS", 0.0005)
     assert [of("8"), of("8"), of("5/4")] == [BAD, BAD, BAD], "what is between was not measured"
     monkeypatch.setattr(quality, "MOST_NATS", 5.0)
     assert [of("4"), of("6/4")] == [BAD, BAD], "all was measured before"
-    assert checks.of("a", llama.model, llama.tokenizer, with_groups_of_32(llama.geometry)) == both
+    assert checks.of("a", model.engine.model, model.tokenizer, with_groups_of_32(model.geometry)) == both
     assert not results
 
 
@@ -402,9 +156,9 @@ def with_groups_of_32(geometry: Geometry) -> Geometry:
 
 
 def test_what_else_figures_depend_on_is_part_of_the_key(
-    llama: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, arguments = tmp_path / "quality.json", (llama.model, llama.tokenizer, llama.geometry)
+    file, arguments = tmp_path / "quality.json", (model.engine.model, model.tokenizer, model.geometry)
     results = [GOOD, BAD, GOOD, BAD, GOOD]
     checks = QualityChecks(file, TOKENS, counted(results))
     assert [checks.of("a", *arguments) for _ in range(2)] == [GOOD, GOOD]
@@ -419,7 +173,7 @@ def test_what_else_figures_depend_on_is_part_of_the_key(
         patched.setattr(quality, "_SAMPLE", tmp_path / "sample.txt")
         assert checks.of("a", *arguments) == BAD
     with monkeypatch.context() as patched:
-        patched.setattr(llama.tokenizer, "hash", "another")
+        patched.setattr(model.tokenizer, "hash", "another")
         assert checks.of("a", *arguments) == GOOD
     assert checks.of("a", *arguments) == GOOD
     assert not results
@@ -449,8 +203,8 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=str)
-def test_a_damaged_memory_is_only_a_miss(damage: object, llama: Loaded, tmp_path: Path) -> None:
-    file, arguments = tmp_path / "quality.json", (llama.model, llama.tokenizer, llama.geometry)
+def test_a_damaged_memory_is_only_a_miss(damage: object, model: LoadedModel, tmp_path: Path) -> None:
+    file, arguments = tmp_path / "quality.json", (model.engine.model, model.tokenizer, model.geometry)
     QualityChecks(file, TOKENS, counted([GOOD])).of("a", *arguments)
     key = next(iter(json.loads(file.read_text())))
     file.write_text(damage if isinstance(damage, str) else json.dumps({key: damage}))
@@ -458,8 +212,8 @@ def test_a_damaged_memory_is_only_a_miss(damage: object, llama: Loaded, tmp_path
     assert QualityChecks(file, TOKENS, counted([])).of("a", *arguments) == BAD, "and is mended"
 
 
-def test_a_memory_that_cannot_be_written_is_not_missed(llama: Loaded, tmp_path: Path) -> None:
+def test_a_memory_that_cannot_be_written_is_not_missed(model: LoadedModel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     checks = QualityChecks(tmp_path / "file" / "quality.json", TOKENS, counted([GOOD, BAD]))
-    arguments = (llama.model, llama.tokenizer, llama.geometry)
+    arguments = (model.engine.model, model.tokenizer, model.geometry)
     assert [checks.of("a", *arguments), checks.of("a", *arguments)] == [GOOD, GOOD], "as long as the process lives"
