@@ -1,6 +1,7 @@
 """Models: which there are, how one is loaded, and which serve. Where to read:
 
-serving.py      who uses which model, who waits for one, and how one makes room for another; `slots` has the states
+serving.py      who uses which model, and who waits for one
+swapping.py     how what is wanted comes, and what goes to make room for it; `slots` has the states
 loading.py      the way of a load: which step runs when, each on the thread where it belongs
 loaded.py       what an opened and a loaded model are, and the steps that make the one of the other
 opening.py      a directory looked at, without its weights in memory; `chat_format` is its template and tags

@@ -8,7 +8,7 @@
     DRAINING            reopen         → LOADED      the drain was called off
     DRAINING            unloaded       → REGISTERED  it is out of memory
 
-`state` changes only in the methods of `ModelSlot`; `serving.Models` decides when. Event loop only.
+`state` changes only in the methods of `ModelSlot`; `swapping.Swapper` decides when. Event loop only.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Presence:
-    """Follows the models in memory, as `models.serving.ModelListener` says. Event loop only.
+    """Follows the models in memory, as `models.swapping.ModelListener` says. Event loop only.
 
     `broken` is set when the bookkeeping of a model's pool does not add up.
     """

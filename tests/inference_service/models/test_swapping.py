@@ -14,7 +14,7 @@ import pytest
 
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
 from inference_service.models import loading as loader_module
-from inference_service.models import serving as serving_module
+from inference_service.models import swapping
 from inference_service.models.loading import Loader
 from inference_service.models.slots import ModelSlot, Progress, State
 from tests.inference_service.models.world import World, serving
@@ -45,7 +45,7 @@ async def test_an_idle_model_that_is_used_again_before_it_leaves_stays(
         return over
 
     monkeypatch.setattr(ModelSlot, "idle_too_long", property(look))
-    monkeypatch.setattr(serving_module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(swapping, "_LOOK_SECONDS", 0.01)
     async with serving(directories, data, models=2, options={"a": {"ttl": 300}}) as world, AsyncExitStack() as running:
         await running.enter_async_context(world.models.use("b"))
         moving = asyncio.create_task(world.models.unload("b"))

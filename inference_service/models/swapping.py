@@ -1,0 +1,278 @@
+"""Models that come and go: what is wanted is loaded, one model after the other, and what must go for it is unloaded.
+
+    wanted → opened (fetched, checked, named) → its turn → victims drain, are written, leave → loaded → serves
+
+Wanted models are opened at once and in parallel, and queue in the order in which that is done, so a download delays no
+other model. One model after the other then gets its turn: the victims that make room for it take no new requests, end
+the running ones, have their agents' KV written, and release their memory. A model is in the queue once, however many
+requests wait for it. A model stays loaded for a minimum of time, so that two alternating clients do not keep the worker
+swapping.
+
+No running request is ended for a swap. If all requests for the model have been cancelled, its swap is called off.
+"""
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from agentmem import layout, logs
+from agentmem.errors import AgentmemError, Internal, Unavailable
+from agentmem.shielding import run_shielded
+from inference_service.engine.thread import EngineThread
+from inference_service.models.loaded import LoadedModel
+from inference_service.models.loading import Loader
+from inference_service.models.residency import Resident, make_room
+from inference_service.models.slots import WAIT, ModelSlot, State
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+"""How often idle models are checked for their ttl."""
+_WRITE_SECONDS = 60.0
+"""How long the agents' KV of a leaving model may take to be written; the rest is computed again when it is needed."""
+
+
+class ModelListener(Protocol):
+    """Learns when a model comes or goes. Event loop."""
+
+    def arrived(self, model: LoadedModel, seconds: float) -> None:
+        """The model serves from now on; loading took `seconds`."""
+
+    async def leaving(self, model: LoadedModel, seconds: float) -> None:
+        """The model has no users any more: write its agents' KV, within so many seconds, and forget it."""
+
+    def left(self, model: LoadedModel, reason: str) -> None:
+        """The model is out of memory, because of a "swap", a "request" or its "ttl"."""
+
+    def failed(self, model_id: str) -> None:
+        """The model could not be loaded."""
+
+
+class Swapper:
+    """Loads the models that are wanted, and unloads those that must go. Event loop only.
+
+    `min_residency` is how many seconds a model stays at least.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, ModelSlot],
+        engine: EngineThread,
+        loader: Loader,
+        listener: ModelListener,
+        *,
+        min_residency: float,
+    ) -> None:
+        self._slots = slots
+        self._engine = engine
+        self._loader = loader
+        self._listener = listener
+        self._min_residency = min_residency
+        self._queue: list[ModelSlot] = []
+        self._changed = asyncio.Event()
+        self._moving = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to load what is wanted, and to unload what is idle for too long."""
+        self._spawn(self._load_queued())
+        self._spawn(self._unload_idle())
+
+    async def stop(self) -> None:
+        """Load and unload no more, and refuse all waiters. A model that is leaving gets a moment; the others stay."""
+        self._stopped = True
+        self._loader.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=layout.REFUSED_SECONDS)
+        for slot in self._slots.values():
+            slot.refuse(_shutting_down())
+
+    def want(self, slot: ModelSlot) -> None:
+        """Open and queue the model, unless that is so already. After `stop` all waiters are refused."""
+        if self._stopped:
+            slot.refuse(_shutting_down())
+            return
+        slot.wanted = True
+        if slot.state in (State.MODEL_STATE_REGISTERED, State.MODEL_STATE_FAILED):
+            slot.start_loading()
+            self._spawn(self._open(slot))
+
+    def notify(self) -> None:
+        """Have all tasks that wait for a change look again: a user left a model, or the last who waited for one."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def unload(self, slot: ModelSlot, reason: str, wanted: Callable[[], bool]) -> int:
+        """Unload a model when its turn has come; bytes freed. 0 if it does not serve, or is not `wanted` to go then.
+
+        `reason` is for `ModelListener.left`.
+        """
+        async with self._moving:
+            if slot.loaded is None or not slot.open or not wanted():
+                return 0
+            freed = slot.loaded.weight_bytes + slot.loaded.arenas.nbytes
+            await self._drain_and_release([slot], reason, lambda: True)
+            return freed
+
+    def waits_for(self, slot: ModelSlot) -> str:
+        """What a model that is not loaded waits for, in words."""
+        if slot.progress.stage != WAIT:
+            return f"{slot.progress.stage}, {slot.progress.share:.0%}"
+        draining = [each for each in self._slots.values() if each.state == State.MODEL_STATE_DRAINING]
+        if draining:
+            # Not how many: the client may have nothing to do with those who use it.
+            return f"{', '.join(repr(each.model_id) for each in draining)} must end its requests first"
+        before = self._queue.index(slot) if slot in self._queue else 0
+        return f"{before} other models are loaded first" if before else "others may stay loaded for a while"
+
+    # Coming.
+
+    async def _open(self, slot: ModelSlot) -> None:
+        try:
+            slot.opened = await self._loader.open(slot.registered, slot.report)
+        except Exception as error:  # noqa: BLE001 - the rim of a load: its waiters get the error
+            self._fail(slot, error)
+            return
+        slot.info = slot.opened.info
+        slot.report(WAIT, 0.0)
+        self._queue.append(slot)
+        self.notify()
+
+    async def _load_queued(self) -> None:
+        while True:
+            while not self._queue:
+                await self._changed.wait()
+            slot = self._queue[0]
+            try:
+                await self._swap_in(slot)
+            except Exception as error:  # noqa: BLE001 - the rim of a load: its waiters get the error
+                self._fail(slot, error)
+                with suppress(AgentmemError):
+                    await self._engine.call(_sweep)
+            finally:
+                self._queue.remove(slot)
+
+    async def _swap_in(self, slot: ModelSlot) -> None:
+        while slot.wanted and (seconds := self._residency_left(self._victims(slot))) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+        async with self._moving:
+            victims = self._victims(slot)
+            if not slot.wanted or not await self._drain_and_release(victims, "swap", lambda: slot.wanted):
+                slot.call_off()
+                return
+            try:
+                await self._load(slot)
+            except Exception:
+                if len(self._queue) == 1:  # What served before serves again, unless others wait for its place.
+                    for victim in victims:
+                        self.want(victim)
+                raise
+
+    def _victims(self, slot: ModelSlot) -> list[ModelSlot]:
+        """The models that must go for this one. Raises FailedPrecondition."""
+        assert slot.opened is not None
+        going = make_room(slot.model_id, slot.opened.needs, self._residents(), self._loader.limits)
+        return [self._slots[name] for name in going]
+
+    def _residents(self) -> list[Resident]:
+        return [slot.resident() for slot in self._slots.values() if slot.loaded is not None]
+
+    def _residency_left(self, slots: Sequence[ModelSlot]) -> float:
+        """Seconds until all of these have been loaded for the minimum of time."""
+        now = time.monotonic()
+        return max((slot.loaded_at + self._min_residency - now for slot in slots), default=0.0)
+
+    async def _load(self, slot: ModelSlot) -> None:
+        opened, slot.opened = slot.opened, None
+        assert opened is not None
+        began = time.monotonic()
+        model = await self._loader.load(opened, self._residents(), slot.report, lambda: self._others_decode(slot))
+        model.engine.asked = lambda: self._engine.asked
+        self._engine.attach(model.engine.step)
+        self._listener.arrived(model, time.monotonic() - began)
+        slot.serve(model)
+
+    def _others_decode(self, slot: ModelSlot) -> bool:
+        others = (each.loaded for each in self._slots.values() if each is not slot)
+        return any(model.engine.running for model in others if model is not None)
+
+    def _fail(self, slot: ModelSlot, error: Exception) -> None:
+        known = isinstance(error, AgentmemError)
+        shown = error if isinstance(error, AgentmemError) else Internal(type(error).__name__)
+        log.warning("model %s cannot be loaded: %s", slot.model_id, shown, exc_info=None if known else error)
+        # Frames of the traceback hold on to the weights.
+        for each in (error, error.__cause__, error.__context__):
+            if each is not None:
+                each.__traceback__ = None
+        self._listener.failed(slot.model_id)
+        slot.fail(shown)
+
+    # Going.
+
+    async def _drain_and_release(self, slots: Sequence[ModelSlot], reason: str, wanted: Callable[[], bool]) -> bool:
+        """Wait for the last users of these models and release them; False if it is not `wanted` any more meanwhile."""
+        for slot in slots:
+            slot.drain()
+        try:
+            while any(slot.users for slot in slots):
+                if not wanted():
+                    return False
+                await self._changed.wait()
+            for slot in slots:
+                await run_shielded(self._release(slot, reason))
+            return True
+        finally:
+            for slot in slots:
+                if slot.loaded is not None:
+                    slot.reopen()
+
+    async def _release(self, slot: ModelSlot, reason: str) -> None:
+        model = slot.loaded
+        assert model is not None
+        try:
+            await self._listener.leaving(model, _WRITE_SECONDS)
+        finally:  # Whatever happens, it is gone then, and its waiters are not forgotten.
+            self._engine.detach(model.engine.step)
+            slot.loaded = None
+            with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
+                await self._engine.call(model.release)
+            slot.unloaded()
+            if slot.wanted:
+                self.want(slot)
+            self.notify()
+        self._listener.left(model, reason)
+        logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
+
+    async def _unload_idle(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for slot in self._slots.values():
+                if slot.idle_too_long:
+                    await self.unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the worker is shutting down")
+
+
+def _sweep() -> None:
+    """Give back what a failed load has left in memory. Engine thread."""
+    gc.collect()
+    mx.clear_cache()
