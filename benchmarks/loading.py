@@ -29,8 +29,8 @@ def load(
 ) -> LoadedModel:
     """Load a model from a directory, alone on the device, all steps in one. Engine thread.
 
-    Nothing is measured: decode paths are those preferred by default. Raises FailedPrecondition for a model that cannot
-    run in Q4 or in this memory, and for files that are missing or damaged.
+    Nothing is measured but the means of K and V: decode paths are those preferred by default. Raises FailedPrecondition
+    for a model that cannot run over quantized KV or in this memory, and for files that are missing or damaged.
     """
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)

@@ -1,4 +1,4 @@
-"""The pool's memory: the Q4 KV of a model in blocks, and its way to caches and to the tensors of files. Engine thread
+"""The pool's memory: a model's quantized KV in blocks, and its way to caches and to the tensors of files. Engine thread
 only.
 
 An arena has one array per tensor, [blocks, layers, kv_heads, block_tokens, width], so that a block is one piece of

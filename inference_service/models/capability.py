@@ -175,7 +175,7 @@ def _group_size(caches: Sequence[Any]) -> int:
 
 
 def _quantized(caches: Sequence[Any], format: KVFormat) -> Caches:
-    """An empty Q4 cache of the same kind for each."""
+    """An empty quantized cache of the same kind for each."""
     codec = KVCodec(format)
     return [
         SlidingQuantizedKVCache(cache.max_size, codec) if type(cache) is RotatingKVCache else QuantizedKVCache(codec)

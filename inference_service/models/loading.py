@@ -101,7 +101,7 @@ class Loader:
     async def open(self, registered: RegisteredModel, report: ReportProgress) -> OpenedModel:
         """Fetch what is missing, open the model, and compute its fingerprint. No weights are in memory then.
 
-        Raises FailedPrecondition for what cannot run in Q4 and for files that are missing or damaged.
+        Raises FailedPrecondition for what cannot run over quantized KV and for files that are missing or damaged.
         """
         await self._must_be_fetched(registered)
         info, network = await self._open(registered, report, offline=self._settings.offline)

@@ -139,7 +139,7 @@ def open_text(spec: ModelSpec) -> ModelText:
 def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) -> tuple[ModelInfo, nn.Module]:
     """Build mlx-lm's network and find its shapes. Engine thread; takes a tenth of a second, and reads no weights.
 
-    Raises FailedPrecondition for a model that cannot run in Q4, naming what it is that cannot.
+    Raises FailedPrecondition for a model that cannot run over quantized KV, naming what it is that cannot.
     """
     with spec.refused:
         network, config = load_model(spec.directory, lazy=True)

@@ -1,4 +1,4 @@
-"""Attention over Q4 caches: the backend that models call, and the paths that compute what they ask for.
+"""Attention over quantized caches: the backend that models call, and the paths that compute what they ask for.
 
 `backend` installs itself in models; `paths` are the ways for many queries of a row and for one; those in
 `flash_prefill` and `flash_decoding` are kernels for NVIDIA GPUs. `self_test` proves them right at load; `speed`

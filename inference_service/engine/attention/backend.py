@@ -1,4 +1,4 @@
-"""The attention backend: the one place where models meet Q4 caches.
+"""The attention backend: the one place where models meet quantized caches.
 
 mlx-lm's models call `scaled_dot_product_attention`, a name in their own module; `AttentionBackend.install` replaces it
 there.
@@ -43,7 +43,7 @@ from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.quantization import KVFormat, Quantized, width_of
 
-Q4Cache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
+QuantizedCache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ _EVERYWHERE = PathChoice([DEQUANTIZE_FUSED])
 
 
 class AttentionBackend:
-    """Attention over Q4 caches for all loaded models: those of one architecture share a module, and so a backend.
+    """Attention over the caches of all loaded models: those of one architecture share a module, and so a backend.
 
     `calls` counts how often models came through it, `heads` is how many heads the last one had. Engine thread only.
     """
@@ -106,7 +106,7 @@ class AttentionBackend:
         queries: mx.array,
         keys: Quantized,
         values: Quantized,
-        cache: Q4Cache,
+        cache: QuantizedCache,
         scale: float,
         mask: Any,
         sinks: mx.array | None = None,
@@ -120,7 +120,7 @@ class AttentionBackend:
         """
         return over_caches(self._path(queries, keys, values, cache))(queries, keys, values, cache, scale, mask, sinks)
 
-    def _path(self, queries: mx.array, keys: Quantized, values: Quantized, cache: Q4Cache) -> Path:
+    def _path(self, queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedCache) -> Path:
         if queries.shape[2] == 1:
             choice = self._choices.get(_heads(queries, keys, values, cache), _EVERYWHERE)
             return ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
@@ -207,7 +207,7 @@ class _Dispatch:
     def __call__(
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, sinks: Any = None
     ) -> Any:
-        if not isinstance(cache, get_args(Q4Cache)):
+        if not isinstance(cache, get_args(QuantizedCache)):
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
         self.backend.calls += 1
         self.backend.heads = queries.shape[1]
@@ -215,7 +215,7 @@ class _Dispatch:
         return out if cache.value_width == out.shape[3] else out[..., : cache.value_width]
 
 
-def _heads(queries: mx.array, keys: Quantized, values: Quantized, by: Q4Cache) -> Heads:
+def _heads(queries: mx.array, keys: Quantized, values: Quantized, by: QuantizedCache) -> Heads:
     format = by.codec.format
     heads, kv_heads = queries.shape[1], keys.weights.shape[1]
     return Heads(heads, kv_heads, width_of(keys, format.k), width_of(values, format.v), format, keys.scales.dtype)

@@ -1,4 +1,4 @@
-"""The ways to compute attention over Q4: two for many queries of a row, several for one.
+"""The ways to compute attention over quantized K and V: two for many queries of a row, several for one.
 
 All take queries [rows, heads, n, k_dim] as the model has them, K and V [rows, kv_heads, tokens, …] as a cache returns
 them, its codec, and the mask that its `make_mask` gave. They return [rows, heads, n, v_dim] as the model wants it, in

@@ -1,4 +1,4 @@
-"""The proof that attention over Q4 caches is right on this backend, at load, for the model's own geometry."""
+"""The proof that attention over quantized caches is right on this backend, at load, for the model's own geometry."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -93,7 +93,7 @@ def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ..
         for sinks in (False, True)
     )
     if not error <= tolerance(geometry.dtype):
-        raise FailedPrecondition(f"Q4 attention is wrong on this backend: {phase} differs by {error:.2g}")
+        raise FailedPrecondition(f"quantized attention is wrong on this backend: {phase} differs by {error:.2g}")
     return error
 
 

@@ -1,4 +1,4 @@
-"""Q4 caches: K and V are quantized the moment they are computed, and attention only ever sees the quantized values.
+"""Caches of quantized KV: K and V are packed the moment they are computed, and attention only sees what was packed.
 
 They follow mlx-lm's cache protocol, so its models and its GenerationBatch use them unchanged: one class per sequence at
 rest and one per batch of rows, for layers with full attention and for layers with a sliding window.

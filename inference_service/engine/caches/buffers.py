@@ -120,7 +120,7 @@ def _right_aligned(parts: Sequence[Quantized], end: int, capacity: int) -> Quant
 
 
 class BufferedCache:
-    """What all Q4 caches have in common. mlx-lm asks for these. Engine thread only."""
+    """What all quantized caches have in common. mlx-lm asks for these. Engine thread only."""
 
     def __init__(self, codec: KVCodec | None = None) -> None:
         self.codec = codec or KVCodec()

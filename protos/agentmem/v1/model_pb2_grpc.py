@@ -82,9 +82,10 @@ class ModelServiceServicer:
     def LoadModel(self, request, context):
         """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
         request for the model would, and makes room as that does: models that are not pinned, least recently used first,
-        end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
-        not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when that leaves and no
-        other request wants the model, nothing is loaded. A failed load leaves what was loaded serving, or brings it back.
+        end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run over
+        quantized KV, does not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when
+        that leaves and no other request wants the model, nothing is loaded. A failed load leaves what was loaded serving,
+        or brings it back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

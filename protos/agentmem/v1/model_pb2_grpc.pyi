@@ -43,9 +43,10 @@ class ModelServiceStub:
     LoadModel: _grpc.UnaryStreamMultiCallable[_model_pb2.LoadModelRequest, _model_pb2.LoadModelResponse]
     """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
     request for the model would, and makes room as that does: models that are not pinned, least recently used first,
-    end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
-    not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when that leaves and no
-    other request wants the model, nothing is loaded. A failed load leaves what was loaded serving, or brings it back.
+    end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run over
+    quantized KV, does not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when
+    that leaves and no other request wants the model, nothing is loaded. A failed load leaves what was loaded serving,
+    or brings it back.
     """
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_model_pb2.UnloadModelRequest, _model_pb2.UnloadModelResponse]
     """UnloadModel ends admission for a model, waits for its running requests, writes its agents' KV and unloads it.
@@ -68,9 +69,10 @@ class ModelServiceAsyncStub(ModelServiceStub):
     LoadModel: _aio.UnaryStreamMultiCallable[_model_pb2.LoadModelRequest, _model_pb2.LoadModelResponse]  # type: ignore[assignment]
     """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
     request for the model would, and makes room as that does: models that are not pinned, least recently used first,
-    end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
-    not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when that leaves and no
-    other request wants the model, nothing is loaded. A failed load leaves what was loaded serving, or brings it back.
+    end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run over
+    quantized KV, does not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when
+    that leaves and no other request wants the model, nothing is loaded. A failed load leaves what was loaded serving,
+    or brings it back.
     """
     UnloadModel: _aio.UnaryUnaryMultiCallable[_model_pb2.UnloadModelRequest, _model_pb2.UnloadModelResponse]  # type: ignore[assignment]
     """UnloadModel ends admission for a model, waits for its running requests, writes its agents' KV and unloads it.
@@ -105,9 +107,10 @@ class ModelServiceServicer:
     ) -> _typing.Union[_abc.Iterator[_model_pb2.LoadModelResponse], _abc.AsyncIterator[_model_pb2.LoadModelResponse]]:
         """LoadModel loads a registered model and streams its progress. Loading a loaded model is OK. It waits its turn as a
         request for the model would, and makes room as that does: models that are not pinned, least recently used first,
-        end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run in Q4, does
-        not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when that leaves and no
-        other request wants the model, nothing is loaded. A failed load leaves what was loaded serving, or brings it back.
+        end their running requests, have their agents' KV written, and go. FAILED_PRECONDITION if it cannot run over
+        quantized KV, does not fit, or is on a hub while the worker is offline. It waits as long as the caller does; when
+        that leaves and no other request wants the model, nothing is loaded. A failed load leaves what was loaded serving,
+        or brings it back.
         """
 
     def UnloadModel(
