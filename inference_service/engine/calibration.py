@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, load_file, save, save_file
 
 from agentmem import logs
+from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.quantization import PLAIN
@@ -213,7 +214,7 @@ def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 
 
 class _MeansCache:
-    """Takes a whole text in one update, and keeps its means.
+    """Takes a whole text in one update, and keeps its means of K and of V, float32 [kv_heads, width].
 
     `bits` must not be an attribute: mlx-lm would take the path of its own quantized caches.
     """
@@ -228,5 +229,4 @@ class _MeansCache:
         return keys, values
 
     def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
-        at, seen = mx.arange(n)[:, None], mx.arange(n)[None]
-        return (at >= seen) & (at < seen + (window_size or n))
+        return banded(n, n, window_size or n)

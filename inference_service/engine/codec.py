@@ -73,21 +73,21 @@ class KVCodec:
         """Queries [rows, heads, n, k_dim] times `scale` in the packed basis, as wide as packed K."""
         return self._packed_basis(queries, None, scale)
 
-    def outputs(self, outputs: mx.array, weights: mx.array | None = None, *, whole: bool = False) -> mx.array:
+    def outputs(self, outputs: mx.array, weights: mx.array | None = None, *, with_means: bool = False) -> mx.array:
         """Outputs [rows, heads, n, width of packed V] out of the packed basis, and the mean of V.
 
-        `weights` [rows, heads, n, 1] is what a sink leaves of the weights' sum; None: all of it. `whole`: they have the
-        mean already.
+        `weights` [rows, heads, n, 1] is what a sink leaves of the weights' sum; None: all of it. `with_means`: of
+        values that have the mean already.
         """
         if not self.rotates:
             return outputs
-        mean = None if whole else self._v_mean_by_head(outputs.shape[1])
+        mean = None if with_means else self._v_mean_by_head(outputs.shape[1])
         return rotated_back(outputs, mean if mean is None or weights is None else weights * mean)
 
-    def dequantize(self, keys: Quantized, values: Quantized, *, whole: bool) -> tuple[mx.array, mx.array]:
-        """K and V in the packed basis, [rows, kv_heads, n, width]; `whole`: with their means."""
+    def dequantize(self, keys: Quantized, values: Quantized, *, with_means: bool) -> tuple[mx.array, mx.array]:
+        """K and V in the packed basis, [rows, kv_heads, n, width]; without their means, unless it is asked for them."""
         k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
-        return (k + self.k_offset, v + self.v_offset) if whole and self.centred else (k, v)
+        return (k + self.k_offset, v + self.v_offset) if with_means and self.centred else (k, v)
 
     def sink_logits(self, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
         """The logits of `sinks` [heads] beside scores over packed K, float32 [rows, heads, n].

@@ -83,7 +83,7 @@ class Quality:
         found = f"KL divergence in nats {found}"
         best = self.recommended
         if self.is_good(bits):
-            fewer = best and _width(best) < _width(bits)
+            fewer = best and _size(best) < _size(bits)
             return f"{found}; {bits} bits are good" + (f', and kv_bits = "{best}" takes less memory' if fewer else "")
         if best:
             return f'{found}; set kv_bits = "{best}"'
@@ -129,10 +129,10 @@ def measure(
         return Quality(len(token_ids), {})
     finally:
         mx.clear_cache()
-    return Quality(len(token_ids), {bits: found[bits] for bits in sorted(found, key=_width)})
+    return Quality(len(token_ids), {bits: found[bits] for bits in sorted(found, key=_size)})
 
 
-def _width(bits: str) -> tuple[int, int]:
+def _size(bits: str) -> tuple[int, int]:
     """What orders bits by what they take; those of K decide between equals."""
     k, v = KVBits.parse(bits)
     return k + v, k

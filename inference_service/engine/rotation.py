@@ -19,7 +19,7 @@ def rotated(x: mx.array, mean: mx.array | None = None, scale: float = 1.0) -> mx
 def rotated_back(x: mx.array, mean: mx.array | None = None) -> mx.array:
     """[..., width] times the transpose of R, plus a mean."""
     signs, x = _signs(x.shape[-1], x.dtype), _transformed(x)
-    return x * signs if mean is None else _moved(x, signs, mean)
+    return x * signs if mean is None else _uncentred(x, signs, mean)
 
 
 def block_width(width: int) -> int:
@@ -45,7 +45,7 @@ def _centred(x: mx.array, mean: mx.array, signs: mx.array) -> mx.array:
 
 
 @partial(mx.compile, shapeless=True)
-def _moved(x: mx.array, signs: mx.array, mean: mx.array) -> mx.array:
+def _uncentred(x: mx.array, signs: mx.array, mean: mx.array) -> mx.array:
     return x * signs + mean
 
 

@@ -104,9 +104,9 @@ class Exporter:
                 ledger,
                 parts.tokens,
                 firsts,
-                agent.context_policy,
-                model.model_fingerprint,
-                model.calibration.bytes if model.calibration else b"",
+                context_policy=agent.context_policy,
+                model_fingerprint=model.model_fingerprint,
+                calibration=model.calibration.bytes if model.calibration else b"",
             )
             data = await asyncio.to_thread(self._spool.file, manifest.data_bytes)
             try:

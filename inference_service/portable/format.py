@@ -157,7 +157,7 @@ def places(geometry: KVGeometry, kv_tokens: int, first_positions: Sequence[int])
 def kv_geometry(geometry: Geometry) -> KVGeometry:
     """Return a loaded model's KV as a portable file describes it."""
     layers = {}
-    for group in filter(None, (geometry.full, geometry.sliding)):
+    for group in geometry.groups:
         shape = LayerShape(group.kv_heads, group.k_dim, group.v_dim, group.window)
         layers.update(dict.fromkeys(group.layers, shape))
     shapes = tuple(layers[layer] for layer in range(geometry.layers))

@@ -207,9 +207,9 @@ def _manifest(metadata: Mapping[str, str]) -> Manifest:
         ledger,
         kv_tokens,
         tuple(firsts),
-        policy,
-        metadata.get("model_fingerprint", ""),
-        base64.b64decode(metadata.get("calibration", ""), validate=True),
+        context_policy=policy,
+        model_fingerprint=metadata.get("model_fingerprint", ""),
+        calibration=base64.b64decode(metadata.get("calibration", ""), validate=True),
     )
 
 

@@ -76,8 +76,8 @@ def flash_prefill(
     blocks, tiles = kv_heads * -(-(heads // kv_heads * n) // _ROWS), -(-tokens // _TILE)
     tiles_of_chunk = -(-tiles // max(1, _PREFILL_BLOCKS // (rows * blocks)))
     chunks = -(-tiles // tiles_of_chunk)
-    how = "none" if mask is None else "causal" if isinstance(mask, str) else "named"
-    stats, partial = _attend_kernel(dtype, k_dim, v_dim, by, scale, how)(
+    mask_kind = "none" if mask is None else "causal" if isinstance(mask, str) else "array"
+    stats, partial = _attend_kernel(dtype, k_dim, v_dim, by, scale, mask_kind)(
         inputs=inputs,
         grid=(chunks * _THREADS, blocks, rows),
         threadgroup=(_THREADS, 1, 1),
@@ -96,14 +96,14 @@ def _check(k_dim: int, v_dim: int, by: KVFormat) -> None:
 
 
 @lru_cache(maxsize=256)
-def _attend_kernel(dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, how: str) -> Any:
-    named = how == "named"
+def _attend_kernel(dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, mask_kind: str) -> Any:
+    given = mask_kind == "array"
     at = "visible_at + row * visible_at_strides[0], visible_at_strides[2], visible_at_strides[3], false"
     source = _ATTEND.format(
         tile=_TILE,
-        visible=at if named else f"nullptr, 0, 0, {'true' if how == 'causal' else 'false'}",
+        visible=at if given else f"nullptr, 0, 0, {'true' if mask_kind == 'causal' else 'false'}",
         **template_fields(dtype, k_dim, v_dim, by, scale, "0"),
     )
-    inputs = ["queries", *SIDES, *(["visible_at"] if named else [])]
+    inputs = ["queries", *SIDES, *(["visible_at"] if given else [])]
     files = [*FILES, "attention/flash_prefill.cu"]
     return kernel("flash_prefill", inputs, ["stats", "partial"], source, files, k_dim if block(k_dim, by) else 0)

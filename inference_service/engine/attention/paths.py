@@ -51,9 +51,9 @@ def dequantized(
 
     With sinks K and V get their means back first: the kernel takes a sink's logit for all queries alike.
     """
-    k, v = codec.dequantize(keys, values, whole=sinks is not None)
+    k, v = codec.dequantize(keys, values, with_means=sinks is not None)
     out = fused(codec.queries(queries), k, v, scale, mask, sinks)
-    return codec.outputs(out, whole=sinks is not None)
+    return codec.outputs(out, with_means=sinks is not None)
 
 
 def in_pieces(
@@ -69,7 +69,7 @@ def in_pieces(
     """As `dequantized`, for more queries of one sequence than its layer's window: at most a window of them at once,
     each piece over the keys it can see. `mask` is bool [n, tokens].
     """
-    k, v = codec.dequantize(keys, values, whole=sinks is not None)
+    k, v = codec.dequantize(keys, values, with_means=sinks is not None)
     queries = codec.queries(queries)
     n, total = queries.shape[2], k.shape[2]
     pieces = []
@@ -79,7 +79,7 @@ def in_pieces(
         piece = mask[start:end, first:last]
         pieces.append(fused(queries[:, :, start:end], k[:, :, first:last], v[:, :, first:last], scale, piece, sinks))
     out = mx.concatenate(pieces, axis=2)
-    return codec.outputs(out, whole=sinks is not None)
+    return codec.outputs(out, with_means=sinks is not None)
 
 
 def _weights(scores: mx.array, mask: mx.array | None, sinks: mx.array | None) -> mx.array:

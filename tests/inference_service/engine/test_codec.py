@@ -102,15 +102,15 @@ def no_rotation_of_queries(original: Wrong) -> Wrong:
 
 
 def no_rotation_of_outputs(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None, *, whole=False: outputs
+    return lambda self, outputs, weights=None, *, with_means=False: outputs
 
 
 def no_mean_in_outputs(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None, *, whole=False: original(self, outputs, whole=True)
+    return lambda self, outputs, weights=None, *, with_means=False: original(self, outputs, with_means=True)
 
 
 def a_whole_mean_beside_a_sink(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None, *, whole=False: original(self, outputs, whole=whole)
+    return lambda self, outputs, weights=None, *, with_means=False: original(self, outputs, with_means=with_means)
 
 
 def a_sink_as_it_is(original: Wrong) -> Wrong:

@@ -72,7 +72,9 @@ def test_groups_without_a_range() -> None:
     k[0, 0, 2, 3] = 1.0
     codec = KVCodec(KVFormat(4, 4, 32))
     found, wanted = codec.encode(k, k)[0], packed_by_mlx(k, k, codec)[0]
-    assert mx.allclose(codec.dequantize(found, found, whole=False)[0], codec.dequantize(wanted, wanted, whole=False)[0])
+    assert mx.allclose(
+        codec.dequantize(found, found, with_means=False)[0], codec.dequantize(wanted, wanted, with_means=False)[0]
+    )
 
 
 def test_what_the_kernel_does_not_know_is_left_to_mlx() -> None:

@@ -112,8 +112,8 @@ def test_widths_that_do_not_fill_groups(kernels: None) -> None:
     means = tuple(mx.random.normal((4, 80), key=next(random)) for _ in "kv")
     codec = KVCodec(KVFormat(5, 3, 32), (means[0], means[1]))
     found = flash_decoding(q, *codec.encode(k, v), codec, 0.1, None, None)
-    k, v = codec.dequantize(*codec.encode(k, v), whole=True)
-    exact = codec.outputs(plain_attention(codec.queries(q), k, v, 0.1), whole=True)
+    k, v = codec.dequantize(*codec.encode(k, v), with_means=True)
+    exact = codec.outputs(plain_attention(codec.queries(q), k, v, 0.1), with_means=True)
     assert found.shape == (2, 4, 1, 96)
     assert mx.allclose(found, exact, atol=1e-4)
 
