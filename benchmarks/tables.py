@@ -3,7 +3,7 @@
 A benchmark's module has `tables(figures)` and `claims(figures)`, pure functions of what it wrote as "figures".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,18 @@ def milliseconds(summary: dict[str, Any]) -> str:
     median, low, high = (summary[name] * 1000 for name in ("median", "min", "max"))
     digits = 0 if median >= 10 else 1
     return f"{median:.{digits}f} ms ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def interval(found: Mapping[str, float], form: str) -> str:
+    """An `intervals.Interval` as results have it, its numbers in the format `form`: "0.046 (0.041 to 0.052)"."""
+    value, low, high = (f"{found[end]:{form}}" for end in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
+
+
+def percent(found: Mapping[str, float], form: str = ".1f", minus: float = 0.0) -> str:
+    """An interval of shares, less so much: "4.3 % (3.9 to 4.7)"."""
+    value, low, high = (f"{(found[end] - minus) * 100:{form}}" for end in ("value", "low", "high"))
+    return f"{value} % ({low} to {high})"
 
 
 def spread(summary: dict[str, Any], digits: int = 0, unit: str = "") -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from benchmarks.plots import Plot, Point
-from benchmarks.tables import Claim, Table
+from benchmarks.tables import Claim, Table, percent
 
 MOST_LOSS: Final = 0.02
 """Recall within noise: its interval excludes a loss larger than this."""
@@ -19,11 +19,11 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             [
                 name,
                 f"{found['asked']}",
-                _percent(found["plain_share"]),
-                _percent(found["share"]),
+                percent(found["plain_share"]),
+                percent(found["share"]),
                 f"{found['lost']} / {found['gained']}",
                 f"{found['chance']:.2g}",
-                _percent(found["difference"]),
+                percent(found["difference"]),
                 f"{of['all_tokens']['divergence']:.1e}",
             ]
         )
@@ -64,8 +64,3 @@ def _rows(figures: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for model, measured in figures["models"].items():
         for bits, of in measured["by_bits"].items():
             yield f"{model}, {bits} bits, {measured.get('scheme', 'plain')}", bits, of
-
-
-def _percent(interval: dict[str, float]) -> str:
-    value, low, high = (interval[name] * 100 for name in ("value", "low", "high"))
-    return f"{value:.1f} % ({low:.1f} to {high:.1f})"

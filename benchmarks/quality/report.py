@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from benchmarks.plots import Band, Plot, Point
 from benchmarks.quality.variants import MLX_LM, NO_MEANS, PLAIN_4, PLAIN_4_32, RUNGS
-from benchmarks.tables import Claim, Table
+from benchmarks.tables import Claim, Table, interval, percent
 
 PAPER: Final = Band(-0.7, 3.0, "the paper's claim for 4 bits")
 """Change of perplexity in percent, as the paper (arXiv:2603.04428) claims it of its models."""
@@ -96,9 +96,9 @@ def _divergence(figures: dict[str, Any]) -> Table:
             name,
             f"{of['bits']:.2f}",
             f"{of['bytes']:,.0f}",
-            _percent(of["ratio"], 1.0),
-            _nats(of["divergence"]),
-            _percent(of["same"], digits=1),
+            percent(of["ratio"], "+.2f", minus=1.0),
+            interval(of["divergence"], ".3g"),
+            percent(of["same"]),
         ]
         for name, of in figures["variants"].items()
     ]
@@ -136,7 +136,7 @@ def _kinds(figures: dict[str, Any]) -> Table:
 
 def _of_kind(of: Mapping[str, Mapping[str, float]], pieces: int) -> str:
     ratio = of["ratio"]
-    shown = _percent(ratio, 1.0, digits=1) if pieces >= _FEW else f"{(ratio['value'] - 1) * 100:+.1f} %"
+    shown = percent(ratio, "+.1f", minus=1.0) if pieces >= _FEW else f"{(ratio['value'] - 1) * 100:+.1f} %"
     return f"{shown}, {of['divergence']['value']:.2g}"
 
 
@@ -150,9 +150,9 @@ def _recall(figures: dict[str, Any]) -> Table:
                 f"{found['right']} of {found['asked']}",
                 f"{found['lost']} / {found['gained']}",
                 f"{found['chance']:.2g}",
-                _percent(found["difference"], digits=1),
+                percent(found["difference"]),
                 f"{found['logprob']:.3f}",
-                _interval(found["logprob_change"], 3, sign=True),
+                interval(found["logprob_change"], "+.3f"),
             ]
         )
     columns = ("K/V", "exact", "lost / gained", "p", "difference", "mean log-probability", "change")
@@ -186,20 +186,3 @@ def _check(figures: dict[str, Any]) -> Table:
         f"({found['perplexity_spearman']:.3f})."
     )
     return Table("What the check at load predicts", ("K/V", "KL of the check", "KL of texts", "perplexity"), rows, note)
-
-
-def _percent(interval: Mapping[str, float], minus: float = 0.0, digits: int = 2) -> str:
-    value, low, high = ((interval[end] - minus) * 100 for end in ("value", "low", "high"))
-    sign = "+" if minus else ""
-    return f"{value:{sign}.{digits}f} % ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
-
-
-def _nats(interval: Mapping[str, float]) -> str:
-    value, low, high = (f"{interval[end]:.3g}" for end in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"
-
-
-def _interval(interval: Mapping[str, float], digits: int, sign: bool = False) -> str:
-    plus = "+" if sign else ""
-    value, low, high = (f"{interval[end]:{plus}.{digits}f}" for end in ("value", "low", "high"))
-    return f"{value} ({low} to {high})"

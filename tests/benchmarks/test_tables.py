@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables import Claim, Table, claims_table, conclude, milliseconds, show
+from benchmarks.tables import Claim, Table, claims_table, conclude, interval, milliseconds, percent, show
 
 
 def test_markdown_has_a_line_for_each_row_and_no_stray_columns() -> None:
@@ -20,6 +20,13 @@ def test_a_claim_is_met_up_to_its_limit(at_most: bool, value: float, met: bool) 
     claim = Claim("warm over raw", value, 1.5, at_most)
     assert claim.met is met
     assert claims_table([claim]).rows[0][3] == ("met" if met else "**missed**")
+
+
+def test_intervals_are_shown_with_their_ends() -> None:
+    found = {"value": 1.0431, "low": 1.039, "high": 1.047}
+    assert interval(found, ".3g") == "1.04 (1.04 to 1.05)"
+    assert percent(found) == "104.3 % (103.9 to 104.7)"
+    assert percent(found, "+.2f", minus=1.0) == "+4.31 % (+3.90 to +4.70)"
 
 
 def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
