@@ -18,9 +18,10 @@ what it rests on
     blas.py         OpenBLAS on a CPU against what MLX has there
     store/          the cache store's latencies, memory and files
     transfer.py     KV by path and by stream
+    restoring.py    files of KV to caches, beside reading the same bytes
     memory/         KV bytes and agents in a budget, by arithmetic and measured
     prefix/         matching by text against matching by tokens
-    quality/        what quantized KV costs a real language model (smollm2.py); key_outliers.py is where 4 bits fail
+    quality/        what quantized KV costs a real language model (smollm2.py); key_outliers.py: where plain 4 bits fail
     architectures/  recall with quantized KV in small models of every architecture
 what they share
     live.py         `agentmem up` whose services can be killed; services.py is a store and a worker without a gateway
