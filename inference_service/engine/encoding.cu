@@ -11,8 +11,8 @@ __device__ __forceinline__ uint32_t word_of(uint32_t code, int word) {
   return __reduce_or_sync(ALL, piece);
 }
 
-// Packs a row of `given` elements, filled up with zeros. As MLX does it, one end of a group's range is a level, and zero
-// if it lies between; but codes are of scale and bias as they are kept, rounded.
+// Packs a row of `given` elements, filled up with zeros. As MLX does it, one end of a group's range is a level, and
+// zero if it lies between; but codes are of scale and bias as they are kept, rounded.
 template <typename T, int BITS, int GROUP, int WIDTH, int BLOCK>
 __device__ void encode_row(
     const T* row, int64_t step, int given, const T* mean, int64_t mean_step, uint32_t* words, T* scales, T* biases) {
@@ -46,7 +46,8 @@ __device__ void encode_row(
     float scale = fmaxf((high - low) / LEVELS, 1e-7f);
     if (edge == high) scale = -scale;
     float steps = rintf(edge / scale);
-    T kept_scale = static_cast<T>(steps == 0 ? scale : edge / steps), kept_bias = static_cast<T>(steps == 0 ? 0.0f : edge);
+    T kept_scale = static_cast<T>(steps == 0 ? scale : edge / steps);
+    T kept_bias = static_cast<T>(steps == 0 ? 0.0f : edge);
     float by = static_cast<float>(kept_scale), plus = static_cast<float>(kept_bias);
 #pragma unroll
     for (int j = 0; j < SHARE; ++j) {

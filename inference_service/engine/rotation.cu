@@ -1,6 +1,6 @@
-// The rotation of codec.py: signs, then a Hadamard transform of each BLOCK neighbouring elements, a power of two from 32 on.
-// SIGNS has a bit for each element, set where its sign is negative; cuda_kernel.py declares it. Transforms leave the factor
-// `inverse_root(BLOCK)` to their callers.
+// The rotation of codec.py: signs, then a Hadamard transform of each BLOCK neighbouring elements, a power of two from
+// 32 on. SIGNS has a bit for each element, set where its sign is negative; cuda_kernel.py declares it. Transforms leave
+// the factor `inverse_root(BLOCK)` to their callers.
 
 constexpr unsigned ALL = 0xFFFFFFFFu;
 

@@ -1,7 +1,7 @@
 // One query per row over affinely quantized K and V; comes behind quantized.cu.
 //
-// A block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what quantized.cu says.
-// K and V are read once, in their packed form, and never dequantized in memory. A token's row is split over LANES
+// A block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what quantized.cu
+// says. K and V are read once, in their packed form, and never dequantized in memory. A token's row is split over LANES
 // neighbouring lanes of a warp, so a warp reads 32 / LANES tokens at once.
 
 // A lane's share of a token's row, as scale * x + bias with x small integers.
@@ -44,8 +44,8 @@ struct Share {
   }
 };
 
-// Calls `use` with a lane's shares of tokens `first`, `first` + STEP, ... as long as all lanes have four left, and fetches
-// four before it uses the first. Returns how far they came.
+// Calls `use` with a lane's shares of tokens `first`, `first` + STEP, ... as long as all lanes have four left, and
+// fetches four before it uses the first. Returns how far they came.
 template <typename Share, int STEP, typename T, typename Use>
 __device__ __forceinline__ int by_fours(const Side<T>& side, int tokens, int first, int lane, const Use& use) {
   int start = 0;
@@ -68,7 +68,7 @@ template <
     typename T, int K_BITS, int V_BITS, int GROUP, int HEADS, int K_WIDTH, int K_BLOCK, int K_LANES, int V_WIDTH,
     int V_LANES, int THREADS, int CHUNK>
 __device__ void attend_chunk(
-    const T* queries, int64_t head_step, int64_t width_step, float scale,  // HEADS rows of K_WIDTH, to be rotated if K_BLOCK
+    const T* queries, int64_t head_step, int64_t width_step, float scale,  // HEADS rows of K_WIDTH; rotated if K_BLOCK
     Side<T> keys, Side<T> values,
     const bool* visible, int64_t visible_step,  // null: all tokens are
     int tokens,                                 // of this chunk, at most CHUNK
@@ -77,7 +77,8 @@ __device__ void attend_chunk(
   using Key = Share<T, K_BITS, GROUP, K_WIDTH, K_LANES>;
   using Value = Share<T, V_BITS, GROUP, V_WIDTH, V_LANES>;
   constexpr int WARPS = THREADS / 32, K_STEP = THREADS / K_LANES, V_STEP = THREADS / V_LANES;
-  // Where V fills words, the compiler fetches ahead by itself. Else it does not, and 3 bits took half as long again (H200).
+  // Where V fills words, the compiler fetches ahead by itself. Else it does not, and 3 bits took half as long again
+  // (H200).
   constexpr bool BY_FOURS = 32 % V_BITS != 0;
   __shared__ float scaled_queries[HEADS][K_WIDTH];
   __shared__ float weights[CHUNK][HEADS];

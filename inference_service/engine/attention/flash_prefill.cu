@@ -1,9 +1,9 @@
 // A few queries of one sequence over affinely quantized K and V; comes behind quantized.cu.
 //
-// A block takes one chunk of the tokens for some rows of queries, at most 128, that share a KV head. It goes through the
-// chunk by tiles: K and V of a tile are dequantized into shared memory, each warp multiplies them with its 16 rows on
-// tensor cores, and keeps a running softmax (Dao, 2023, "FlashAttention-2"). It leaves what quantized.cu says. Words of
-// the next tile are on their way meanwhile.
+// A block takes one chunk of the tokens for some rows of queries, at most 128, that share a KV head. It goes through
+// the chunk by tiles: K and V of a tile are dequantized into shared memory, each warp multiplies them with its 16 rows
+// on tensor cores, and keeps a running softmax (Dao, 2023, "FlashAttention-2"). It leaves what quantized.cu says. Words
+// of the next tile are on their way meanwhile.
 //
 // How m16n8k16 spreads its matrices over a warp: with g = lane / 4 and t = lane % 4, a lane has of A the rows g and
 // g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9; of B the rows 2t, 2t + 1, 2t + 8, 2t + 9, column g; of C the rows g and
@@ -139,12 +139,12 @@ struct Visible {
 
 template <typename T, int K_BITS, int V_BITS, int GROUP, int K_WIDTH, int K_BLOCK, int V_WIDTH, int TILE>
 __device__ void attend_rows(
-    const T* queries, int64_t head_step, int64_t query_step, int64_t width_step,  // of the first head; rotated if K_BLOCK
+    const T* queries, int64_t head_step, int64_t query_step, int64_t width_step,  // the first head's
     int n, float scale,                                                           // n queries of each head
     const Side<T>& keys, const Side<T>& values, Visible visible,
-    int first_row, int end_row,                // rows count through heads and queries
+    int first_row, int end_row,                // rows count through heads and queries; they are rotated if K_BLOCK
     int start, int end, int tokens,            // of this chunk, and of all
-    float* stats, float* out, int64_t step) {       // of the first head's first query; `step` chunks from row to row
+    float* stats, float* out, int64_t step) {  // of the first head's first query; `step` chunks from row to row
   using Key = Fetched<T, K_BITS, GROUP, K_WIDTH, TILE>;
   using Value = Fetched<T, V_BITS, GROUP, V_WIDTH, TILE>;
   alignas(16) __shared__ T k_tile[TILE * Key::STEP];

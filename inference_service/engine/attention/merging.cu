@@ -34,8 +34,9 @@ __device__ __forceinline__ float product(const T* query, int64_t query_step, con
   return sum;
 }
 
-// One head's output from its chunks, out of the packed basis if BLOCK is not 0; a thread for each element. The logit of a
-// sink, times log2(e), takes part in the softmax's sum and in nothing else; the mean of V is weighted with what it leaves.
+// One head's output from its chunks, out of the packed basis if BLOCK is not 0; a thread for each element. The logit of
+// a sink, times log2(e), takes part in the softmax's sum and in nothing else; the mean of V is weighted with what it
+// leaves.
 template <typename T, int V_WIDTH, int BLOCK>
 __device__ void merge_chunks(
     const float* stats, const float* partial, int chunks, const float* sink, const T* mean, int64_t mean_step, T* out) {

@@ -1,6 +1,6 @@
-// Affinely quantized K and V as kernels read them, and what those leave: of each chunk of the tokens and each query, what a
-// softmax over that chunk alone would give, as largest score, sum of exponentials and unnormalized output. merging.cu joins
-// them. Scores are kept in units of log2(e), because exp2 is what the hardware has.
+// Affinely quantized K and V as kernels read them, and what those leave: of each chunk of the tokens and each query,
+// what a softmax over that chunk alone would give, as largest score, sum of exponentials and unnormalized output.
+// merging.cu joins them. Scores are kept in units of log2(e), because exp2 is what the hardware has.
 
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LEAST = -1e30f;  // a maximum to start from: finite, so that nothing subtracts infinities
@@ -26,8 +26,9 @@ __device__ __forceinline__ void unpack(uint32_t word, float* out) {
 template <int BITS>
 constexpr int UNIT = 32 % BITS == 0 ? 32 / BITS : 8;
 
-// UNITS neighbouring units of a row, which is one string of bits, from the lowest of its first word on. Units of 3, 5 and 6
-// bits are whole bytes and begin anywhere in a word: `load` takes the words that they lie in, `align` shifts them.
+// UNITS neighbouring units of a row, which is one string of bits, from the lowest of its first word on. Units of 3, 5
+// and 6 bits are whole bytes and begin anywhere in a word: `load` takes the words that they lie in, `align` shifts
+// them.
 template <int BITS, int UNITS>
 struct Packed {
   static constexpr int BYTES = UNITS * UNIT<BITS> * BITS / 8;

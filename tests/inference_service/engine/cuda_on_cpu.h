@@ -1,5 +1,5 @@
-// Enough of CUDA to run a kernel on the CPU, block after block: threads are fibers that take turns at barriers, shuffles
-// and tensor cores, in an order that changes from turn to turn, so that a missing barrier shows.
+// Enough of CUDA to run a kernel on the CPU, block after block: threads are fibers that take turns at barriers,
+// shuffles and tensor cores, in an order that changes from turn to turn, so that a missing barrier shows.
 
 #include <setjmp.h>
 #include <sys/mman.h>
