@@ -183,6 +183,8 @@ class _Call:
     async def _requests(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         async for request in requests:
             self.counts.received.inc()
+            if isinstance(request, errors.InvalidArgument):
+                await drain(requests)  # A client that is cut off while it writes reads INTERNAL instead.
             yield _parsed(request)
 
     async def __aenter__(self) -> _Call:
