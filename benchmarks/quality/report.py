@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks.plots import Band, Plot, Point
-from benchmarks.quality.variants import MLX_LM, NO_MEANS, PLAIN_4, PLAIN_4_32, RUNGS
+from benchmarks.quality.variants import BY_OPERATIONS, MLX_LM, NO_MEANS, PLAIN_4, PLAIN_4_32, RUNGS
 from benchmarks.tables import Claim, Table, interval, percent
 
 PAPER: Final = Band(-0.7, 3.0, "the paper's claim for 4 bits")
 """Change of perplexity in percent, as the paper (arXiv:2603.04428) claims it of its models."""
 _SERIES: Final = {
     "ours: rotated, calibrated": RUNGS,
+    "ours, packed by MLX's operations": (BY_OPERATIONS,),
     "rotated without means": (NO_MEANS,),
     "plain, groups of 64": (PLAIN_4,),
     "plain, groups of 32": (PLAIN_4_32,),

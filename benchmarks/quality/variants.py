@@ -20,9 +20,11 @@ RUNGS: Final = ("4/3", "4", "5/4", "6/4", "8/4", "6", "8")
 PLAIN_4: Final = "plain 4"
 PLAIN_4_32: Final = "plain 4, groups of 32"
 NO_MEANS: Final = "4 without means"
+BY_OPERATIONS: Final = "4 by operations"
+"""Packed as on devices without a kernel of ours; on those the same as 4."""
 MLX_LM: Final = {4: "mlx-lm, 4 bits", 8: "mlx-lm, 8 bits"}
 """mlx-lm's QuantizedKVCache with its own attention, in groups of 64."""
-NAMES: Final = (PLAIN_4, PLAIN_4_32, NO_MEANS, *RUNGS, *MLX_LM.values())
+NAMES: Final = (PLAIN_4, PLAIN_4_32, NO_MEANS, BY_OPERATIONS, *RUNGS, *MLX_LM.values())
 _GROUP: Final = 64
 
 
@@ -32,6 +34,7 @@ def formats() -> dict[str, KVFormat]:
         PLAIN_4: KVFormat(4, 4, _GROUP, PLAIN),
         PLAIN_4_32: KVFormat(4, 4, 32, PLAIN),
         NO_MEANS: KVFormat(4, 4, _GROUP, ROTATED),
+        BY_OPERATIONS: KVFormat(4, 4, _GROUP, ROTATED),
         **{bits: KVFormat(group_size=_GROUP, scheme=ROTATED).with_bits(bits) for bits in RUNGS},
     }
 
@@ -41,7 +44,10 @@ def variants(geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCa
 
     def ours(name: str, format: KVFormat) -> NewCaches:
         own = replace(geometry, format=format)
-        codecs = calibration.codecs(own) if name in RUNGS else ()
+        codecs = calibration.codecs(own) if name in (*RUNGS, BY_OPERATIONS) else ()
+        if name == BY_OPERATIONS:
+            for codec in codecs:
+                codec.encode = codec.encode_by_operations  # type: ignore[method-assign]
         return partial(own.new_caches, codecs)
 
     def of_mlx_lm(bits: int) -> NewCaches:

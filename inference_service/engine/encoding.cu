@@ -11,8 +11,15 @@ __device__ __forceinline__ uint32_t word_of(uint32_t code, int word) {
   return __reduce_or_sync(ALL, piece);
 }
 
-// Packs a row of `given` elements, filled up with zeros. As MLX does it, one end of a group's range is a level, and
-// zero if it lies between; but codes are of scale and bias as they are kept, rounded.
+__device__ __forceinline__ float sum_of_warp(float x) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(ALL, x, apart);
+  return x;
+}
+
+// Packs a row of `given` elements, filled up with zeros. Codes are of scale and bias of each group's whole range, as they
+// would be kept, rounded. What is kept has the least squared error for these codes; but of 8 bits, which is lost in that
+// rounding.
 template <typename T, int BITS, int GROUP, int WIDTH, int BLOCK>
 __device__ void encode_row(
     const T* row, int64_t step, int given, const T* mean, int64_t mean_step, uint32_t* words, T* scales, T* biases) {
@@ -42,22 +49,32 @@ __device__ void encode_row(
       low = fminf(low, __shfl_xor_sync(ALL, low, apart));
       high = fmaxf(high, __shfl_xor_sync(ALL, high, apart));
     }
-    float edge = fabsf(low) > fabsf(high) ? low : high;
-    float scale = fmaxf((high - low) / LEVELS, 1e-7f);
-    if (edge == high) scale = -scale;
-    float steps = rintf(edge / scale);
-    T kept_scale = static_cast<T>(steps == 0 ? scale : edge / steps);
-    T kept_bias = static_cast<T>(steps == 0 ? 0.0f : edge);
-    float by = static_cast<float>(kept_scale), plus = static_cast<float>(kept_bias);
+    T kept_scale = static_cast<T>(fmaxf((high - low) / LEVELS, 1e-7f)), kept_bias = static_cast<T>(low);
+    float scale = static_cast<float>(kept_scale), bias = static_cast<float>(kept_bias);
+    float codes = 0.0f, squares = 0.0f, values = 0.0f, products = 0.0f;
 #pragma unroll
     for (int j = 0; j < SHARE; ++j) {
-      uint32_t code = static_cast<uint32_t>(fminf(fmaxf(rintf((own[j] - plus) / by), 0.0f), LEVELS)), mine = 0;
+      float above = own[j] - bias, level = fminf(fmaxf(rintf(above / scale), 0.0f), LEVELS);
+      codes += level;
+      squares += level * level;
+      values += above;
+      products += level * above;
+      uint32_t code = static_cast<uint32_t>(level), mine = 0;
 #pragma unroll
       for (int word = 0; word < BITS; ++word) {
         uint32_t whole = word_of<BITS>(code, word);
         if (lane == word) mine = whole;
       }
       if (lane < BITS) words[(g * SHARE + j) * BITS + lane] = mine;
+    }
+    if constexpr (BITS < 8) {
+      float code = sum_of_warp(codes) / GROUP, value = sum_of_warp(values) / GROUP;
+      float spread = sum_of_warp(squares) / GROUP - code * code;
+      if (spread > 0.01f) {  // Else there is no range.
+        scale = (sum_of_warp(products) / GROUP - code * value) / spread;
+        kept_scale = static_cast<T>(scale);
+        kept_bias = static_cast<T>(bias + value - static_cast<float>(kept_scale) * code);
+      }
     }
     if (lane == 0) {
       scales[g] = kept_scale;
