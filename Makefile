@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 # MLX's backend. On macOS plain mlx brings Metal; on Linux it is cpu, or cuda13 with `make setup MLX=cuda13`.
 MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
-TEST_PROCESSES ?= 2
+# One more than most CI machines have cores: tests wait for processes, disks and clocks half of their time.
+TEST_PROCESSES ?= 3
 # Tests start hundreds of interpreters, which would compile all they import where no bytecode is kept.
 export PYTHONDONTWRITEBYTECODE :=
 export NO_MKDOCS_2_WARNING := 1
