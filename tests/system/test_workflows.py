@@ -212,6 +212,7 @@ async def test_who_asks_twice_joins(runs: Any, stack: Stack) -> None:
 
 
 async def test_a_run_goes_on_without_its_client_until_it_is_cancelled(runs: Any, stack: Stack) -> None:
+    cancelled_before = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
     begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke")
     named = {"workflow_id": begun[0].started.workflow.workflow_id}
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -230,7 +231,8 @@ async def test_a_run_goes_on_without_its_client_until_it_is_cancelled(runs: Any,
         assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
     assert ended(await following) == "CANCELLED"
     assert await stack.metric("gateway", "agentmem_gateway_workflows_running") == 0
-    assert await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled") == 1
+    ended_now = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
+    assert ended_now == cancelled_before + 1
     client = await stack.client()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await client.agent(cancelled.agents[0].key.agent_id)
