@@ -31,7 +31,7 @@ demo: setup  ## an agent that remembers after kill -9
 	$(BIN)/python -m benchmarks.demo
 
 test: setup  ## all tests
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 lint: setup  ## style and common bugs
 	$(BIN)/ruff format --check $(PACKAGES)

@@ -105,9 +105,9 @@ async def test_agents_found_by_content_keep_theirs(timed: Stack) -> None:
     kept = (await client.agent(first["agentmem"]["agent_id"])).template_time
     assert kept
 
-    moved = await conversation.say("And now?", **{"X-Agent-Template-Time": "2026-03-02T09:30:17"})
+    moved = await conversation.say("And now?", **{"X-Agent-Template-Time": "2026-03-05T21:45:07"})
     assert moved["usage"]["prompt_tokens_details"]["cached_tokens"] < 16
-    assert (await client.agent(first["agentmem"]["agent_id"])).template_time == "2026-03-02T09:30:17"
+    assert (await client.agent(first["agentmem"]["agent_id"])).template_time == "2026-03-05T21:45:07"
     refused = await conversation.say("And now?", **{"X-Agent-Template-Time": "tomorrow"})
     assert refused["error"]["param"] == "X-Agent-Template-Time"
 
