@@ -13,11 +13,6 @@ _FEW_ANSWERS = (
     "8 bits none is lost"
 )
 
-_PROSE = (
-    "by 0.0006 nats, within its interval (0.0430 to 0.0484). Moby Dick, of which the model is least certain, is at "
-    "0.057, the four other kinds at 0.039 to 0.044"
-)
-
 REASONS: Mapping[tuple[str, str], str] = {
     ("ttft-demo-cpu", "hot at 32,000"): (
         "the demo model has 5 million weights, so that attention, which grows with the context, is nearly all of a "
@@ -38,7 +33,6 @@ REASONS: Mapping[tuple[str, str], str] = {
         "the raw read is one pass over the bytes by one thread; a restore is three, with hashing, and two cores share "
         "one memory. Of a warm turn it is little: the demo model's KV is a fortieth of that of Llama 3.1 8B"
     ),
-    ("quality-gpu", "4 bits: mean KL"): _PROSE,
     ("architectures-cpu", "gemma3_text, 4 bits, plain: recall"): _FEW_ANSWERS,
     ("architectures-gpu", "gemma3_text, 4 bits, plain: recall"): _FEW_ANSWERS,
 }

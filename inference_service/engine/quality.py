@@ -4,12 +4,14 @@ What a model tolerates, nothing in its config shows. So the same text is run wit
 the mean KL divergence of the next token's distributions says how far they are apart.
 
 Whether that predicts anything was measured on a real language model (`agentmem bench quality`, SmolLM2-135M-Instruct):
-over ten formats of KV, the divergence on 256 tokens of this sample orders them as their divergence and perplexity over
-98,000 tokens of five other kinds of text do (rank correlation 1.0; of the logarithms of both divergences 0.996). The
+over eleven formats of KV, the divergence on 256 tokens of this sample orders them nearly as their divergence and their
+perplexity over 98,000 tokens of five other kinds of text do (rank correlation 0.97; of the logarithms of both
+divergences 0.995). The
 sample states facts and asks for them: over prose and code alone a model that forgot facts was at 0.011.
 
-The limit stands for 5 % of perplexity there: what has 0.049 on the sample costs 4.3 %, and 0.069 costs 5.3 %. Recall in
-chats of that model falls by 3 points in 100 with 0.049, which is within noise, by 7 with 0.069, and by 19 with 0.17.
+The limit stands for 5 % of perplexity there: what has 0.046 on the sample costs 3.6 %, 0.058 costs 4.3 %, and formats
+of 0.092 to 0.1 cost 4.9 to 7.5 %. Recall in chats of that model falls by 2 points in 100 with 0.046 and with 0.058,
+which is within noise, by 5 to 9 with 0.092 to 0.1, and by 18 with 0.17.
 Other models may be more certain of their words: the demo model, whose keys have a bias that plain 4 bits cannot pack,
 recalls all with 0.08, 95 % with 0.10 and 29 % with 1.2 (`agentmem bench key-outliers`).
 """
