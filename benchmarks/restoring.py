@@ -136,14 +136,14 @@ def claims(figures: Mapping[str, Any]) -> list[Claim]:
     return [Claim(text, worst[1]["ratio"]["median"], WORST, at_most=True)]
 
 
-def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) -> None:
-    """Measure, print, write."""
+def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) -> int:
+    """Measure, print, write; the exit status."""
     with tempfile.TemporaryDirectory(dir=directory) as place, asyncio.Runner() as loop:
         files = write(Path(place), max(lengths))
         pool = Pool(max(lengths))
         found = {str(tokens): measure(loop, pool, files[: tokens // BLOCK_TOKENS], runs) for tokens in sorted(lengths)}
     figures = {"backend": results.backend(), "compiling": pool.compiling, "tokens": found}
-    conclude(tables(figures), results.write(output, figures), claims(figures))
+    return conclude(tables(figures), results.write(output, figures), claims(figures))
 
 
 def _seconds(work: Callable[[], _T]) -> tuple[float, _T]:
@@ -165,4 +165,4 @@ if __name__ == "__main__":
     if any(tokens < BLOCK_TOKENS or tokens % BLOCK_TOKENS for tokens in arguments.tokens):
         sys.exit(f"--tokens are multiples of {BLOCK_TOKENS}: files are whole blocks")
     output = arguments.output or f"restoring-{results.backend()}"
-    main(arguments.tokens, arguments.runs, arguments.directory, output)
+    sys.exit(main(arguments.tokens, arguments.runs, arguments.directory, output))

@@ -241,8 +241,8 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-async def main(arguments: argparse.Namespace) -> None:
-    """Measure, writing after each sample, and print."""
+async def main(arguments: argparse.Namespace) -> int:
+    """Measure, writing after each sample, and print; the exit status."""
     sizes = Sizes(
         arguments.tokens_a or arguments.tokens,
         arguments.tokens,
@@ -261,7 +261,7 @@ async def main(arguments: argparse.Namespace) -> None:
             samples.append(await arrivals.sample(number, moment))
             found = figures(sizes, samples)
             path = results.write(output, found)
-    conclude(tables(found), path, claims(found))
+    return conclude(tables(found), path, claims(found))
 
 
 if __name__ == "__main__":

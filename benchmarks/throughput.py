@@ -226,8 +226,8 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-async def main(arguments: argparse.Namespace) -> None:
-    """Measure, writing after each measurement that has a sample of every way, and print."""
+async def main(arguments: argparse.Namespace) -> int:
+    """Measure, writing after each measurement that has a sample of every way, and print; the exit status."""
     output = arguments.output or f"throughput-{model_name(arguments.model)}-{results.backend()}"
     length = {"AGENTMEM_WORKER_CONTEXT_LENGTH": str(arguments.context_length)} if arguments.context_length else {}
     found: dict[str, Any] = {"tokens": arguments.tokens, "measured": {}}
@@ -252,7 +252,7 @@ async def main(arguments: argparse.Namespace) -> None:
                     measured = found["measured"].setdefault(str(length), {"context": context, "agents": {}})
                     measured["agents"][str(agents)] = figures_of(by_way, agents, arguments.tokens)
                     path = results.write(output, found)
-    conclude(tables(found), path, claims(found))
+    return conclude(tables(found), path, claims(found))
 
 
 if __name__ == "__main__":

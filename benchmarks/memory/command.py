@@ -202,8 +202,8 @@ def plots(figures: Figures) -> list[Plot]:
     return [Plot("agent", f"KV of one agent of {tokens:,} tokens", "model", "KV of one agent (MB)", series)]
 
 
-async def main(models: list[str], lengths: list[int], tokens: int, budget: int, output: str) -> None:
-    """Compute, measure, print; written after each model."""
+async def main(models: list[str], lengths: list[int], tokens: int, budget: int, output: str) -> int:
+    """Compute, measure, print; written after each model; the exit status."""
     every = sorted({*lengths, tokens})
     dtypes = ["bfloat16"] if results.backend() == "gpu" else ["bfloat16", "float32"]
     figures: Figures = {"budget": budget, "tokens": tokens, "models": {}}
@@ -218,7 +218,7 @@ async def main(models: list[str], lengths: list[int], tokens: int, budget: int, 
         row["measured"]["fp16"] = measured_fp16(model, row, lengths, budget)
         figures["models"][name] = row
         path = results.write(output, figures)
-    conclude(tables(figures), path, claims(figures))
+    return conclude(tables(figures), path, claims(figures))
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ def _over(share: float, other: float) -> float:
     return share / other if other else 1.0 + share
 
 
-async def main(scenarios: Sequence[str], conversations: int, rates: Sequence[float], replays: int, output: str) -> None:
-    """Play, print; written after each scenario."""
+async def main(scenarios: Sequence[str], conversations: int, rates: Sequence[float], replays: int, output: str) -> int:
+    """Play, print; written after each scenario; the exit status."""
     figures: Figures = {"conversations": conversations, "rows": []}
     for vocabulary in (vocabularies.demo(), vocabularies.trained()):
         for rate in rates:
@@ -166,7 +166,7 @@ async def main(scenarios: Sequence[str], conversations: int, rates: Sequence[flo
         figures["replayed"] = await replay(replays)
         path = results.write(output, figures)
         print(f"{len(figures['replayed'])} turns through the gateway reported what the planner says")
-    conclude(tables(figures), path, claims(figures))
+    return conclude(tables(figures), path, claims(figures))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import QuantizedKVCache
 
 from inference_service.engine.calibration import Calibration
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 
@@ -28,6 +29,12 @@ NAMES: Final = (PLAIN_4, PLAIN_4_32, NO_MEANS, BY_OPERATIONS, *RUNGS, *MLX_LM.va
 _GROUP: Final = 64
 
 
+class _ByOperations(KVCodec):
+    """Packs by MLX's operations, whatever kernel there is."""
+
+    encode = KVCodec.encode_by_operations
+
+
 def formats() -> dict[str, KVFormat]:
     """Those of our own caches, by their names."""
     return {
@@ -44,11 +51,9 @@ def variants(geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCa
 
     def ours(name: str, format: KVFormat) -> NewCaches:
         own = replace(geometry, format=format)
-        codecs = calibration.codecs(own) if name in (*RUNGS, BY_OPERATIONS) else ()
         if name == BY_OPERATIONS:
-            for codec in codecs:
-                codec.encode = codec.encode_by_operations  # type: ignore[method-assign]
-        return partial(own.new_caches, codecs)
+            return partial(own.new_caches, calibration.codecs(own, _ByOperations))
+        return partial(own.new_caches, calibration.codecs(own) if name in RUNGS else ())
 
     def of_mlx_lm(bits: int) -> NewCaches:
         return lambda: [QuantizedKVCache(_GROUP, bits) for _ in range(geometry.layers)]

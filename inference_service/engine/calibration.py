@@ -73,11 +73,11 @@ class Calibration:
             for i, means in enumerate(self.layers)
         )
 
-    def codecs(self, geometry: Geometry) -> list[KVCodec]:
-        """Each layer's codec. Engine thread."""
+    def codecs(self, geometry: Geometry, kind: type[KVCodec] = KVCodec) -> list[KVCodec]:
+        """Each layer's codec, of that class. Engine thread."""
         dtype = geometry.dtype
         return [
-            KVCodec(geometry.format, (mx.array(means.k).astype(dtype), mx.array(means.v).astype(dtype)))
+            kind(geometry.format, (mx.array(means.k).astype(dtype), mx.array(means.v).astype(dtype)))
             for means in self.layers
         ]
 
