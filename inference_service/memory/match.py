@@ -55,7 +55,9 @@ def _matched(ledger_tokens: int, kept: int, ledger_is_common: bool, prompt_is_co
     if kept < min_tokens:
         reason = types_pb2.MISS_REASON_BELOW_MIN if kept else types_pb2.MISS_REASON_DIVERGED
         return Matched(types_pb2.MATCH_DIVERGE, 0, reason)
-    return Matched(types_pb2.MATCH_PARTIAL, kept)
+    # A prompt that goes back to what the ledger begins with misses nothing.
+    reason = types_pb2.MISS_REASON_UNSPECIFIED if prompt_is_common else types_pb2.MISS_REASON_DIVERGED
+    return Matched(types_pb2.MATCH_PARTIAL, kept, reason)
 
 
 def _first_difference(a: Sequence[Span], b: Sequence[Span], limit: int) -> int:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.identity import common_length
 from inference_service.domain import MessagesInput
+from inference_service.text.call_arguments import CALL_ID
 from inference_service.text.prompt import Rendered, Span, inside_character
 from inference_service.text.template import Template, common_prefix
 from inference_service.text.tokenizer import Tokenizer
@@ -29,8 +30,6 @@ _ANSWER = "the answer of the stub"
 _OTHER_CONTENTS = ("one content of a stub", "another content of a stub")
 _TOOL_ROLES = ("tool", "function", "ipython", "observation")
 _TOOL_NAMES = ("stub_tool", "other_stub_tool")
-_CALL_ID = "stub00000"
-"""Nine letters and digits, which is what Mistral's templates ask of it."""
 
 _Message = Mapping[str, Any]
 _Messages = tuple[_Message, ...]
@@ -169,7 +168,7 @@ def transient_stops(template: Template, tokenizer: Tokenizer) -> frozenset[int]:
     A ledger is better off without them: each next turn would leave one behind, and with it a whole turn. None where the
     template does not show what follows an answer.
     """
-    result = {"role": "tool", "content": _OTHER_CONTENTS[0], "tool_call_id": _CALL_ID}
+    result = {"role": "tool", "content": _OTHER_CONTENTS[0], "tool_call_id": CALL_ID}
     question = {"role": "user", "content": _OTHER_CONTENTS[0]}
     kept: set[int] = set()
     shown = False
@@ -207,14 +206,9 @@ def _stubs(first: _Message, mark: str, answered: bool) -> Iterator[tuple[_Messag
     earlier = (question, {"role": "assistant", "content": _EARLIER})
     answer = {"role": "assistant", "content": mark}
     behind_answer = ((question, answer), (*earlier, question, answer))
-    behind_calls = []
-    for as_text in (False, True):
-        one, other = (_call(first, name, mark, as_text=as_text) for name in _TOOL_NAMES)
-        behind_calls.append(((question, one), (*earlier, question, other)))
-    if first["role"] in _TOOL_ROLES:
-        yield from (*behind_calls, behind_answer)
-    else:
-        yield from (behind_answer, *behind_calls)
+    one, other = (_call(first, name, mark) for name in _TOOL_NAMES)
+    behind_call = ((question, one), (*earlier, question, other))
+    yield from (behind_call, behind_answer) if first["role"] in _TOOL_ROLES else (behind_answer, behind_call)
     if not answered:
         asked = {"role": "user", "content": mark}
         yield (asked,), (*earlier, asked)
@@ -222,9 +216,8 @@ def _stubs(first: _Message, mark: str, answered: bool) -> Iterator[tuple[_Messag
         yield (system,), (system,)
 
 
-def _call(result: _Message, name: str, mark: str, *, as_text: bool) -> _Message:
-    """Return a call that `result` may answer. Some templates want its arguments as text, and then no content."""
-    arguments = '{"stub": "' + mark + '"}' if as_text else {"stub": mark}
-    function = {"name": result.get("name") or name, "arguments": arguments}
-    call = {"id": result.get("tool_call_id") or _CALL_ID, "type": "function", "function": function}
-    return {"role": "assistant", "content": None if as_text else "", "tool_calls": [call]}
+def _call(result: _Message, name: str, mark: str) -> _Message:
+    """Return a call that `result` may answer."""
+    function = {"name": result.get("name") or name, "arguments": {"stub": mark}}
+    call = {"id": result.get("tool_call_id") or CALL_ID, "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}

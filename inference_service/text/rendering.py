@@ -83,13 +83,13 @@ class Renderer:
             checkpoints.append(self._template.generation_prompt_start(marked, text))
         return self._rendered(text, mark, checkpoints)
 
-    def system_prefix(self, chat: MessagesInput, *, parse_special: bool) -> Rendered:
+    def system_prefix(self, chat: MessagesInput, *, parse_special: bool, answered: bool = False) -> Rendered:
         """Return what all chats with the system messages and tools of `chat` begin with, up to the first user's words.
 
-        Empty where the template refuses to say.
+        That is new chats, or those that go on behind an answer. Empty where the template refuses to say.
         """
         marked, mark = self._with_mark(chat, parse_special)
-        return self._rendered(self._template.system_prefix(marked), mark)
+        return self._rendered(self._template.system_prefix(marked, answered=answered), mark)
 
     def opening(self, chat: MessagesInput, *, parse_special: bool) -> bytes:
         """Return what the chat begins with before the first user's message; b"" if it is not known."""

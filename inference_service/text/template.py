@@ -24,6 +24,7 @@ from transformers.utils import chat_template_utils
 
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
+from inference_service.text.call_arguments import wants_text, with_text
 
 _FAULTS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SYSTEM_ROLES = ("system", "developer")
@@ -59,21 +60,37 @@ class Template:
         arguments = dict(chat.template_arguments)
         if chat.tools:
             arguments["tools"] = [dict(tool) for tool in chat.tools]
-        messages = [dict(message) for message in chat.messages]
+        calling = any(message.get("tool_calls") for message in chat.messages)
+        spelled = with_text if calling and self._wants_text else dict[str, Any]
+        messages = [spelled(message) for message in chat.messages]
         try:
             return self.apply(messages, **arguments, add_generation_prompt=generation_prompt, tokenize=False)
         except _FAULTS as error:
             raise InvalidArgument("messages", f"the model's chat template refuses them: {error}") from error
 
-    def system_prefix(self, chat: MessagesInput) -> str:
+    @cached_property
+    def _wants_text(self) -> bool:
+        def rendered(messages: list[dict[str, Any]]) -> str | None:
+            try:
+                return self.apply(messages, tokenize=False) if self.apply is not None else None
+            except _FAULTS:
+                return None
+
+        return wants_text(rendered)
+
+    def system_prefix(self, chat: MessagesInput, *, answered: bool = False) -> str:
         """Return what all chats with the system messages and tools of `chat` begin with; "" if it is not known.
 
-        That is these messages and tools, and what the template puts between them and the first user's words.
+        That is these messages and tools, and what the template puts between them and the first user's words: of chats
+        that are a question, or of those that go on once it is `answered`.
         """
         system = system_messages(chat)
         stubs = ({"role": "user", "content": question} for question in _QUESTIONS)
+        following = (
+            ({"role": "assistant", "content": _ANSWER}, {"role": "user", "content": _ANSWER}) if answered else ()
+        )
         try:
-            one, other = (self.render(replace(chat, messages=(*system, stub))) for stub in stubs)
+            one, other = (self.render(replace(chat, messages=(*system, stub, *following))) for stub in stubs)
         except AgentmemError:
             return ""
         return common_prefix(one, other) if one != other else ""

@@ -57,10 +57,7 @@ class InputPlanner:
             case MessagesInput():
                 prompt = _not_empty(self._rendered(turn_input), "messages")
                 plan = self._planner.for_text(self._ledger, prompt, heal_extension=False)
-                remembered = None if plan.kind in _CONTINUES else self._plan_remembered(turn_input)
-                if remembered is None or remembered.keep_tokens <= plan.keep_tokens:
-                    return plan
-                return remembered if self._planner.fits(remembered) else plan
+                return plan if plan.kind in _CONTINUES else self._remembered_or(plan, turn_input)
             case AppendInput(TextInput(text)):
                 return self._append_text(text)
             case AppendInput(MessagesInput() as chat):
@@ -164,21 +161,42 @@ class InputPlanner:
         )
         return self._planner.for_append(ledger, _not_empty(addition, "messages"), kept)
 
-    def _plan_remembered(self, chat: MessagesInput) -> Plan | None:
-        """Return the plan of a chat whose beginning the agent has had, as it remembers that; None if it has had none.
+    def _remembered_or(self, plan: Plan, chat: MessagesInput) -> Plan:
+        """Return the plan of a chat whose beginning the agent has had, as it remembers that, if more is kept so.
 
-        It continues from the end of that beginning, whatever the memory has behind it.
+        Otherwise `plan`, the one of the chat as it is rendered; its reason is the template then, if the memory has more
+        of the chat than that keeps.
         """
         turn = last_common_turn(chat, self._ledger, self._planner.tokenizer, self._renderer.reasoning)
-        if turn is None:
-            return None
-        if not self._ledger.text.startswith(self._renderer.system_prefix(chat, parse_special=self._parse_special).text):
-            return None  # The date has been moved.
+        if turn is None or turn.end_token <= plan.keep_tokens:
+            return plan
+        if chat.history != types_pb2.HISTORY_TEMPLATE and self._begins_alike(chat):
+            remembered = self._plan_remembered(chat, turn)
+            if remembered is not None and remembered.keep_tokens > plan.keep_tokens and self._planner.fits(remembered):
+                return remembered
+        return replace(plan, reason=types_pb2.MISS_REASON_TEMPLATE)
+
+    def _begins_alike(self, chat: MessagesInput) -> bool:
+        """Return whether the memory begins as the template has such chats begin: not if the date was moved.
+
+        Mistral's has the system prompt before the last question, which is the first in a new chat only.
+        """
+        prefix = self._renderer.system_prefix(chat, parse_special=self._parse_special).text
+        if self._ledger.text.startswith(prefix):
+            return True
+        longer = self._renderer.system_prefix(chat, parse_special=self._parse_special, answered=True).text
+        return bool(longer) and self._ledger.text.startswith(longer)
+
+    def _plan_remembered(self, chat: MessagesInput, turn: TurnPlace) -> Plan | None:
+        """Return the plan of a chat that goes on from the memory at the end of `turn`, whatever that has behind it.
+
+        None where what is new depends on what was before.
+        """
         new, kept = replace(chat, messages=chat.messages[turn.messages :]), self._ledger.kept(turn.end_token)
         try:
             plan = self._append_messages(new, kept)
         except (InvalidArgument, FailedPrecondition):
-            return None  # What is new depends on what was before.
+            return None
         if len(kept) == len(self._ledger):
             return plan
         return replace(self._planner.for_tokens(self._ledger, plan.sequence), checkpoints=plan.checkpoints)
@@ -193,11 +211,9 @@ def last_common_turn(
 ) -> TurnPlace | None:
     """Return the last turn of the ledger up to whose answer `chat` is the agent's conversation, and goes on.
 
-    None if there is none, where an answer of the model comes with other reasoning than it had, and where the chat
-    wants its history rendered. Answers without their reasoning are the same answers.
+    None if there is none, and where an answer of the model comes with other reasoning than it had. Answers without
+    their reasoning are the same answers.
     """
-    if chat.history == types_pb2.HISTORY_TEMPLATE:
-        return None
     turns = [turn for turn in ledger.turns if 0 < turn.messages < len(chat.messages) and turn.generated_tokens]
     if not turns:
         return None

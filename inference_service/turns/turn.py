@@ -122,10 +122,8 @@ class Turn:
     @property
     def miss_reason(self) -> Reason:
         """Why not more was reused; unspecified where all that could be was."""
-        if self.plan.reason:
-            return self.plan.reason
         all_reused = self.restored.tokens >= self.plan.keep_tokens
-        return types_pb2.MISS_REASON_UNSPECIFIED if all_reused else self.restored.reason
+        return self.plan.reason if all_reused else self.restored.reason or self.plan.reason
 
     def cache_report(self) -> types_pb2.CacheReport:
         """Return what the turn reuses, for the caller."""

@@ -319,7 +319,7 @@ async def test_another_template_reuses_what_still_matches_by_text(stack: Stack, 
         after = await stack.ledger(agent)
         common = common_length(before.text, after.text)
         assert before.text[common:].startswith(b"user\n") and after.text[common:].startswith(b"human\n")
-        assert (turn.match, turn.miss) == ("PARTIAL", "UNSPECIFIED")
+        assert (turn.match, turn.miss) == ("PARTIAL", "DIVERGED")
         assert turn.cached == {"warm": sum(end <= common for end in before.offsets)}
         appended = await worker.turn(agent)
         assert (appended.match, appended.cached) == ("EXTEND", {"hot": len(after.token_ids)})

@@ -140,7 +140,7 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     MISS_REASON_EVICTED: _MissReason.ValueType  # 2
     """KV was dropped to make room; the ledger is intact."""
     MISS_REASON_DIVERGED: _MissReason.ValueType  # 3
-    """The prompt differs from the ledger."""
+    """The prompt differs from the ledger: other messages, tools or template arguments, or other text."""
     MISS_REASON_NOT_TRIMMABLE: _MissReason.ValueType  # 4
     """Sliding-window layers cannot go back that far and no window was saved there."""
     MISS_REASON_INCOMPATIBLE: _MissReason.ValueType  # 5
@@ -153,6 +153,11 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     """A file could not be read."""
     MISS_REASON_BELOW_MIN: _MissReason.ValueType  # 8
     """Fewer tokens than min_restore_tokens are common."""
+    MISS_REASON_TEMPLATE: _MissReason.ValueType  # 9
+    """The chat is one that the agent had, and the template renders it in another way than the memory has it (answers
+    without their reasoning, another date), while the memory was not continued as it is: HISTORY_TEMPLATE asked for
+    that, template_time was moved, the context has no room for it, or what is new depends on what was before.
+    """
 
 class MissReason(_MissReason, metaclass=_MissReasonEnumTypeWrapper):
     """MissReason says why tokens that might have been reused were computed."""
@@ -164,7 +169,7 @@ MISS_REASON_ABSENT: MissReason.ValueType  # 1
 MISS_REASON_EVICTED: MissReason.ValueType  # 2
 """KV was dropped to make room; the ledger is intact."""
 MISS_REASON_DIVERGED: MissReason.ValueType  # 3
-"""The prompt differs from the ledger."""
+"""The prompt differs from the ledger: other messages, tools or template arguments, or other text."""
 MISS_REASON_NOT_TRIMMABLE: MissReason.ValueType  # 4
 """Sliding-window layers cannot go back that far and no window was saved there."""
 MISS_REASON_INCOMPATIBLE: MissReason.ValueType  # 5
@@ -177,6 +182,11 @@ MISS_REASON_IO_ERROR: MissReason.ValueType  # 7
 """A file could not be read."""
 MISS_REASON_BELOW_MIN: MissReason.ValueType  # 8
 """Fewer tokens than min_restore_tokens are common."""
+MISS_REASON_TEMPLATE: MissReason.ValueType  # 9
+"""The chat is one that the agent had, and the template renders it in another way than the memory has it (answers
+without their reasoning, another date), while the memory was not continued as it is: HISTORY_TEMPLATE asked for
+that, template_time was moved, the context has no room for it, or what is new depends on what was before.
+"""
 Global___MissReason: _TypeAlias = MissReason  # noqa: Y015
 
 class _History:

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from agentmem.identity import Ledger, common_length
-from agentmem.v1.types_pb2 import MATCH_DIVERGE, MATCH_NEW, MISS_REASON_UNSPECIFIED
+from agentmem.v1.types_pb2 import (
+    MATCH_DIVERGE,
+    MATCH_NEW,
+    MATCH_PARTIAL,
+    MISS_REASON_DIVERGED,
+    MISS_REASON_UNSPECIFIED,
+)
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan, Planner
 from inference_service.text.prompt import Rendered
@@ -53,7 +59,9 @@ def check(of: World, ledger: Ledger, prompt: Rendered, plan: Plan) -> None:
         assert plan.keep_tokens == 0
         assert plan.reason != MISS_REASON_UNSPECIFIED
     else:
-        assert plan.reason == MISS_REASON_UNSPECIFIED
+        differs = plan.kind == MATCH_PARTIAL and not ledger.text.startswith(prompt.text)
+        assert plan.reason == MISS_REASON_DIVERGED or not differs
+        assert plan.reason == MISS_REASON_UNSPECIFIED or plan.kind == MATCH_PARTIAL
         shared = common_length(ledger.token_ids, plan.sequence)
         assert plan.keep_tokens == min(shared, len(plan.sequence) - 1), "not all that is there is used"
 

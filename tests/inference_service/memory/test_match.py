@@ -33,8 +33,8 @@ def match(pieces: list[bytes], prompt: bytes, min_tokens: int = ANY) -> Matched:
     [
         (b"abcdef", MATCH_EXACT, 2, MISS_REASON_UNSPECIFIED),
         (b"abcdefg", MATCH_EXTEND, 3, MISS_REASON_UNSPECIFIED),
-        (b"abcdxx", MATCH_PARTIAL, 2, MISS_REASON_UNSPECIFIED),
-        (b"abcxef", MATCH_PARTIAL, 1, MISS_REASON_UNSPECIFIED),
+        (b"abcdxx", MATCH_PARTIAL, 2, MISS_REASON_DIVERGED),
+        (b"abcxef", MATCH_PARTIAL, 1, MISS_REASON_DIVERGED),
         (b"abcd", MATCH_PARTIAL, 2, MISS_REASON_UNSPECIFIED),
         (b"abcde", MATCH_PARTIAL, 2, MISS_REASON_UNSPECIFIED),
         (b"ab", MATCH_PARTIAL, 1, MISS_REASON_UNSPECIFIED),
@@ -57,7 +57,7 @@ def test_a_short_common_beginning_is_not_worth_keeping(min_tokens: int, kind: in
     matched = match([b"ab", b"cd", b"ef"], b"abcdxx", min_tokens)
     assert matched.kind == kind
     assert matched.keep_tokens == (2 if kind == MATCH_PARTIAL else 0)
-    assert matched.reason == (MISS_REASON_UNSPECIFIED if kind == MATCH_PARTIAL else MISS_REASON_BELOW_MIN)
+    assert matched.reason == (MISS_REASON_DIVERGED if kind == MATCH_PARTIAL else MISS_REASON_BELOW_MIN)
 
 
 def test_a_ledger_that_goes_on_is_kept_however_short_it_is() -> None:
@@ -68,8 +68,10 @@ def test_a_ledger_that_goes_on_is_kept_however_short_it_is() -> None:
 def test_special_token_and_its_spelling_are_not_the_same() -> None:
     ledger = ledger_of(b"hi", b"<e>", b"more")
     special, spelled = [Span(2, 5)], Rendered(b"hi<e>more!")
-    assert match_text(ledger, special, spelled, ANY) == Matched(MATCH_PARTIAL, 1)
-    assert match_text(ledger, [], Rendered(b"hi<e>more!", (Span(2, 5),)), ANY) == Matched(MATCH_PARTIAL, 1)
+    assert match_text(ledger, special, spelled, ANY) == Matched(MATCH_PARTIAL, 1, MISS_REASON_DIVERGED)
+    assert match_text(ledger, [], Rendered(b"hi<e>more!", (Span(2, 5),)), ANY) == Matched(
+        MATCH_PARTIAL, 1, MISS_REASON_DIVERGED
+    )
     assert match_text(ledger, special, Rendered(b"hi<e>more!", (Span(2, 5),)), ANY) == Matched(MATCH_EXTEND, 3)
     assert match_text(ledger, [], spelled, ANY) == Matched(MATCH_EXTEND, 3)
 
@@ -84,7 +86,7 @@ def test_specials_behind_the_common_text_do_not_matter() -> None:
 
 def test_a_special_token_that_is_cut_off_is_not_common() -> None:
     ledger = ledger_of(b"hi", b"<e>")
-    assert match_text(ledger, [Span(2, 5)], Rendered(b"hi<e"), ANY) == Matched(MATCH_PARTIAL, 1)
+    assert match_text(ledger, [Span(2, 5)], Rendered(b"hi<e"), ANY) == Matched(MATCH_PARTIAL, 1, MISS_REASON_DIVERGED)
 
 
 def test_one_special_token_and_two_of_the_same_spelling() -> None:
@@ -96,13 +98,14 @@ def test_one_special_token_and_two_of_the_same_spelling() -> None:
 def test_a_token_that_ends_inside_a_character() -> None:
     smile = "🙂".encode()
     pieces = [b"hi", smile[:2], smile[2:], b"!"]
-    assert match(pieces, b"hi" + smile + b"?") == Matched(MATCH_PARTIAL, 3)
-    assert match(pieces, b"hi" + "🙃".encode()) == Matched(MATCH_PARTIAL, 2), "both characters begin with these bytes"
+    assert match(pieces, b"hi" + smile + b"?") == Matched(MATCH_PARTIAL, 3, MISS_REASON_DIVERGED)
+    other = b"hi" + "🙃".encode()
+    assert match(pieces, other) == Matched(MATCH_PARTIAL, 2, MISS_REASON_DIVERGED), "both begin with these bytes"
 
 
 def test_tokens_without_text() -> None:
     assert match([b"ab", b"", b"cd", b""], b"abcd") == Matched(MATCH_EXACT, 3)
-    assert match([b"ab", b"", b"cd", b""], b"abxx") == Matched(MATCH_PARTIAL, 2)
+    assert match([b"ab", b"", b"cd", b""], b"abxx") == Matched(MATCH_PARTIAL, 2, MISS_REASON_DIVERGED)
     assert match([b"", b""], b"x") == Matched(MATCH_EXTEND, 2)
 
 
@@ -135,6 +138,7 @@ def test_kept_tokens_lie_wholly_in_the_common_text(pieces: list[bytes], prompt: 
         assert matched.keep_tokens == len(ledger) - 1
     if matched.kind == MATCH_PARTIAL:
         assert matched.keep_tokens >= min_tokens
+        assert matched.reason == MISS_REASON_DIVERGED or ledger.text.startswith(prompt)
 
 
 ids = st.lists(st.integers(0, 2), max_size=8).map(tuple)
@@ -154,7 +158,7 @@ def test_common_length(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         ([1, 2, 3], MATCH_EXACT, 2, MISS_REASON_UNSPECIFIED),
         ([1, 2, 3, 4], MATCH_EXTEND, 3, MISS_REASON_UNSPECIFIED),
         ([1, 2], MATCH_PARTIAL, 2, MISS_REASON_UNSPECIFIED),
-        ([1, 2, 9], MATCH_PARTIAL, 2, MISS_REASON_UNSPECIFIED),
+        ([1, 2, 9], MATCH_PARTIAL, 2, MISS_REASON_DIVERGED),
         ([1], MATCH_DIVERGE, 0, MISS_REASON_BELOW_MIN),
         ([9, 2, 3], MATCH_DIVERGE, 0, MISS_REASON_DIVERGED),
     ],
