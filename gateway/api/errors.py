@@ -52,6 +52,7 @@ _OPENAI: Final[_Names] = (
 )
 _RESPONSES: Final[_Names] = (
     *_COMMON,
+    (r"(append\.)?messages\.template_arguments_json$", "chat_template_kwargs"),
     (r"(messages|append)\b.*", "input"),
     ("max_tokens$", "max_output_tokens"),
     (r"json_schema\b.*", "text.format"),
@@ -60,6 +61,7 @@ _RESPONSES: Final[_Names] = (
 _ANTHROPIC: Final[_Names] = (
     *_COMMON,
     ("label$", "metadata.user_id"),
+    (r"messages\.template_arguments_json$", "chat_template_kwargs"),
     ("json_schema$", "output_config.format.schema"),
     (r"messages\.messages\b.*", "messages"),
     (r"stop(?=$|\[)", "stop_sequences"),

@@ -109,11 +109,15 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
 
     With tool_choice "none" the model gets no tools, as in OpenAI's dialect: one that sees them may call them.
     """
-    thinking = {"enable_thinking": conversation.thinking.type != "disabled"} if conversation.thinking else None
+    arguments = dict(conversation.chat_template_kwargs or {})
+    if conversation.thinking is not None:
+        thinks = conversation.thinking.type != "disabled"
+        if arguments.setdefault("enable_thinking", thinks) != thinks:
+            raise InvalidArgument("thinking", "contradicts chat_template_kwargs; give one of them")
     effort = conversation.output_config.effort if conversation.output_config else None
     tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else conversation.tools or []
     chat = types_pb2.Messages(
-        tools_json=to_json_text(_functions(tools)), template_arguments_json=template_arguments(effort, thinking)
+        tools_json=to_json_text(_functions(tools)), template_arguments_json=template_arguments(effort, arguments)
     )
     if system := joined(conversation.system):
         chat.messages.add(role="system", content=system)

@@ -175,6 +175,7 @@ class Conversation(Forgiving):
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
     speed: Literal["standard"] | None = None
+    chat_template_kwargs: JsonObject | None = None
 
 
 class CountTokensRequest(Conversation):

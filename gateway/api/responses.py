@@ -40,16 +40,19 @@ _HASH_BYTES = 4
 
 
 class Beginning(NamedTuple):
-    """What a ledger begins with, as hashes of eight hexadecimal digits. An effort that is not given has none."""
+    """What a ledger begins with, as hashes of eight hexadecimal digits.
+
+    `reasoning` is of all arguments of the template, the effort among them; without any it is empty.
+    """
 
     instructions: str
     tools: str
     reasoning: str = ""
 
     @classmethod
-    def of(cls, instructions: str, tools: str, effort: str = "") -> Self:
-        """Return the hashes. `tools` is canonical JSON; each is empty where there is none."""
-        reasoning = _hash(effort, b"reasoning") if effort else ""
+    def of(cls, instructions: str, tools: str, arguments: str = "") -> Self:
+        """Return the hashes. `tools` is canonical JSON, and so are `arguments`; each is empty where there is none."""
+        reasoning = _hash(arguments, b"reasoning") if arguments else ""
         return cls(_hash(instructions, b"instructions"), _hash(tools, b"tools"), reasoning)
 
 
@@ -89,10 +92,10 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     functions = [] if request.tool_choice == "none" else request.tools or []
     tools = [tool.to_tool() for tool in functions]
     beginning = Beginning.of(
-        request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "", request.effort or ""
+        request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "", _arguments(request)
     )
     if request.previous_response_id is not None:
-        _refuse_other_beginning(request.previous_response_id, beginning)
+        _refuse_other_beginning(request.previous_response_id, beginning, request)
     number = number_of_key(incoming.turn) if incoming.turn else incoming.unique
     identifier = response_id(number, beginning)
     stored = identifier if request.store is not False else f"unstored_{number}" if incoming.turn else ""
@@ -111,7 +114,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     chat = types_pb2.Messages(
         messages=to_messages(request.input),
         tools_json=to_json_text(tools),
-        template_arguments_json=template_arguments(request.effort),
+        template_arguments_json=template_arguments(request.effort, request.chat_template_kwargs),
     )
     if request.previous_response_id is not None:
         turn.append.messages.CopyFrom(chat)
@@ -129,7 +132,14 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     )
 
 
-def _refuse_other_beginning(previous: str, beginning: Beginning) -> None:
+def _arguments(request: ResponseRequest) -> str:
+    """Return the arguments of the template in one spelling. An effort alone is its word, as in ids of 0.1."""
+    if not request.chat_template_kwargs:
+        return request.effort or ""
+    return json.dumps([request.effort, request.chat_template_kwargs], sort_keys=True)
+
+
+def _refuse_other_beginning(previous: str, beginning: Beginning, request: ResponseRequest) -> None:
     before = beginning_of(previous)
     if before is None:
         shown = previous if len(previous) <= _LONGEST_SHOWN else f"{previous[:_LONGEST_SHOWN]}…"
@@ -137,7 +147,7 @@ def _refuse_other_beginning(previous: str, beginning: Beginning) -> None:
     for name, then, now in zip(Beginning._fields, before, beginning, strict=True):
         if then != now:
             raise InvalidArgument(
-                name,
+                "chat_template_kwargs" if name == "reasoning" and request.chat_template_kwargs else name,
                 "must be those that previous_response_id ran under, since its memory begins with them; send the same "
                 "ones, or leave previous_response_id out and send the whole conversation as input",
             )

@@ -179,6 +179,7 @@ class ResponseRequest(Forgiving):
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningConfig | None = None
+    chat_template_kwargs: JsonObject | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     # Without effect: they change nothing about an answer here, or say how it is anyway.

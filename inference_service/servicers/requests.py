@@ -93,9 +93,12 @@ def _of_an_object(field: str, parameters: Mapping[str, Any] | None) -> Mapping[s
     return {**parameters, "type": "object"}
 
 
-_RESERVED_ARGUMENTS = frozenset(
-    ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize")
-) | frozenset(("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"))
+_RESERVED_ARGUMENTS = (
+    frozenset(("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize"))
+    | frozenset(("continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict"))
+    | frozenset(("sanitize_control_tokens", "return_assistant_tokens_mask", "tokenizer_kwargs"))
+)
+"""Those of transformers' `apply_chat_template` itself, and what comes in fields of its own."""
 _NOT_REPEATED = {"request_id", "if_version", "memory_mode", "expiry", "context_policy"}
 
 

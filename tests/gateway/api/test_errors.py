@@ -37,6 +37,8 @@ def test_fields_have_the_dialects_names(field: str, param: str | None) -> None:
         ("append.messages.tools_json", "tools"),
         ("append.messages.tools_json[1]", "tools[1]"),
         ("messages.tools_json[1]", "tools[1]"),
+        ("messages.template_arguments_json", "chat_template_kwargs"),
+        ("append.messages.template_arguments_json", "chat_template_kwargs"),
         ("max_tokens", "max_output_tokens"),
         ("json_schema", "text.format"),
         ("sampling.top_p", "top_p"),

@@ -64,3 +64,19 @@ def test_a_response_is_followed_with_the_effort_that_it_ran_under() -> None:
         assert caught.value.field == "reasoning"
     with pytest.raises(NotFound):
         asked(previous_response_id=identifier[:-1], **low)
+
+
+def test_a_response_is_followed_with_the_arguments_that_it_ran_under() -> None:
+    given: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False, "a": "é"}}
+    told = asked(**given)
+    assert json.loads(told.turns[0].messages.template_arguments_json) == given["chat_template_kwargs"]
+    identifier = told.answer.body()["id"]
+    turned = {"chat_template_kwargs": dict(reversed(given["chat_template_kwargs"].items()))}
+    following = asked(previous_response_id=identifier, **turned).turns[0]
+    assert json.loads(following.append.messages.template_arguments_json) == given["chat_template_kwargs"]
+    low = {"reasoning": {"effort": "low"}}
+    for fields in ({}, low, {**given, **low}, {"chat_template_kwargs": {"enable_thinking": True, "a": "é"}}):
+        with pytest.raises(InvalidArgument) as caught:
+            asked(previous_response_id=identifier, **fields)
+        assert caught.value.field == ("chat_template_kwargs" if "chat_template_kwargs" in fields else "reasoning")
+    assert asked(chat_template_kwargs={}).turns == asked().turns, "no arguments are none"

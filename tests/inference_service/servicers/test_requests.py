@@ -1,7 +1,9 @@
+import inspect
 import json
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
@@ -122,8 +124,8 @@ BAD: list[tuple[Request, str]] = [
     (sampled(logit_bias={3: NAN}), "sampling.logit_bias[3]"),
     (sampled(logit_bias={3: -INF}), "sampling.logit_bias[3]"),
     *[(chat(template_arguments_json=json.dumps({name: 1})), "messages.template_arguments_json") for name in (
-        "messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize",
-        "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+        "messages", *(name for name in inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+                      if name not in ("self", "kwargs")),
     )],
     *[(sampled(**{name: value}), f"sampling.{name}") for name, values in {
         "temperature": (-0.1, 100.5, NAN, INF, -INF),
