@@ -15,6 +15,14 @@ from benchmarks.packages import Unavailable, Wheel, kept
 
 PACKAGE = Wheel("trl", "1.16.0", "c4726e139dd40e1a41661511c639c8a68416782b2e3e8c0befebd77bb7ba0396")
 _IN_PACKAGE = "trl/chat_templates/"
+NAMES = (
+    "cohere", "cohere2", "deepseek_r1_distill", "deepseekv3", "diffusion_gemma", "gemma", "gemma3", "gemma4",
+    "gemma4_v2", "gemma4_v3", "gemma4_v4", "gemma4_v5", "glm4moe", "gptoss", "lfm2", "lfm2_2_5", "lfm2_2_5_v2",
+    "lfm2_2_5_vl", "lfm2_v2", "llama3", "llama3_1", "llama3_2", "muse_glimmer", "nemotron_3_5_lightning",
+    "nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra", "phi3", "phi3_5", "qwen2_5", "qwen2_5_vl", "qwen3",
+    "qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "qwen3_8", "qwen3_instruct_2507", "qwen3_vl",
+)  # fmt: skip
+"""All of models that read text, but the variants for training."""
 
 
 def template(name: str) -> str:

@@ -92,22 +92,25 @@ MODELS = (
 def opened(of: Published) -> Any:
     """What is known of the model before its weights are read. Skips the test where its files cannot be fetched."""
     files = npm_tokenizers.directory(of.tokenizer)
-    template = trl_templates.template(of.template) if of.template else None
+    config = json.loads((files / "tokenizer_config.json").read_text())
+    if of.template:
+        config["chat_template"] = trl_templates.template(of.template)
+    eos = config["eos_token"] if isinstance(config["eos_token"], str) else config["eos_token"]["content"]
+    backend = npm_tokenizers.backend(of.tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        config = json.loads((files / "tokenizer_config.json").read_text())
-        if template is not None:
-            config["chat_template"] = template
-        (directory / "tokenizer_config.json").write_text(json.dumps(config))
-        (directory / "tokenizer.json").symlink_to(files / "tokenizer.json")
-        backend = npm_tokenizers.backend(of.tokenizer)
-        eos = config["eos_token"] if isinstance(config["eos_token"], str) else config["eos_token"]["content"]
-        wrapper = load_tokenizer(directory, [backend.token_to_id(stop) for stop in (eos, *of.stops)])
-    tokenizer = _tokenizer(of.tokenizer, tuple(sorted(wrapper.eos_token_ids)))
+        (Path(scratch) / "tokenizer.json").symlink_to(files / "tokenizer.json")
+        return opened_from(Path(scratch), config, [backend.token_to_id(stop) for stop in (eos, *of.stops)])
+
+
+def opened_from(directory: Path, config: dict[str, Any], eos_ids: list[int]) -> Any:
+    """The same, of a directory that has a tokenizer.json, and this tokenizer_config.json."""
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    wrapper = load_tokenizer(directory, eos_ids)
+    tokenizer = Tokenizer(wrapper.backend_tokenizer, wrapper.eos_token_ids)
     reasoning = reasoning_format(wrapper, tokenizer)
     return SimpleNamespace(
         model_id="m",
-        eos=eos,
+        eos=tokenizer.token_bytes(eos_ids[0]).decode(),
         tokenizer=tokenizer,
         renderer=Renderer(tokenizer, chat_template(wrapper), context_length=_CONTEXT, reasoning=reasoning),
         reasoning=reasoning,
@@ -118,11 +121,6 @@ def opened(of: Published) -> Any:
         geometry=SimpleNamespace(sliding=None),
         new_caches=list,
     )
-
-
-@cache
-def _tokenizer(name: str, eos_ids: tuple[int, ...]) -> Tokenizer:
-    return Tokenizer(npm_tokenizers.backend(name), eos_ids)
 
 
 class Memory(NoSnapshots):
@@ -148,11 +146,13 @@ class Memory(NoSnapshots):
 class Conversation:
     """A client that sends its whole chat each time, and the agent that it talks with.
 
-    `messages` are the client's. `sent_back` says that it sends reasoning back.
+    `messages` are the client's. `sent_back` says that it sends reasoning back, and `model` is what `of` is opened as.
     """
 
-    def __init__(self, of: Published, *, sent_back: bool = False, tools: tuple[dict[str, Any], ...] = ()) -> None:
-        self.of, self.model, self.tools = of, opened(of), tools
+    def __init__(
+        self, of: Published, *, sent_back: bool = False, tools: tuple[dict[str, Any], ...] = (), model: Any = None
+    ) -> None:
+        self.of, self.model, self.tools = of, model or opened(of), tools
         self.messages: list[dict[str, Any]] = []
         self.memory = Memory()
         self._sent_back = sent_back
