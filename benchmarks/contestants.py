@@ -21,8 +21,10 @@ from inference_service.domain import Sampling
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend, PathSpeeds
 from inference_service.engine.batching import BatchEngine
+from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
+from inference_service.engine.network import Network
 from inference_service.models.capability import QuantizationSettings, judged
 
 ENDLESS = 1 << 30
@@ -116,7 +118,7 @@ class Ours:
         self.paths = seam.self_test(self.geometry, speeds)
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
         self.engine = BatchEngine(
-            model,
+            Network(model),
             _NoText(),  # type: ignore[arg-type]
             self.geometry.new_caches,
             self.geometry.bytes_per_token,
@@ -154,13 +156,13 @@ class Ours:
         """Gathering the pool's blocks, which lie in any order, and merging the caches into a batch of one."""
         geometry, tokens = self.geometry, row.caches[0].offset
         blocks = list(reversed(range(-(-tokens // BLOCK_TOKENS))))
-        held = row.caches[geometry.sliding.layers[0]].size() if geometry.sliding else 0
-        pieces = list(range(-(-held // geometry.piece_tokens))) if held else []
+        held, count = space_of(row.caches, geometry)
+        pieces = list(range(count))
         arenas = Arenas(geometry, len(blocks), len(pieces))
         arenas.write(row.caches, 0, blocks, pieces)
         mx.synchronize()
         started = time.perf_counter()
-        caches = arenas.caches(tokens, blocks, [], arenas.sliding.gather(pieces, held) if pieces else ())
+        caches = arenas.caches(tokens, blocks, [], arenas.checkpoint(pieces, held, tokens) if pieces else None)
         mx.eval([cache.state for cache in merged(caches)])
         return time.perf_counter() - started
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import make_prompt_cache
 
 from benchmarks import options, results
 from benchmarks.demo_model.dialogues import Dialogue, make_dialogue
@@ -112,14 +111,14 @@ def measured(model: LoadedModel, biases: Sequence[float], dialogues: Sequence[Di
         for scheme in (ROTATED, PLAIN)
     )
     for bias in biases:
-        biased(network, bias)
+        biased(network.model, bias)
         calibration = calibrate(network, sample(model.tokenizer, TOKENS), ours)
         said = measure(network, model.tokenizer, ours, quality.TOKENS, calibration)
         of_plain = measure(network, model.tokenizer, plain, quality.TOKENS)
         recommended = said.recommended or "8"
         best = replace(ours, format=ours.format.with_bits(recommended))
         kinds: dict[str, Callable[[], list[Any]]] = {
-            UNQUANTIZED: partial(make_prompt_cache, network),
+            UNQUANTIZED: network.own_caches,
             PLAIN_4: plain.new_caches,
             OURS_4: partial(ours.new_caches, calibration.codecs(ours)),
             RECOMMENDED: partial(best.new_caches, calibration.codecs(best)),

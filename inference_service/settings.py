@@ -64,7 +64,10 @@ class WorkerSettings(ModelSettings):
     typical_tokens: int = Field(
         4096,
         ge=256,
-        description="tokens of a typical agent; for models with sliding windows, whose pool has one for each",
+        description=(
+            "tokens of a typical agent; for models with sliding windows or recurrent layers, whose pool has a "
+            "checkpoint for each"
+        ),
     )
     loaded_models: int = Field(
         1, ge=1, description="models that may be loaded at once; each gets a like share of the memory for KV"

@@ -15,6 +15,7 @@ import mlx.core as mx
 import mlx_lm
 import numpy as np
 import numpy.typing as npt
+from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
 from inference_service.engine.calibration import TOKENS
 from inference_service.engine.quality import sample
@@ -140,6 +141,12 @@ def _transformed(x: mx.array) -> mx.array:
     return mx.hadamard_transform(x.reshape(*x.shape[:-1], -1, width & -width)).reshape(x.shape)
 
 
+def _with_kv(caches: Sequence[Any]) -> list[Any]:
+    """Those of mlx-lm's caches, also within others, that keep K and V."""
+    flat = [each for cache in caches for each in (cache.caches if isinstance(cache, CacheList) else (cache,))]
+    return [cache for cache in flat if not isinstance(cache, ArraysCache)]
+
+
 _patched: set[str] = set()
 
 
@@ -187,14 +194,25 @@ class Oracle:
         _patch(self._model)
         packing = _Packing(k_bits, v_bits or k_bits, group)
         layers = self._measured(directory) if means is None else _read(means)
-        self._new_caches = lambda: [_DequantizedCache(packing, each) for each in layers]
+        self._new_caches = lambda: self._caches([_DequantizedCache(packing, each) for each in layers])
         self._remembered = lru_cache(maxsize=64)(self._computed)
 
     def _measured(self, directory: Path) -> list[tuple[mx.array, mx.array]]:
         tokenizer = open_text(ModelSpec("oracle", directory)).tokenizer
-        caches = [_MeansCache() for _ in self._model.layers]
-        mx.eval(self._model(mx.array([sample(tokenizer, TOKENS)]), cache=caches))
+        caches = [_MeansCache() for _ in _with_kv(make_prompt_cache(self._model))]
+        mx.eval(self._model(mx.array([sample(tokenizer, TOKENS)]), cache=self._caches(caches)))
         return [cache.means for cache in caches]
+
+    def _caches(self, with_kv: Sequence[Any]) -> list[Any]:
+        """The model's own caches, with these in the place of those with KV."""
+        left = iter(with_kv)
+
+        def replaced(cache: Any) -> Any:
+            if isinstance(cache, CacheList):
+                return CacheList(*map(replaced, cache.caches))
+            return cache if isinstance(cache, ArraysCache) else next(left)
+
+        return [replaced(cache) for cache in make_prompt_cache(self._model)]
 
     def logprobs(self, token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """[tokens, vocabulary], read-only: row i is the distribution of the token after `token_ids[i]`."""

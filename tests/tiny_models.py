@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, mamba, qwen2, qwen3
+from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, mamba, phi, qwen2, qwen3
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -74,7 +74,7 @@ def write_llama(
     extra: dict[str, object] = {"model_type": "llama", "rope_theta": 10000.0, "head_dim": head_dim}
     if vocab_size is not None:
         extra["vocab_size"] = vocab_size
-    return _write(directory, llama, extra, seed, template, context)
+    return write_tiny(directory, llama, extra, seed, template, context)
 
 
 def write_llama_80(directory: Path, seed: int = 0) -> Path:
@@ -84,13 +84,19 @@ def write_llama_80(directory: Path, seed: int = 0) -> Path:
 
 def write_qwen3(directory: Path, seed: int = 0) -> Path:
     """A Qwen 3 of two layers: norms on queries and keys."""
-    return _write(directory, qwen3, {"model_type": "qwen3", "rope_theta": 10000.0}, seed, CHATML, 4096)
+    return write_tiny(directory, qwen3, {"model_type": "qwen3", "rope_theta": 10000.0}, seed)
+
+
+def write_phi(directory: Path, seed: int = 0) -> Path:
+    """A Phi-2 of two layers: its attention computes in float32. With most other seeds its output does not vary."""
+    extra = {"model_type": "phi", "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5}
+    return write_tiny(directory, phi, extra, seed + 14)
 
 
 def write_qwen2(directory: Path, seed: int = 0) -> Path:
     """A Qwen 2 of two layers: biases on queries, keys and values, which here are not zero."""
     extra = {"model_type": "qwen2", "rope_theta": 10000.0, "hidden_size": 256}
-    return _write(directory, qwen2, extra, seed, CHATML, 4096)
+    return write_tiny(directory, qwen2, extra, seed)
 
 
 def write_gemma3(directory: Path, seed: int = 0, window: int = 64) -> Path:
@@ -103,7 +109,7 @@ def write_gemma3(directory: Path, seed: int = 0, window: int = 64) -> Path:
         "sliding_window_pattern": 4,
         "query_pre_attn_scalar": 64,
     }
-    return _write(directory, gemma3_text, extra, seed, CHATML, 4096)
+    return write_tiny(directory, gemma3_text, extra, seed)
 
 
 def write_gpt_oss(directory: Path, seed: int = 0, window: int = 64) -> Path:
@@ -116,7 +122,7 @@ def write_gpt_oss(directory: Path, seed: int = 0, window: int = 64) -> Path:
         "sliding_window": window,
         "rope_theta": 150000,
     }
-    return _write(directory, gpt_oss, extra, seed, CHATML, 4096)
+    return write_tiny(directory, gpt_oss, extra, seed)
 
 
 def write_deepseek2(directory: Path, seed: int = 0) -> Path:
@@ -147,7 +153,7 @@ def write_deepseek2(directory: Path, seed: int = 0) -> Path:
             "mscale_all_dim": 0.707,
         },
     }
-    return _write(directory, deepseek_v2, extra, seed, CHATML, 4096)
+    return write_tiny(directory, deepseek_v2, extra, seed)
 
 
 def write_mamba(directory: Path) -> Path:
@@ -160,10 +166,13 @@ def write_mamba(directory: Path) -> Path:
         "use_conv_bias": True,
         "time_step_rank": 4,
     }
-    return _write(directory, mamba, extra, 0, CHATML, 4096)
+    return write_tiny(directory, mamba, extra, 0)
 
 
-def _write(directory: Path, module, extra: dict[str, object], seed: int, template: str, context: int) -> Path:
+def write_tiny(  # type: ignore[no-untyped-def]
+    directory: Path, module, extra: dict[str, object], seed: int, template: str = CHATML, context: int = 4096
+) -> Path:
+    """A model of mlx-lm's `module` with random weights, of a config that `extra` completes."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "hidden_size": 64,
@@ -189,7 +198,7 @@ def _write(directory: Path, module, extra: dict[str, object], seed: int, templat
 
 
 def _sharpened(name: str, value: mx.array) -> mx.array:
-    if name.endswith(("sinks", "bias")):
+    if name.endswith(("sinks", "bias")) and name != "lm_head.bias":
         return mx.random.normal(value.shape) * 0.5
     if value.ndim < 2:
         return value

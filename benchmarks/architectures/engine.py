@@ -14,12 +14,12 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from agentmem.blockfile import BLOCK_TOKENS
 from benchmarks.architectures.texts import Text
 from inference_service.domain import Sampling
+from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler
@@ -135,8 +135,8 @@ class _Parked:
     def caches(self) -> Caches:
         """As a turn that finds them hot gets them."""
         arenas = self._model.arenas
-        window = arenas.sliding.gather(self._pieces, self._held) if self._pieces else ()
-        return arenas.caches(self._tokens, self._blocks, [], window)
+        checkpoint = arenas.checkpoint(self._pieces, self._held, self._tokens) if self._pieces else None
+        return arenas.caches(self._tokens, self._blocks, [], checkpoint)
 
 
 class _Pool:
@@ -152,9 +152,9 @@ class _Pool:
     def park(self, caches: Caches) -> _Parked:
         """Copy caches into the pool. Raises IndexError where it is too small."""
         geometry, tokens = self._model.geometry, caches[0].offset
-        held = caches[geometry.sliding.layers[0]].size() if geometry.sliding else 0
+        held, count = space_of(caches, geometry)
         blocks = [self._blocks.pop() for _ in range(-(-tokens // BLOCK_TOKENS))]
-        pieces = [self._pieces.pop() for _ in range(-(-held // geometry.piece_tokens))] if held else []
+        pieces = [self._pieces.pop() for _ in range(count)]
         self._model.arenas.write(caches, 0, blocks, pieces)
         caches.clear()
         return _Parked(self._model, tokens, blocks, pieces, held)
@@ -165,7 +165,7 @@ def unquantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
     network: Any = model.engine.model
     found = []
     for text in texts:
-        caches = make_prompt_cache(network)
+        caches = network.own_caches()
         logits = []
         starts = [*range(0, text.split, _CHUNK), *range(text.split, len(text.token_ids) - 1)]
         for start, end in zip(starts, [*starts[1:], len(text.token_ids) - 1], strict=True):

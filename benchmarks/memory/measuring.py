@@ -22,8 +22,8 @@ from benchmarks.geometries import GEOMETRIES
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import SlidingQuantizedKVCache
+from inference_service.engine.checkpoints import captured, space_of
 from inference_service.engine.geometry import Caches, Geometry
-from inference_service.engine.prefill import captured
 from inference_service.engine.quantization import Quantized
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
@@ -79,8 +79,9 @@ def q4_agent(geometry: Geometry, tokens: int) -> dict[str, int]:
     before = _active()
     caches = _filled(geometry, tokens, seed=0)
     active = _active() - before
-    window = sum(buffers.nbytes for buffers in captured(caches))
-    return {"bytes": sum(cache.nbytes for cache in caches), "active": active, "saved_window": window}
+    checkpoint = captured(caches)
+    saved = checkpoint.nbytes if checkpoint else 0
+    return {"bytes": sum(cache.nbytes for cache in caches), "active": active, "saved_window": saved}
 
 
 async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> dict[str, Any]:
@@ -131,21 +132,17 @@ async def _keep(
     """What the worker does with a finished turn: room, a table, a copy in the arenas, a name for every block."""
     names = [header.chain_hash for header in headers("benchmark", key.namespace, token_ids)]
     room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids), keeps=True), seconds=1.0)
-    window, piece = _window_tokens(caches), geometry.piece_tokens
-    table = room.table(len(token_ids), (), Space(len(names), -(-window // piece) if window else 0), window)
+    window, pieces = space_of(caches, geometry)
+    table = room.table(len(token_ids), (), Space(len(names), pieces), window)
     arenas.write(caches, 0, table.blocks, table.pieces)
     memory.hot.put(key, HotState(Version(key.agent_id, 1), Ledger(), memory.pool.publish(names, table)))
     memory.admission.release(room)
 
 
-def _window_tokens(caches: Caches) -> int:
-    return max((each.buffers.filled for each in caches if isinstance(each, SlidingQuantizedKVCache)), default=0)
-
-
 def _compare(geometry: Geometry, arenas: Arenas, state: HotState, wrote: Caches) -> None:
     table = state.table
-    window = arenas.sliding.gather(table.pieces, table.window_tokens) if table.pieces else []
-    for layer, cache in enumerate(arenas.caches(table.tokens, table.blocks, (), window)):
+    checkpoint = arenas.checkpoint(table.pieces, table.window_tokens, table.tokens) if table.pieces else None
+    for layer, cache in enumerate(arenas.caches(table.tokens, table.blocks, (), checkpoint)):
         for found, expected in zip(cache.buffers.view(), wrote[layer].buffers.view(), strict=True):
             if not all(mx.array_equal(a, b) for a, b in zip(found, expected, strict=True)):
                 raise RuntimeError(

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models.cache import make_prompt_cache
 
 from benchmarks.quality.chats import Chat
 from benchmarks.quality.variants import NewCaches
@@ -83,7 +82,7 @@ def _asked(network: Any, chat: Chat, caches: list[Any]) -> Iterator[Answer]:
 
 
 def _all_caches(network: Any, variants: Mapping[str, NewCaches]) -> dict[str, list[Any]]:
-    return {BASE: make_prompt_cache(network), **{name: new() for name, new in variants.items()}}
+    return {BASE: network.own_caches(), **{name: new() for name, new in variants.items()}}
 
 
 def _logprobs(network: Any, inputs: mx.array, caches: list[Any], last: int | None = None) -> mx.array:

@@ -152,6 +152,7 @@ def model_report(model: model_pb2.Model) -> Json:
         "kv_scheme": model.kv_scheme or None,
         "calibration": model.calibration.digest or None,
         "kv_bytes_per_token": model.kv_bytes_per_token,
+        "state_bytes": model.state_bytes,
         "weight_bytes": model.weight_bytes,
         "memory": memory_figures(model.memory) if model.HasField("memory") else None,
         "tool_parser": model.tool_parser or None,

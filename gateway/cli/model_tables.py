@@ -58,7 +58,7 @@ def about(model: model_pb2.Model) -> Iterator[Row]:
         yield "architecture", model.architecture + (f", computes in {model.dtype}" if model.dtype else "")
     if model.context_length:
         yield "context", f"{model.context_length:,} tokens"
-    if model.full_layers or model.sliding_layers:
+    if model.full_layers:
         yield "layers", _layers(model)
         yield "heads", f"{model.kv_heads} of KV; keys {model.k_head_dim} wide, values {model.v_head_dim}"
     if model.kv_bits:
@@ -138,6 +138,8 @@ def _layers(model: model_pb2.Model) -> str:
     kinds = [f"{model.full_layers} with full attention"] if model.full_layers else []
     if model.sliding_layers:
         kinds.append(f"{model.sliding_layers} with a window of {model.sliding_window:,} tokens")
+    if model.recurrent_layers:
+        kinds.append(f"{model.recurrent_layers} recurrent, {byte_size(model.state_bytes)} of state")
     return ", ".join(kinds)
 
 

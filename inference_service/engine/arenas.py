@@ -7,17 +7,18 @@ would copy the whole arena.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 
-from agentmem.blockfile import BLOCK_TOKENS, TENSORS
+from agentmem.blockfile import BLOCK_TOKENS
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.caches.states import StateCache
+from inference_service.engine.checkpoints import Checkpoint, States, state_tensors, states_of, uploaded_states
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, Caches, Geometry, HostTensors, LayerGroup
 from inference_service.engine.quantization import Quantized
-from inference_service.engine.uploading import uploaded
+from inference_service.engine.uploading import host_bytes, uploaded
 
 _DTYPES = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
@@ -58,7 +59,7 @@ class Arena:
         wanted = mx.array(list(blocks))
         for name, array in self._arrays.items():
             for row, each in enumerate(buffers):
-                array[wanted, row] = _split(part_of(each, name)[0, :, start:end], self.block_tokens)
+                array[wanted, row] = _split(each.part(name)[0, :, start:end], self.block_tokens)
             mx.eval(array)  # One tensor after the other: what is transient is one tensor's share.
 
     def gather(
@@ -117,23 +118,6 @@ class Arena:
         return mx.array((np.array(blocks, np.int64) * (layers * heads) + rows).astype(np.int32))
 
 
-def part_of(buffers: KVBuffers, name: str) -> mx.array:
-    """The array that a file calls `name` ("k.weights", …), [1, kv_heads, capacity, width]."""
-    side, part = name.split(".")
-    keys, values = buffers.both()
-    array: mx.array = getattr(keys if side == "k" else values, part)
-    return array
-
-
-def host_bytes(array: mx.array) -> bytes:
-    """A private copy of the bytes of an array of any shape, in host memory; row-major. Waits for the device."""
-    array = mx.contiguous(array)
-    if array.dtype.size == 2:
-        array = array.view(mx.uint16)
-    mx.eval(array)
-    return bytes(memoryview(cast(Any, array)))
-
-
 def _split(tokens: mx.array, block_tokens: int) -> mx.array:
     """[kv_heads, n, width] as [blocks, kv_heads, block_tokens, width]; the last block is filled up with zeros."""
     heads, n, width = tokens.shape
@@ -151,16 +135,20 @@ def _quantized(parts: Mapping[str, mx.array], side: str) -> Quantized:
 
 
 class Arenas:
-    """All KV memory of a model: blocks of its full-attention layers, pieces of its sliding layers' windows."""
+    """All memory of a model's agents: blocks of its full-attention layers, pieces of its sliding layers' windows, and
+    recurrent layers' states, which go with a piece. States take no memory before there are some.
+    """
 
     def __init__(self, geometry: Geometry, blocks: int, pieces: int, codecs: Sequence[KVCodec] = ()) -> None:
         """`codecs` are the layers' own, which restored caches go on with; without, K and V are not centred."""
         self._geometry = geometry
-        self._codecs = codecs or geometry.codecs()
+        self._codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
         self.full = Arena(geometry, geometry.full, blocks, BLOCK_TOKENS)
         self._all = [self.full]
         if geometry.sliding is not None:
             self._all.append(Arena(geometry, geometry.sliding, pieces, geometry.piece_tokens))
+        self._states: dict[int, States] = {}
+        self._state_bytes = pieces * geometry.state_bytes
 
     @property
     def sliding(self) -> Arena:
@@ -170,8 +158,8 @@ class Arenas:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arenas."""
-        return sum(arena.nbytes for arena in self._all)
+        """Bytes of all arenas, and of the states that there is room for."""
+        return sum(arena.nbytes for arena in self._all) + self._state_bytes
 
     def warm_up(self) -> None:
         """Have the backend compile what the arenas need, before anything is kept in them. May take seconds."""
@@ -182,36 +170,55 @@ class Arenas:
         """Release the memory. The arenas must not be used afterwards."""
         for arena in self._all:
             arena.close()
+        self._states.clear()
 
     def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
-        """Copy a sequence's blocks from `first_block` on into `blocks`, and its sliding layers into `pieces`."""
+        """Copy a sequence's blocks from `first_block` on into `blocks`, and the checkpoint at its end into `pieces`."""
         for arena, first, places in zip(self._all, (first_block, 0), (blocks, pieces), strict=False):
             arena.write([caches[layer].buffers for layer in arena.group.layers], first, places)
+        if pieces and self._geometry.states is not None:
+            states = states_of(caches)
+            mx.eval(states)
+            self._states[pieces[0]] = states
+
+    def checkpoint(self, pieces: Sequence[int], tokens: int, position: int) -> Checkpoint:
+        """That in `pieces`, of whose window the first `tokens` tokens end at `position`; states are shared."""
+        window = self.sliding.gather(pieces, tokens) if self._geometry.sliding else ()
+        states = [[array[...] for array in layer] for layer in self._states.get(pieces[0], ())]
+        mx.eval(states)
+        return Checkpoint(position, window, states)
+
+    def uploaded(self, file: HostTensors, surplus: int, position: int) -> Checkpoint:
+        """That of a file, less the last `surplus` tokens of its window."""
+        window = self.sliding.upload(file, surplus) if self._geometry.sliding else ()
+        return Checkpoint(position, window, uploaded_states(file, self._geometry.states))
+
+    def read(self, pieces: Sequence[int], tokens: int) -> dict[str, bytes]:
+        """A private copy of the checkpoint in `pieces`, with so many tokens in its window, as the tensors of a file."""
+        window = self.sliding.read(pieces, tokens) if self._geometry.sliding else {}
+        return window | state_tensors(self._states.get(pieces[0], ()), self._geometry.states)
 
     def caches(
         self,
         tokens: int,
         blocks: Sequence[int],
         files: Sequence[HostTensors],
-        window: "Sequence[KVBuffers]" = (),
+        checkpoint: Checkpoint | None = None,
         room: int = 0,
     ) -> Caches:
         """Private, evaluated caches that hold `tokens` tokens: of `blocks`, and then of block files.
 
-        `window` are the sliding layers' buffers before that position. Those of the full-attention layers have room for
+        `checkpoint` is at that position, for a model that needs one. Buffers of the full-attention layers have room for
         `room` tokens in all: to grow while a prompt is computed would copy all that was restored once more.
         """
         geometry = self._geometry
-        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache] = {}
+        window, states = (checkpoint.window, checkpoint.states) if checkpoint else ((), ())
+        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache | StateCache] = {}
         layers = self.full.gather(blocks, tokens, files, room)
         for layer, buffers in zip(geometry.full.layers, layers, strict=True):
             caches[layer] = QuantizedKVCache.restored(buffers, self._codecs[layer])
         for layer, buffers in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
             caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, self._codecs[layer])
-        return [caches[layer] for layer in range(geometry.layers)]
-
-
-def window_bytes(window: Sequence[KVBuffers]) -> dict[str, bytes]:
-    """A private copy of a window that is in buffers, one per sliding layer, as the tensors of a file."""
-    end = window[0].filled
-    return {name: host_bytes(mx.concatenate([part_of(each, name)[:, :, :end] for each in window])) for name in TENSORS}
+        for layer, arrays in zip(geometry.states.layers if geometry.states else (), states, strict=True):
+            caches[layer] = StateCache(arrays, tokens)
+        return [caches[layer] for layer in sorted(caches)]

@@ -7,7 +7,7 @@ padding would cost more.
 
 A prompt's first token comes from the logits of its last chunk, if that is short, as a next turn's is: feeding the last
 token by a step of its own took 7 to 12 % of a next turn's time to first token. A hybrid model's raw prompts still end
-in a chunk of one, because a window is kept in front of their last token.
+in a chunk of one, because a checkpoint is kept in front of their last token.
 """
 
 import logging

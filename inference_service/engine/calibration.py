@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
@@ -21,6 +20,7 @@ from agentmem import logs
 from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Caches, Geometry
+from inference_service.engine.network import Network
 from inference_service.engine.quantization import PLAIN
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Calibration:
 
     def fits(self, geometry: Geometry) -> bool:
         """Whether these are means of a model of that shape."""
-        groups = {layer: group for group in geometry.groups for layer in group.layers}
+        groups = [group for layer in geometry.kv_layers for group in geometry.groups if layer in group.layers]
         fill = geometry.format.group_size
 
         def fit(side: npt.NDArray[np.float16], kv_heads: int, width: int) -> bool:
@@ -165,7 +165,7 @@ class Calibrations:
         return found if found.fits(geometry) else None
 
     def of(
-        self, fingerprint: str, network: nn.Module, token_ids: Sequence[int], geometry: Geometry
+        self, fingerprint: str, network: Network, token_ids: Sequence[int], geometry: Geometry
     ) -> Calibration | None:
         """What is known of a model, or measured on it over a text, then kept; None for a scheme that needs none.
 
@@ -197,16 +197,19 @@ class Calibrations:
         return self._directory / f"{fingerprint}.safetensors"
 
 
-def calibrate(network: nn.Module, token_ids: Sequence[int], geometry: Geometry) -> Calibration:
+def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) -> Calibration:
     """Measure the means over one prefill of `token_ids` with unquantized KV. Engine thread.
 
     Logits are never computed. Means that are not finite, or too large for float16, count as 0: such a channel is not
     centred.
     """
-    caches = [_MeansCache() for _ in range(geometry.layers)]
+    caches: list[Any] = list(geometry.new_caches())
+    with_kv = [_MeansCache() for _ in geometry.kv_layers]
+    for layer, cache in zip(geometry.kv_layers, with_kv, strict=True):
+        caches[layer] = cache
     network(mx.array([list(token_ids)]), cache=caches)
-    mx.eval([cache.means for cache in caches])
-    return Calibration([LayerMeans(*(_half(np.array(side)) for side in cache.means)) for cache in caches])
+    mx.eval([cache.means for cache in with_kv])
+    return Calibration([LayerMeans(*(_half(np.array(side)) for side in cache.means)) for cache in with_kv])
 
 
 def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:

@@ -198,7 +198,7 @@ def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -
     mx.reset_peak_memory()
     network(mx.zeros((1, tokens), dtype=mx.uint32), cache=caches)
     mx.eval([cache.state for cache in caches])
-    kept = sum(int(cache.buffers.nbytes) for cache in caches)
+    kept = sum(int(cache.nbytes) for cache in caches)
     return max(0, int(mx.get_peak_memory()) - before - kept)
 
 

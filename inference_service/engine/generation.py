@@ -14,9 +14,10 @@ from agentmem import tracing
 from agentmem.errors import AgentmemError, Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.caches import KVBuffers
+from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.checkpoints import Checkpoint, captured
 from inference_service.engine.geometry import Caches
-from inference_service.engine.prefill import PrefillChunk, captured
+from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
 from inference_service.text.answering import NO_DELTA, AnswerDelta, AnswerStream
 from inference_service.text.grammar import Grammar
@@ -94,9 +95,8 @@ class TurnJob:
     The list that `make_caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled
     again when it leaves; a turn that fails goes without caches.
 
-    `checkpoints` are positions in the sequence. At each that prefill comes to, the sliding layers' last tokens are
-    copied to `windows`; not at those that the caches held from the start, and not at the sequence's end if decoding
-    follows.
+    `checkpoints` are positions in the sequence. What prefill has at each of them is kept in `captured`; not at those
+    that the caches held from the start, and not at the sequence's end if decoding follows.
     """
 
     sequence: Sequence[int]
@@ -112,8 +112,8 @@ class TurnJob:
     result: Generated = field(default_factory=Generated, init=False)
     sampler: TokenSampler = field(init=False)
     waited_steps: int = field(default=0, init=False)
-    windows: dict[int, list[KVBuffers]] = field(default_factory=dict, init=False)
-    """By position, what a hybrid model resumes from there, as `prefill.captured` made it."""
+    captured: dict[int, Checkpoint] = field(default_factory=dict, init=False)
+    """By position, for models that need more than blocks to go on from there."""
     over: bool = field(default=False, init=False)
     """The last token was taken."""
     alone: bool = field(default=False, init=False)
@@ -167,15 +167,17 @@ class TurnJob:
         self.caches = self.make_caches()
         self.reused = 0
         check_lengths(self.caches, self.position)
+        if self.position and any(cache.empty() for cache in self.caches):
+            raise CacheLengthError(f"behind {self.position} tokens some layers hold nothing: go on from a checkpoint")
         self.started = time.monotonic()
         self.on_start(began, self.started - began)
 
     def computed(self, chunk: Chunk) -> None:
-        """A chunk is computed: keep the window if this is a checkpoint."""
+        """A chunk is computed: keep what a later turn can go on from, if it is to do so here."""
         self.chunks.append(chunk)
         at_the_end = self.decoding is not None and self.position == self.tokens
-        if self.position in self.checkpoints and not at_the_end and (window := captured(self.caches)):
-            self.windows[self.position] = window
+        if self.position in self.checkpoints and not at_the_end and (checkpoint := captured(self.caches)):
+            self.captured[self.position] = checkpoint
 
     def prefilled(self) -> None:
         """The prompt is computed."""
@@ -185,7 +187,7 @@ class TurnJob:
         """Go on from the tokens alone, with empty caches."""
         self.alone = True
         self.caches[:] = caches
-        self.windows.clear()
+        self.captured.clear()
         self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, tokenizer: Tokenizer) -> None:
@@ -248,7 +250,7 @@ class TurnJob:
         """End the turn by an error, without caches. Its traceback goes to the log only, because it holds on to them."""
         self.chunk = self.logits = None
         self.caches.clear()
-        self.windows.clear()
+        self.captured.clear()
         if not isinstance(error, AgentmemError):
             with tracing.serving(self._trace):
                 log.error("a turn failed", exc_info=error)
@@ -269,15 +271,21 @@ def _sampler(decoding: Decoding | None) -> TokenSampler:
 
 
 def trim_to(caches: Caches, tokens: int) -> None:
-    """Trim the caches to exactly `tokens` tokens. Raises CacheLengthError where that cannot be. Engine thread."""
+    """Trim the caches to exactly `tokens` tokens. Engine thread.
+
+    Where a window before that is gone, or a recurrent state is behind it, these layers forget all: others' KV is good,
+    and the next turn goes on from a checkpoint before. Raises CacheLengthError for caches that hold no one sequence.
+    """
     if not caches:
         raise CacheLengthError("there are no caches")
     check_lengths(caches, caches[0].offset)
     surplus = max(0, caches[0].offset - tokens)
-    if not all(cache.can_trim(surplus) for cache in caches):
-        raise CacheLengthError(f"{surplus} tokens cannot be trimmed: a sliding layer's window before them is gone")
+    whole = all(cache.can_trim(surplus) for cache in caches)
     for cache in caches:
-        cache.trim(surplus)
+        if whole or isinstance(cache, QuantizedKVCache):
+            cache.trim(surplus)
+        else:
+            cache.forget(tokens)
     check_lengths(caches, tokens)
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -11,13 +12,19 @@ import numpy.typing as npt
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.caches.states import StateCache
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes, width_of
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
+MLX_DTYPE = {str(dtype).removeprefix("mlx.core."): dtype for dtype in SAFETENSORS_DTYPE}
+"""By their names in words: "bfloat16"."""
 
-Caches = list[QuantizedKVCache | SlidingQuantizedKVCache]
-"""One cache per layer, of one sequence."""
+KVCaches = list[QuantizedKVCache | SlidingQuantizedKVCache]
+"""Those with KV, of one sequence."""
+
+Caches = list[QuantizedKVCache | SlidingQuantizedKVCache | StateCache]
+"""All caches of one sequence in the order in which the model has them; a layer may have two (`network`)."""
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
 """The six tensors of a file by name, [layers, kv_heads, tokens, width]; 16-bit floats as uint16."""
@@ -40,20 +47,62 @@ class LayerGroup:
     window: int | None = None
 
 
+class StateArray(NamedTuple):
+    """An array of a recurrent layer's state: its shape without the axis of rows, and its dtype in words."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sequence's."""
+        return prod(self.shape) * int(MLX_DTYPE[self.dtype].size)
+
+
+@dataclass(frozen=True)
+class StateGroup:
+    """Recurrent layers, by the indices of their caches, and the arrays that each of them keeps of a sequence."""
+
+    layers: tuple[int, ...]
+    arrays: tuple[tuple[StateArray, ...], ...]
+
+    @property
+    def shapes(self) -> TensorShapes:
+        """The tensors of a file by name: the arrays of one sequence, without the axis of rows."""
+        return {
+            state_name(layer, i): (SAFETENSORS_DTYPE[MLX_DTYPE[array.dtype]], array.shape)
+            for layer, arrays in zip(self.layers, self.arrays, strict=True)
+            for i, array in enumerate(arrays)
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sequence's states."""
+        return sum(array.nbytes for arrays in self.arrays for array in arrays)
+
+
 @dataclass(frozen=True)
 class Geometry:
-    """All layers of a model: those with full attention, those with a sliding window, and how both are quantized."""
+    """All layers of a model: those with full attention, those with a sliding window, how both are quantized, and those
+    that are recurrent. Layers are indices of caches.
+    """
 
     heads: int
     dtype: mx.Dtype
     format: KVFormat
     full: LayerGroup
     sliding: LayerGroup | None = None
+    states: StateGroup | None = None
 
     @property
     def layers(self) -> int:
         """Layers with KV."""
-        return sum(len(group.layers) for group in self.groups)
+        return len(self.kv_layers)
+
+    @property
+    def kv_layers(self) -> tuple[int, ...]:
+        """Layers with KV, in order."""
+        return tuple(sorted(layer for group in self.groups for layer in group.layers))
 
     @property
     def groups(self) -> tuple[LayerGroup, ...]:
@@ -61,13 +110,18 @@ class Geometry:
         return (self.full,) if self.sliding is None else (self.full, self.sliding)
 
     def new_caches(self, codecs: Sequence[KVCodec] = ()) -> Caches:
-        """Empty caches, one per layer, each with its layer's codec; without `codecs` K and V are not centred."""
-        each = codecs or self.codecs()
-        caches = {layer: new_cache(group, each[layer]) for group in self.groups for layer in group.layers}
-        return [caches[layer] for layer in range(self.layers)]
+        """Empty caches, those with KV with the `codecs` of their layers; without, K and V are not centred."""
+        each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))
+        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache | StateCache] = {
+            layer: new_cache(group, each[layer]) for group in self.groups for layer in group.layers
+        }
+        if self.states is not None:
+            for layer, arrays in zip(self.states.layers, self.states.arrays, strict=True):
+                caches[layer] = StateCache([None] * len(arrays))
+        return [caches[layer] for layer in sorted(caches)]
 
     def codecs(self) -> tuple[KVCodec, ...]:
-        """Each layer's codec, of K and V that are not centred."""
+        """The codec of each layer with KV, for K and V that are not centred."""
         return (KVCodec(self.format),) * self.layers
 
     def block_shapes(self, tokens: int) -> TensorShapes:
@@ -75,10 +129,11 @@ class Geometry:
         return self.shapes(self.full, tokens)
 
     def window_shapes(self, tokens: int) -> TensorShapes:
-        """The tensors of a window file: all sliding layers."""
-        if self.sliding is None:
-            raise ValueError("the model has no sliding layers")
-        return self.shapes(self.sliding, tokens)
+        """The tensors of a checkpoint's file: all sliding layers, and the arrays of all recurrent ones."""
+        if self.resumes_anywhere:
+            raise ValueError("the model has only full attention, and no checkpoints")
+        window = self.shapes(self.sliding, tokens) if self.sliding else {}
+        return window | (self.states.shapes if self.states else {})
 
     def shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
         """The six tensors of `tokens` tokens of one layer group."""
@@ -101,14 +156,24 @@ class Geometry:
         return round(self._token_bytes(self.full))
 
     @property
+    def resumes_anywhere(self) -> bool:
+        """Whether blocks alone are enough to go on from: all layers have full attention."""
+        return self.sliding is None and self.states is None
+
+    @property
     def window(self) -> int:
         """Tokens that sliding layers see; 0 without such layers."""
         return (self.sliding.window or 0) if self.sliding else 0
 
     @property
     def window_bytes(self) -> int:
-        """Bytes of quantized KV of all sliding layers at their cap of window + 256 tokens."""
-        return round(self._token_bytes(self.sliding) * (self.window + SLACK))
+        """Bytes that a sequence has whatever its length: windows at their cap of window + 256 tokens, and states."""
+        return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a sequence's recurrent states."""
+        return self.states.nbytes if self.states else 0
 
     @property
     def piece_tokens(self) -> int:
@@ -117,13 +182,13 @@ class Geometry:
 
     @property
     def window_pieces(self) -> int:
-        """Pieces that a window of window + 256 tokens takes."""
-        return -(-(self.window + SLACK) // self.piece_tokens) if self.window else 0
+        """Pieces that a checkpoint takes: a window of window + 256 tokens, and states in its first piece."""
+        return -(-(self.window + SLACK) // self.piece_tokens) if self.window else int(self.states is not None)
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes of a piece of a window."""
-        return round(self._token_bytes(self.sliding) * self.piece_tokens)
+        """Bytes of a piece of a window. Each counts a state, though only a checkpoint's first piece has one."""
+        return round(self._token_bytes(self.sliding) * self.piece_tokens) + self.state_bytes
 
     def _token_bytes(self, group: LayerGroup | None) -> float:
         """Bytes of a token's KV in all layers of a group."""
@@ -143,7 +208,29 @@ def merged(caches: Sequence[Any]) -> list[Any]:
     return [type(cache).merge([cache]) for cache in caches]
 
 
-def group_layers(caches: Sequence[QuantizedKVCache | SlidingQuantizedKVCache]) -> tuple[LayerGroup, LayerGroup | None]:
+def state_name(layer: int, array: int) -> str:
+    """What a file calls an array of a recurrent layer's state."""
+    return f"state.{layer}.{array}"
+
+
+def state_group(caches: Sequence[Any]) -> StateGroup | None:
+    """The recurrent layers of a model, from caches that hold its first update; None where it has none.
+
+    Raises ValueError for arrays that are never written, and for those of a dtype that is not stored.
+    """
+    layers = tuple(i for i, cache in enumerate(caches) if isinstance(cache, StateCache))
+    arrays = tuple(
+        tuple(StateArray(tuple(each.shape[1:]), str(each.dtype).removeprefix("mlx.core.")) for each in caches[i].arrays)
+        for i in layers
+    )
+    if any(array is None for i in layers for array in caches[i].cache):
+        raise ValueError("recurrent layers leave some of their arrays empty")
+    if others := {array.dtype for each in arrays for array in each} - MLX_DTYPE.keys():
+        raise ValueError(f"recurrent layers keep {', '.join(sorted(others))}, which is not stored")
+    return StateGroup(layers, arrays) if layers else None
+
+
+def group_layers(caches: Sequence[Any]) -> tuple[LayerGroup, LayerGroup | None]:
     """The layer groups of a model, from caches that hold its first update.
 
     Raises ValueError, saying what differs, for a model whose layers of one kind are not of one shape, or that has no

@@ -1,11 +1,7 @@
-"""A chunk of a prompt on its way through the layers, and the windows that are kept at chosen positions. Engine thread.
+"""A chunk of a prompt on its way through the layers. Engine thread.
 
 A chunk can stop between two layers and go on later. So a new request waits for some layers of another turn's chunk, not
 for the whole chunk. A stopped chunk holds one layer's output, [tokens, hidden], besides its caches.
-
-A window is the state of the sliding layers at one position. Prefill passes each position once, and what sliding layers
-have dropped behind it can only be computed again from the beginning. So what a later turn may resume from is copied
-while the caches stand at exactly that position.
 """
 
 import time
@@ -14,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.caches import KVBuffers, SlidingQuantizedKVCache
+from inference_service.engine.checkpoints import keeps_checkpoints
 from inference_service.engine.geometry import Caches
 
 _SECONDS = 0.025
@@ -58,23 +54,8 @@ class PrefillChunk:
 def next_stop(caches: Caches, checkpoints: Iterable[int], end: int) -> int:
     """Where the next chunk must end at the latest: the first checkpoint behind what the caches hold, or `end`.
 
-    A model without sliding layers has nothing to capture, and its chunks are not cut.
+    A model of full attention alone has nothing to capture, and its chunks are not cut.
     """
-    if not _sliding(caches):
+    if not keeps_checkpoints(caches):
         return end
     return min((at for at in checkpoints if caches[0].offset < at < end), default=end)
-
-
-def captured(caches: Caches) -> list[KVBuffers]:
-    """The last min(position, window) tokens of each sliding layer, in the order of the layers.
-
-    The arrays are evaluated, and private: they share no memory with the caches, nor with anything else. They are
-    [1, kv_heads, tokens, width].
-    """
-    windows = [cache.buffers.last(min(cache.offset, cache.window)) for cache in _sliding(caches)]
-    mx.eval([buffers.arrays for buffers in windows])
-    return windows
-
-
-def _sliding(caches: Caches) -> Sequence[SlidingQuantizedKVCache]:
-    return [cache for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]

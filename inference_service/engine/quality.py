@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
-import mlx.nn as nn
 import xxhash
-from mlx_lm.models.cache import make_prompt_cache
 
 from agentmem.kv_bits import KVBits
 from inference_service.engine.calibration import Calibration, new_caches
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.network import Network
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.text.tokenizer import Tokenizer
@@ -93,7 +92,7 @@ class Quality:
         return f'{found}; quantized KV spoils this model, least with kv_bits = "{least}"'
 
 
-Measure = Callable[[nn.Module, Tokenizer, Geometry, int, Calibration | None], Quality]
+Measure = Callable[[Network, Tokenizer, Geometry, int, Calibration | None], Quality]
 
 
 def good(kl: float) -> bool:
@@ -102,7 +101,7 @@ def good(kl: float) -> bool:
 
 
 def measure(
-    model: nn.Module, tokenizer: Tokenizer, geometry: Geometry, tokens: int, calibration: Calibration | None = None
+    model: Network, tokenizer: Tokenizer, geometry: Geometry, tokens: int, calibration: Calibration | None = None
 ) -> Quality:
     """Run the first `tokens` tokens of the sample without and with quantized KV. Engine thread.
 
@@ -151,7 +150,7 @@ def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
 
 
 def divergences(
-    model: nn.Module,
+    model: Network,
     token_ids: Sequence[int],
     geometry: Geometry,
     formats: Iterable[KVFormat],
@@ -161,12 +160,12 @@ def divergences(
 
     Engine thread.
     """
-    plain: list[Any] = make_prompt_cache(model)
+    plain = model.own_caches()
     quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
     sums = [0.0] * len(quantized)
     for start in range(0, len(token_ids), _CHUNK):
         chunk = mx.array([token_ids[start : start + _CHUNK]])
-        p = _logits(model, chunk, plain)
+        p = _logits(model.over_own, chunk, plain)
         if not mx.isfinite(mx.logsumexp(p.astype(mx.float32), axis=-1)).all().item():
             raise _IncomparableError
         for i, caches in enumerate(quantized):
@@ -193,7 +192,7 @@ def kl_divergence(p: mx.array, q: mx.array) -> float:
     return total
 
 
-def _logits(model: nn.Module, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
+def _logits(model: Any, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
     """Logits [tokens, vocabulary] of a chunk that continues the caches, evaluated."""
     logits: mx.array = model(chunk, cache=caches)[0]
     mx.eval(logits)
@@ -220,7 +219,7 @@ class QualityChecks:
     def of(
         self,
         fingerprint: str,
-        model: nn.Module,
+        model: Network,
         tokenizer: Tokenizer,
         geometry: Geometry,
         calibration: Calibration | None = None,

@@ -81,6 +81,11 @@ class Quantized(NamedTuple):
         """Length of the token axis."""
         return int(self.weights.shape[2])
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        """That of the tensor that was quantized: Phi-2 and StableLM return to it from attention in float32."""
+        return self.scales.dtype
+
     def map(self, function: Callable[[mx.array], mx.array]) -> "Quantized":
         """`function` applied to each of the three."""
         return Quantized(*(function(part) for part in self))

@@ -17,7 +17,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
@@ -225,3 +225,12 @@ class _Joined(io.RawIOBase):
             start += count * tokens
         copy_all(copies, axis=2, shared=self._shared)
         whole[:, :, self._filled :] = 0
+
+
+def host_bytes(array: mx.array) -> bytes:
+    """A private copy of the bytes of an array of any shape, in host memory; row-major. Waits for the device."""
+    array = mx.contiguous(array)
+    if array.dtype.size == 2:
+        array = array.view(mx.uint16)
+    mx.eval(array)
+    return bytes(memoryview(cast(Any, array)))

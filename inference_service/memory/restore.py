@@ -1,4 +1,4 @@
-"""Which KV to look for, and which of what was found to resume with: blocks and, for hybrid models, a window. Pure."""
+"""Which KV to look for, and which of what was found to resume with: blocks, and for some models a checkpoint. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +69,8 @@ NO_LOOKUP = Lookup()
 
 @dataclass(frozen=True)
 class Choice:
-    """What to resume with: blocks in order, those in the pool first, and a window, `surplus` tokens of it cut off.
+    """What to resume with: blocks in order, those in the pool first, and a checkpoint, `surplus` tokens of its window
+    cut off.
 
     Each block's `usable_tokens` are those that are taken.
     """
@@ -104,18 +105,21 @@ def choose(
     files: Collection[bytes],
     stored: Mapping[bytes, int] | None = None,
     window: int = 0,
+    *,
+    exact: bool = False,
 ) -> Choice:
     """Return the longest gapless run of blocks in the pool, and then of files.
 
     A hybrid model, whose sliding layers see `window` tokens, resumes only with one of the lookup's windows: `stored`
-    says how many tokens those that were found hold. None asks for the blocks alone.
+    says how many tokens those that were found hold. None asks for the blocks alone. `exact`: it has recurrent layers,
+    and resumes only at the very position of one.
     """
     chosen = lookup.choose({*pool, *files})
     hot = list(takewhile(lambda candidate: candidate.header.chain_hash in pool, chosen))
     warm = list(takewhile(lambda candidate: candidate.header.chain_hash in files, chosen[len(hot) :]))
     if stored is None:
         return Choice(hot, warm)
-    best = choose_window(lookup.windows, stored, window, Choice(hot, warm).tokens)
+    best = choose_window(lookup.windows, stored, window, Choice(hot, warm).tokens, exact=exact)
     if best is None:
         return NOTHING_CHOSEN
     found, tokens = best

@@ -1,4 +1,7 @@
-"""Which windows may exist that a prompt can resume with, and which of those found to take. Pure.
+"""Which checkpoints may exist that a prompt can resume with, and which of those found to take. Pure.
+
+They are called windows here, since those of sliding layers can be trimmed; recurrent layers' states stand for exactly
+the tokens before them, so a model that has some resumes at a checkpoint's very position.
 
 A window is the state of the sliding layers at one position: the last tokens before it, the window's width W of them and
 up to 256 more, so that it can be trimmed a little. Where it is used (r is where to resume, behind the tokens that the
@@ -97,8 +100,8 @@ def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...
 
 def kept_positions(positions: Iterable[int]) -> tuple[int, ...]:
     """Return which windows an agent keeps: the first, which other agents may share, and the last two."""
-    first, *others = sorted(set(positions))
-    return (first, *others[-2:])
+    each = sorted(set(positions))
+    return (*each[:1], *each[1:][-2:])
 
 
 def window_headers(
@@ -119,18 +122,26 @@ def stored_tokens(candidates: Iterable[WindowCandidate], files: Mapping[bytes, p
     return found
 
 
-def resume_position(position: int, stored_tokens: int, window: int, limit: int) -> int:
+def resume_position(position: int, stored_tokens: int, window: int, limit: int, *, exact: bool = False) -> int:
     """Return where to resume, at most at `limit`, with a window of so many tokens up to `position`; 0 if nowhere.
 
-    The rule is that of SlidingQuantizedKVCache.can_trim: all that a query there may see must be stored.
+    The rule is that of SlidingQuantizedKVCache.can_trim: all that a query there may see must be stored. With recurrent
+    states it is good `exact`ly there.
     """
+    if exact and position > limit:
+        return 0
     resume, start = min(position, limit), position - stored_tokens
     good = stored_tokens > 0 and 0 <= start <= max(0, resume - window)
     return resume if good and resume > 0 else 0
 
 
 def choose_window(
-    candidates: Iterable[WindowCandidate], stored: Mapping[bytes, int], window: int, block_tokens: int
+    candidates: Iterable[WindowCandidate],
+    stored: Mapping[bytes, int],
+    window: int,
+    block_tokens: int,
+    *,
+    exact: bool = False,
 ) -> tuple[WindowCandidate, int] | None:
     """Return the candidate that resumes furthest and where, of those whose stored tokens are known; else None.
 
@@ -139,7 +150,7 @@ def choose_window(
     best = None
     for candidate in candidates:
         limit = min(candidate.usable_tokens, block_tokens)
-        resume = resume_position(candidate.position, stored.get(candidate.name, 0), window, limit)
+        resume = resume_position(candidate.position, stored.get(candidate.name, 0), window, limit, exact=exact)
         if resume > (best[1] if best else 0):
             best = candidate, resume
     return best

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
 
 from agentmem import kv_bits, logs
 from agentmem.errors import AgentmemError, FailedPrecondition
 from agentmem.kv_bits import KVBits
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.caches.buffers import BufferedCache
+from inference_service.engine.caches.states import StateCache
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Caches, Geometry, group_layers, merged
+from inference_service.engine.geometry import Caches, Geometry, group_layers, merged, state_group
 from inference_service.engine.mlx_lm_adapter import model_classes
+from inference_service.engine.network import Network, flat, layout_of
 from inference_service.engine.quantization import KVFormat
 
 log = logging.getLogger(__name__)
@@ -29,16 +32,15 @@ _PROMPTS = ([[0, 0]], [[0]])
 """Token ids of a forward pass of each phase: several queries, and one."""
 
 _LAYER_KINDS = {
-    "ArraysCache": "keep a recurrent state (state space, gated delta net, linear attention or short convolution)",
-    "CacheList": "have several caches each (attention beside a recurrent state, or beside an indexer)",
+    "CacheList": "have several caches within one of several (attention beside an indexer)",
     "ChunkedKVCache": "attend within chunks",
     "RotatingKVCache": "have a sliding window that keeps the first tokens of the context",
 }
 """What layers do, by the name of the cache that mlx-lm gives them."""
 
 _ADVICE = (
-    "take a model whose layers all have full or sliding-window attention (Llama, Mistral, Qwen 2 and 3, Gemma 3, "
-    "GPT-OSS, …), or serve this one with mlx_lm.server, without a memory"
+    "take a model of full or sliding-window attention and recurrent layers (Llama, Mistral, Qwen 2, 3 and 3.5, "
+    "Gemma 3, GPT-OSS, Granite 4, …), or serve this one with mlx_lm.server, without a memory"
 )
 
 
@@ -60,11 +62,13 @@ def judged(
 
     `backend` must be installed. Raises FailedPrecondition for what cannot run over quantized KV: it names the layers.
     """
-    plain = make_prompt_cache(network)
+    own = make_prompt_cache(network)
+    plain = flat(own)
     _check_kinds(model, network, plain)
     with refusing(f"model {model!r} cannot run on this machine, whatever its KV"):
         for tokens in _PROMPTS:
-            logits = network(mx.array(tokens), cache=plain)
+            logits = network(mx.array(tokens), cache=own)
+    called = Network(network, layout_of(own))
     group_size = quantization.group_size or _group_size(plain)
     format = KVFormat(*(quantization.bits or kv_bits.DEFAULT), group_size)
     caches = _quantized(plain, format)
@@ -72,8 +76,8 @@ def judged(
     try:
         with refusing(""):
             for tokens in _PROMPTS:
-                network(mx.array(tokens), cache=caches)
-            network(mx.array([[0]]), cache=merged(caches))
+                called(mx.array(tokens), cache=caches)
+            called(mx.array([[0]]), cache=merged(caches))
     except FailedPrecondition as error:
         logs.event(
             log, "a model's attention cannot read quantized KV", model=model, error=_words(error.__cause__ or error)
@@ -81,15 +85,17 @@ def judged(
         layer = max(0, sum(not cache.empty() for cache in caches) - 1)
         what = f"layer {layer} ({_layer_class(network, layer)}) computes attention by itself, over K and V as arrays"
         raise _refusal(model, what) from error
-    if (seen := backend.calls - before) != 3 * len(caches):
-        how = "by themselves, over K and V as arrays" if seen < 3 * len(caches) else "several times over one cache"
+    with_kv = sum(isinstance(cache, BufferedCache) for cache in caches)
+    if (seen := backend.calls - before) != 3 * with_kv:
+        how = "by themselves, over K and V as arrays" if seen < 3 * with_kv else "several times over one cache"
         raise _refusal(model, f"layers compute attention {how}")
     try:
         full, sliding = group_layers(caches)
+        states = state_group(caches)
     except ValueError as error:
         raise _refusal(model, str(error)) from error
     dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    return Geometry(backend.heads, dtype, format, full, sliding), int(logits.shape[-1])
+    return Geometry(backend.heads, dtype, format, full, sliding, states), int(logits.shape[-1])
 
 
 def check_config(
@@ -140,10 +146,15 @@ def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
     """Raise FailedPrecondition for layers that have other caches than those of full and sliding-window attention."""
     others: dict[str, list[int]] = {}
     for layer, cache in enumerate(caches):
-        if type(cache) is not KVCache and not (type(cache) is RotatingKVCache and not cache.keep):
+        if type(cache) not in (KVCache, ArraysCache) and not (type(cache) is RotatingKVCache and not cache.keep):
             others.setdefault(type(cache).__name__, []).append(layer)
     if not caches:
         raise _refusal(model, "it has no layers that keep anything")
+    recurrent = [layer for layer, cache in enumerate(caches) if type(cache) is ArraysCache]
+    if recurrent and not any(type(cache) is KVCache for cache in caches):
+        where = f"layers {_ranges(recurrent)} of {len(caches)} ({_layer_class(network, recurrent[0])}, ArraysCache)"
+        what = "keep a recurrent state, and none has full attention; memory without blocks of KV is not kept yet"
+        raise _refusal(model, f"{where} {what}")
     said = []
     for name, layers in others.items():
         does = _LAYER_KINDS.get(name, "have a cache of the model's own")
@@ -170,14 +181,22 @@ def _layer_class(network: Any, layer: int) -> str:
 
 def _group_size(caches: Sequence[Any]) -> int:
     """64, or 32 where that leaves fewer elements of heads to fill up."""
-    widths = [int(part.shape[-1]) for cache in caches for part in (cache.keys, cache.values)]
+    with_kv = [cache for cache in caches if type(cache) is not ArraysCache]
+    widths = [int(part.shape[-1]) for cache in with_kv for part in (cache.keys, cache.values)]
     return 32 if any(width % 64 for width in widths) else 64
 
 
 def _quantized(caches: Sequence[Any], format: KVFormat) -> Caches:
-    """An empty quantized cache of the same kind for each."""
+    """An empty cache of ours of the same kind for each."""
     codec = KVCodec(format)
-    return [
-        SlidingQuantizedKVCache(cache.max_size, codec) if type(cache) is RotatingKVCache else QuantizedKVCache(codec)
-        for cache in caches
-    ]
+
+    def new(cache: Any) -> QuantizedKVCache | SlidingQuantizedKVCache | StateCache:
+        if type(cache) is ArraysCache:
+            return StateCache([None] * len(cache.cache))
+        return (
+            SlidingQuantizedKVCache(cache.max_size, codec)
+            if type(cache) is RotatingKVCache
+            else QuantizedKVCache(codec)
+        )
+
+    return [new(cache) for cache in caches]

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import mlx.nn as nn
-
 from agentmem.kv_bits import DEFAULT, KVBits
 from inference_service.engine.calibration import TOKENS, Calibration, Calibrations
+from inference_service.engine.network import Network
 from inference_service.engine.quality import LADDER, MOST_NATS, Quality, QualityChecks, sample
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
@@ -46,7 +45,7 @@ class KVSetups:
             return info.with_format(info.geometry.format.with_bits(bits))
         return info
 
-    def of(self, fingerprint: str, network: nn.Module, info: ModelInfo) -> KVSetup:
+    def of(self, fingerprint: str, network: Network, info: ModelInfo) -> KVSetup:
         """What a loaded network's KV is to be. Measures what is not known, which takes some prefills."""
         geometry, tokenizer = info.geometry, info.tokenizer
         calibration = self.calibrations.of(fingerprint, network, sample(tokenizer, TOKENS), geometry)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from agentmem import logs
@@ -23,6 +22,7 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Caches, merged
+from inference_service.engine.network import Network
 from inference_service.engine.quality import Quality
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.fingerprint import kv_fingerprint
@@ -46,7 +46,7 @@ class OpenedModel:
     """
 
     info: ModelInfo
-    network: nn.Module
+    network: Network
     fingerprint: str
     needs: Needs
 
@@ -108,14 +108,14 @@ class LoadedModel(ModelInfo):
         mx.clear_cache()
 
 
-def read_weights(info: ModelInfo, network: nn.Module) -> Iterator[float]:
+def read_weights(info: ModelInfo, network: Network) -> Iterator[float]:
     """Read the weights, a piece for each `next`, which gives the share that is read, 0 to 1. Engine thread.
 
     Raises FailedPrecondition where they cannot be read.
     """
     piece: list[mx.array] = []
     done = 0
-    for _, array in tree_flatten(network.parameters()):
+    for _, array in tree_flatten(network.model.parameters()):
         piece.append(array)
         done += array.nbytes
         if sum(each.nbytes for each in piece) >= _PIECE_BYTES:
@@ -134,7 +134,7 @@ def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
 
 
 def prove(
-    info: ModelInfo, network: nn.Module, backend: AttentionBackend, speeds: PathSpeeds | None
+    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: PathSpeeds | None
 ) -> tuple[ModelInfo, tuple[PathReport, ...]]:
     """Run the network once in both phases, and attention's self-test, which chooses decode paths. Engine thread.
 
@@ -156,7 +156,7 @@ def prove(
 
 
 def _proved(
-    info: ModelInfo, network: nn.Module, backend: AttentionBackend, speeds: PathSpeeds | None
+    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: PathSpeeds | None
 ) -> tuple[PathReport, ...]:
     caches = info.geometry.new_caches()
     try:

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import mlx.nn as nn
-
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
 from agentmem.kv_bits import AUTO, KVBits
@@ -24,6 +22,7 @@ from agentmem.models import RegisteredModel
 from inference_service.engine.attention import AttentionBackend, PathSpeeds
 from inference_service.engine.calibration import Calibrations
 from inference_service.engine.device import Activations, usable_bytes
+from inference_service.engine.network import Network
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings, check_config
 from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
@@ -185,7 +184,7 @@ class Loader:
 
     async def _open(
         self, registered: RegisteredModel, report: ReportProgress, *, offline: bool
-    ) -> tuple[ModelInfo, nn.Module]:
+    ) -> tuple[ModelInfo, Network]:
         spec = await self._fetch(registered, report, offline)
         text = await self._on_file_thread(self._text, spec)
         return await self._engine.call(lambda: open_network(spec, text, ATTENTION))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_adapters, load_config, load_model
 from safetensors import SafetensorError, safe_open
@@ -21,6 +20,7 @@ from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import load_tokenizer
+from inference_service.engine.network import Network
 from inference_service.engine.quantization import KVFormat
 from inference_service.models.capability import QuantizationSettings, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
@@ -111,7 +111,7 @@ class ModelInfo(ModelText):
         return Renderer(
             self.tokenizer,
             self.template,
-            checkpoints=self.geometry.sliding is not None,
+            checkpoints=not self.geometry.resumes_anywhere,
             context_length=self.context_length,
             reasoning=self.reasoning,
         )
@@ -136,7 +136,7 @@ def open_text(spec: ModelSpec) -> ModelText:
         )
 
 
-def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) -> tuple[ModelInfo, nn.Module]:
+def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) -> tuple[ModelInfo, Network]:
     """Build mlx-lm's network and find its shapes. Engine thread; takes a tenth of a second, and reads no weights.
 
     Raises FailedPrecondition for a model that cannot run over quantized KV, naming what it is that cannot.
@@ -162,7 +162,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
             layer_width=_layer_width(network),
         )
-        return info, network
+        return info, Network(network)
 
 
 def check_weights(directory: Path) -> None:

@@ -10,7 +10,7 @@ from inference_service.engine.device import dequantized_bytes
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK
 from inference_service.models.opening import ModelInfo
-from inference_service.pool.memory import TYPICAL_TOKENS, Sizes
+from inference_service.pool.memory import MOST_CAPTURED, TYPICAL_TOKENS, Sizes
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ def agent_bytes(geometry: Geometry, context_length: int) -> int:
 
 
 def _least_bytes(geometry: Geometry) -> int:
-    """KV of the shortest agent: one block, and a window."""
-    return geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+    """What the shortest request takes: a block and a window, each twice, and the states that it captures."""
+    return 2 * (geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token) + MOST_CAPTURED * geometry.state_bytes
 
 
 def check_sizes(info: ModelInfo, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
     geometry, least = info.geometry, _least_bytes(info.geometry)
-    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < 2 * least:
+    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < least:
         raise FailedPrecondition(
             f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
             f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "

@@ -151,7 +151,7 @@ class Admission:
             if victims:
                 self.evicted(len(victims))
             reservation.blocks = self._pool.full.allocate(wanted.blocks)
-            reservation.pieces = self._pool.sliding.allocate(wanted.pieces)
+            reservation.pieces = self._pool.pieces.allocate(wanted.pieces)
             self._pool.acquire(pins)
             reservation.pins.append(pins)
         self._reservations.append(reservation)
@@ -173,18 +173,18 @@ class Admission:
         One that would free nothing stays: its blocks are being written, or agents that stay share them.
         """
         pool = self._pool
-        lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.sliding.free
+        lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.pieces.free
         if lacking_blocks <= 0 and lacking_pieces <= 0:
             return []
         keys = evictable()
         tables = self._hot.tables(keys)
         blocks = pool.full.freed_by(table.blocks for table in tables)
-        pieces = pool.sliding.freed_by(table.pieces for table in tables)
+        pieces = pool.pieces.freed_by(table.pieces for table in tables)
         for count, (freed_blocks, freed_pieces) in enumerate(zip(blocks, pieces, strict=True), 1):
             if freed_blocks >= lacking_blocks and freed_pieces >= lacking_pieces:
                 going = dict(zip(keys[:count], tables, strict=False))
                 freed = pool.full.freed(table.blocks for table in going.values())
-                pieces_freed = pool.sliding.freed(table.pieces for table in going.values())
+                pieces_freed = pool.pieces.freed(table.pieces for table in going.values())
                 return [
                     key
                     for key, table in going.items()

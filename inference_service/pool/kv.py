@@ -1,4 +1,4 @@
-"""The pool of a model: blocks of full-attention layers, pieces of windows of sliding layers, and its idle agents."""
+"""The pool of a model: blocks of full-attention layers, pieces of checkpoints, and its idle agents."""
 
 import asyncio
 import logging
@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Table:
-    """Where the KV of one sequence is: blocks in order, and the sliding layers' window at its end, in pieces.
+    """Where the KV of one sequence is: blocks in order, and the checkpoint at its end, in pieces.
+
+    `window_tokens` is what the checkpoint stands for: the tokens in the sliding layers' window, or all.
 
     To hold a table is to hold a reference on each of its blocks and pieces.
     """
@@ -30,21 +32,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Space:
-    """How much of a pool: blocks, and pieces of windows."""
+    """How much of a pool: blocks, and pieces of checkpoints."""
 
     blocks: int
     pieces: int = 0
 
 
 class KVPool:
-    """Both pools of a model, and which windows are in them. Event loop only.
+    """Both pools of a model, and which checkpoints are in them. Event loop only.
 
-    `window_pieces` is how many pieces a window of window + 256 tokens takes; 0 for a model without sliding layers.
+    `window_pieces` is how many pieces a checkpoint takes at most; 0 for a model of full attention alone.
     """
 
     def __init__(self, space: Space, window_pieces: int = 0) -> None:
         self.full = BlockPool(space.blocks)
-        self.sliding = BlockPool(space.pieces)
+        self.pieces = BlockPool(space.pieces)
         self.window_pieces = window_pieces
         self._windows: dict[bytes, Table] = {}
         self.on_release: Callable[[], None] = lambda: None
@@ -58,18 +60,18 @@ class KVPool:
 
     def fits(self, space: Space) -> bool:
         """Return whether an empty pool has space for it."""
-        return space.blocks <= self.full.capacity and space.pieces <= self.sliding.capacity
+        return space.blocks <= self.full.capacity and space.pieces <= self.pieces.capacity
 
     def acquire(self, table: Table) -> None:
         """Add a reference to all of a table."""
         self.full.acquire(table.blocks)
-        self.sliding.acquire(table.pieces)
+        self.pieces.acquire(table.pieces)
 
     def release(self, table: Table) -> None:
         """Remove a reference from all of a table. Never raises: it is called for cleaning up."""
         try:
             self.full.release(table.blocks)
-            self.sliding.release(table.pieces)
+            self.pieces.release(table.pieces)
         except PoolError as error:
             self.fail(error)
         self.on_release()
@@ -80,7 +82,7 @@ class KVPool:
         self.broken.set()
 
     def publish(self, names: Sequence[bytes], table: Table) -> Table:
-        """Name the blocks of a table that is written, one name each, and the window by the last name.
+        """Name the blocks of a table that is written, one name each, and the checkpoint by the last name.
 
         Where another has the same, the references move there. Returns the table as it is now.
         """
@@ -88,27 +90,27 @@ class KVPool:
         if not table.pieces:
             return Table(table.tokens, blocks)
         known = self.find_window(names[-1])
-        first = self.sliding.publish(names[-1], table.pieces[0])
+        first = self.pieces.publish(names[-1], table.pieces[0])
         if known is None or first == table.pieces[0]:
             named = Table(table.tokens, blocks, table.window_tokens, table.pieces)
-            self._windows = {name: t for name, t in self._windows.items() if self.sliding.find(name) == t.pieces[0]}
+            self._windows = {name: t for name, t in self._windows.items() if self.pieces.find(name) == t.pieces[0]}
             self._windows[names[-1]] = named
             return named
-        self.sliding.acquire(known.pieces[1:])
-        self.sliding.release(table.pieces[1:])
+        self.pieces.acquire(known.pieces[1:])
+        self.pieces.release(table.pieces[1:])
         self.on_release()
         return Table(table.tokens, blocks, known.window_tokens, known.pieces)
 
     def find_window(self, name: bytes) -> Table | None:
-        """Return the table whose window has that name; only its window is certain to be there still."""
+        """Return the table whose checkpoint has that name; only that is certain to be there still."""
         table = self._windows.get(name)
-        return table if table is not None and self.sliding.find(name) == table.pieces[0] else None
+        return table if table is not None and self.pieces.find(name) == table.pieces[0] else None
 
     def check_integrity(self, tables: Iterable[Table]) -> None:
         """Raise PoolError unless the references are exactly those of `tables`."""
         held = list(tables)
         self.full.check_integrity(table.blocks for table in held)
-        self.sliding.check_integrity(table.pieces for table in held)
+        self.pieces.check_integrity(table.pieces for table in held)
 
 
 @dataclass(frozen=True)

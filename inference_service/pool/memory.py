@@ -15,6 +15,9 @@ from inference_service.pool.kv import HotAgents, KVPool, Space, Table
 TYPICAL_TOKENS = 4_096
 """Tokens of the agent for which a hybrid model's pool is split by default, and by which agents that fit are counted."""
 
+MOST_CAPTURED = 3
+"""Checkpoints that a turn captures at most: see `memory.windows.capture_positions`."""
+
 MOST_CONTEXTS = 32
 """By default a pool is no larger than so many agents at the end of their context."""
 
@@ -81,11 +84,11 @@ class ModelMemory:
 
     def evict(self, key: AgentKey) -> int:
         """Drop an idle agent's KV; return the bytes of the pool that this freed."""
-        blocks, pieces = self.pool.full.free, self.pool.sliding.free
+        blocks, pieces = self.pool.full.free, self.pool.pieces.free
         if key in self.hot:
             self.evicted()
         self.hot.drop(key)
-        freed_blocks, freed_pieces = self.pool.full.free - blocks, self.pool.sliding.free - pieces
+        freed_blocks, freed_pieces = self.pool.full.free - blocks, self.pool.pieces.free - pieces
         return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes
 
     def check_integrity(self, in_flight: Iterable[Table]) -> None:
@@ -100,8 +103,11 @@ class ModelMemory:
     def _batch_bytes(self, lengths: Sequence[int]) -> int:
         """The most that decoding sequences of up to these lengths takes: the padded batches, and a copy of one.
 
-        A prompt that is computed is a row too; the copy is made when a row joins or leaves.
+        A prompt that is computed is a row too; the copy is made when a row joins or leaves. And the states that turns
+        capture on their way and hold until they end.
         """
-        token_bytes, window_bytes = self._geometry.bytes_per_token, self._geometry.window_bytes
-        batches = most_batch_bytes(lengths, token_bytes, self._weight_bytes) + len(lengths) * window_bytes
-        return 2 * batches
+        geometry = self._geometry
+        batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
+        return (
+            2 * (batches + len(lengths) * geometry.window_bytes) + len(lengths) * MOST_CAPTURED * geometry.state_bytes
+        )

@@ -1,6 +1,7 @@
 """An agent's ledger and files of KV into one portable file.
 
-What KV is missing or bad shortens the exported KV and fails nothing: the ledger is always whole.
+What KV is missing or bad shortens the exported KV and fails nothing: the ledger is always whole. The file has no place
+for recurrent layers' states, without which KV is of no use; so an agent of a model with such layers goes without KV.
 """
 
 import asyncio
@@ -144,6 +145,8 @@ def _choose(
     refused: set[FileName],
 ) -> _Parts:
     """Return the most KV that there are good files for."""
+    if model.geometry.states is not None:
+        return _Parts()
     there = list(takewhile(lambda each: each.chain_hash in opened.files and FileName.of(each) not in refused, blocks))
     tokens = sum(block.token_count for block in there)
     sliding = model.geometry.sliding

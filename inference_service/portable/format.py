@@ -62,9 +62,10 @@ class LayerShape(NamedTuple):
 
 @dataclass(frozen=True)
 class KVGeometry:
-    """The KV of all layers in the model's order. `dtype` is that of scales and biases, as safetensors calls it.
+    """The KV of all layers that have some, in the model's order.
 
-    `bits` are those of K and V, or "5/4" where they differ.
+    `dtype` is that of scales and biases, as safetensors calls it. `bits` are those of K and V, or "5/4" where they
+    differ.
     """
 
     dtype: Annotated[str, Field(pattern="^(F32|F16|BF16)$")]
@@ -160,7 +161,7 @@ def kv_geometry(geometry: Geometry) -> KVGeometry:
     for group in geometry.groups:
         shape = LayerShape(group.kv_heads, group.k_dim, group.v_dim, group.window)
         layers.update(dict.fromkeys(group.layers, shape))
-    shapes = tuple(layers[layer] for layer in range(geometry.layers))
+    shapes = tuple(layers[layer] for layer in geometry.kv_layers)
     by = geometry.format
     return KVGeometry(
         SAFETENSORS_DTYPE[geometry.dtype], _described(KVBits(by.k_bits, by.v_bits)), by.group_size, shapes

@@ -152,6 +152,8 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
 def kv_misfit(manifest: Manifest, model: LoadedModel) -> str:
     """Why a file's KV is not taken, though its ledger is; empty where it is."""
     here = kv_geometry(model.geometry)
+    if manifest.kv_tokens and model.geometry.states is not None:
+        return f"it lacks the recurrent layers' states, without which model {model.model_id!r} cannot go on from KV"
     if manifest.geometry != here:
         both = zip(_parts(manifest.geometry), _parts(here), strict=False)
         found, wanted = next(pair for pair in both if pair[0] != pair[1])

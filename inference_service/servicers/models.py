@@ -94,6 +94,8 @@ def _known(info: ModelInfo) -> pb.Model:
         k_head_dim=geometry.full.k_dim,
         v_head_dim=geometry.full.v_dim,
         kv_bytes_per_token=geometry.bytes_per_token,
+        recurrent_layers=len(geometry.states.layers) if geometry.states else 0,
+        state_bytes=geometry.state_bytes,
     )
 
 

@@ -64,14 +64,17 @@ def read_block(
 def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
     """Hash a whole file, compare header and shapes with what is wanted, and return its tensors. Raises BlockMiss.
 
-    They are views [layers, kv_heads, tokens, width] of the bytes that were hashed.
+    They are views of the bytes that were hashed: KV is [layers, kv_heads, tokens, width].
     """
     try:
         if blockfile.digest(data) != digest:
             raise BlockFileError("digest", "the bytes are not those that were published")
         header, specs = blockfile.parse(data, len(data))
         blockfile.verify(header, wanted)
-        for name, (dtype, shape) in _shapes(wanted, geometry).items():
+        shapes = _shapes(wanted, geometry)
+        if specs.keys() != shapes.keys():
+            raise BlockFileError("header", "other tensors than the model's")
+        for name, (dtype, shape) in shapes.items():
             if (specs[name].dtype, specs[name].shape) != (dtype, shape):
                 raise BlockFileError("header", f"{name} has another shape than the model's")
     except BlockFileError as error:

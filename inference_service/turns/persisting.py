@@ -12,8 +12,7 @@ from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.identity import FileName, Version
 from agentmem.validation import AgentKey
-from inference_service.engine.arenas import window_bytes
-from inference_service.engine.caches import KVBuffers
+from inference_service.engine.checkpoints import Checkpoint, tensors_of
 from inference_service.engine.thread import EngineThread
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
@@ -43,13 +42,13 @@ class State:
     table: Table
     blocks: Sequence[BlockHeader]
     windows: Sequence[BlockHeader] = ()
-    captured: Mapping[bytes, list[KVBuffers]] = field(default_factory=dict)
+    captured: Mapping[bytes, Checkpoint] = field(default_factory=dict)
     trace: tracing.Trace | None = field(default_factory=tracing.current)
 
     @property
     def captured_bytes(self) -> int:
         """Memory that is not the pool's."""
-        return sum(buffers.nbytes for window in self.captured.values() for buffers in window)
+        return sum(checkpoint.nbytes for checkpoint in self.captured.values())
 
     def extends(self, older: "State") -> bool:
         """Return whether the older state's full blocks are this one's, too."""
@@ -70,9 +69,9 @@ class State:
         if not header.window:
             return arenas.full.read([table.blocks[header.first_token // BLOCK_TOKENS]], header.token_count)
         if header.chain_hash in self.captured:
-            return window_bytes(self.captured[header.chain_hash])
-        if header.first_token + header.token_count == table.tokens:
-            return arenas.sliding.read(table.pieces, table.window_tokens)
+            return tensors_of(self.captured[header.chain_hash], self.model.geometry.states)
+        if table.pieces and header.first_token + header.token_count == table.tokens:
+            return arenas.read(table.pieces, table.window_tokens)
         return None
 
 
@@ -138,6 +137,15 @@ class Persister:
     async def wait_written(self, key: AgentKey, seconds: float = WAIT_SECONDS) -> None:
         """Wait until all of the agent's KV is written, at most so long."""
         await self._wait(lambda state: state.key == key, seconds)
+
+    async def wait_resumable(self, key: AgentKey) -> None:
+        """Wait, at most so long, where an agent's last turn left no checkpoint in the pool but one to be written.
+
+        That is so when an answer was cut behind which a recurrent state stands already.
+        """
+        await self._wait(
+            lambda state: state.key == key and bool(state.captured) and not state.table.pieces, WAIT_SECONDS
+        )
 
     def _unwritten(self) -> list[State]:
         return [*self._waiting, *([self._writing] if self._writing else [])]

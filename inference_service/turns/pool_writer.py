@@ -11,6 +11,7 @@ from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
 from agentmem.identity import Ledger
 from agentmem.shielding import run_shielded
+from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
 from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
@@ -48,9 +49,9 @@ class PoolWriter:
         model.memory.hot.put(key, HotState(turn.version, ledger, table, windows))
         named = window_headers(*ids, windows)
         captured = {
-            header.chain_hash: job.windows[position]
+            header.chain_hash: job.captured[position]
             for header in named
-            if (position := header.first_token + header.token_count) in job.windows
+            if (position := header.first_token + header.token_count) in job.captured
         }
         self._persister.publish(State(key, turn.version, model, table, blocks, named, captured))
 
@@ -66,8 +67,7 @@ class PoolWriter:
         pool, geometry = model.memory.pool, model.geometry
         shared = pool.full.run(header.chain_hash for header in blocks)  # the beginning that is there already
         pool.full.acquire(shared)
-        window = caches[geometry.sliding.layers[0]].buffers.filled if geometry.sliding else 0
-        pieces = -(-window // geometry.piece_tokens) if window else 0
+        window, pieces = space_of(caches, geometry)
         try:
             table = reservation.table(tokens, shared, Space(len(blocks), pieces), window)
         except PoolError:
@@ -109,12 +109,11 @@ def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
 
 
 def _windows(turn: Turn, job: TurnJob, table: Table) -> dict[int, int]:
-    """Return the agent's windows: stored tokens by position. None for a model without sliding layers."""
-    if not table.pieces:
-        return {}
+    """Return the agent's windows: stored tokens by position. None for a model of full attention alone."""
     on_disk, hot = turn.restored.stored_windows(), turn.reservation.hot.windows if turn.reservation.hot else {}
     windows = {position: tokens for position, tokens in on_disk.items() if position <= turn.keep_tokens}
     windows |= {position: tokens for position, tokens in hot.items() if position <= turn.shared_tokens}
-    windows |= {position: window[0].filled for position, window in job.windows.items()}
-    windows[table.tokens] = table.window_tokens
+    windows |= {position: checkpoint.tokens for position, checkpoint in job.captured.items()}
+    if table.pieces:
+        windows[table.tokens] = table.window_tokens
     return {position: windows[position] for position in kept_positions(windows)}

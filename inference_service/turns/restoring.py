@@ -9,7 +9,7 @@ from agentmem.identity import FileKind, FileName, Ledger, TokenIds
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.caches import KVBuffers
+from inference_service.engine.checkpoints import Checkpoint
 from inference_service.engine.geometry import Caches, HostTensors
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, choose, look_up
@@ -35,8 +35,10 @@ def kv_lookup(
     """
     ids = model.fingerprint, namespace
     windows: tuple[WindowCandidate, ...] = ()
-    if model.geometry.sliding is not None:
+    if not model.geometry.resumes_anywhere:
         windows = window_candidates(*ids, ledger, keep_tokens, sequence, checkpoints)
+        if model.geometry.states is not None:  # They cannot be trimmed.
+            windows = tuple(window for window in windows if window.usable_tokens == window.position)
     return look_up(*ids, ledger.token_ids, keep_tokens, sequence, windows)
 
 
@@ -116,13 +118,14 @@ class Restored:
         return types_pb2.MISS_REASON_BELOW_MIN
 
     def _best(self) -> Choice:
-        if not (window := self.model.geometry.window):
+        geometry = self.model.geometry
+        if geometry.resumes_anywhere:
             return choose(self.lookup, self.blocks, self.files)
         stored = {
             **stored_tokens(self.lookup.windows, self.window_files),
             **{name: table.window_tokens for name, table in self.windows.items()},
         }
-        return choose(self.lookup, self.blocks, self.files, stored, window)
+        return choose(self.lookup, self.blocks, self.files, stored, geometry.window, exact=geometry.states is not None)
 
     @property
     def missing(self) -> list[bytes]:
@@ -166,16 +169,15 @@ class Restored:
             return self.model.new_caches()
         blocks = [self.blocks[candidate.header.chain_hash] for candidate in self.choice.hot]
         warm = [tensors[FileName.of(candidate.header)] for candidate in self.choice.warm]
-        window = self._window_buffers(tensors)
-        return self.model.arenas.caches(self.tokens, blocks, warm, window, self.lookup.limit + 2)
+        return self.model.arenas.caches(self.tokens, blocks, warm, self._checkpoint(tensors), self.lookup.limit + 2)
 
-    def _window_buffers(self, tensors: Mapping[FileName, HostTensors]) -> list[KVBuffers]:
-        window, arenas = self.choice.window, self.model.arenas
+    def _checkpoint(self, tensors: Mapping[FileName, HostTensors]) -> Checkpoint | None:
+        window, arenas, surplus = self.choice.window, self.model.arenas, self.choice.surplus
         if window is None:
-            return []
+            return None
         if (table := self.windows.get(window.name)) is not None:
-            return arenas.sliding.gather(table.pieces, table.window_tokens - self.choice.surplus)
-        return arenas.sliding.upload(tensors[FileName.window(window.name)], self.choice.surplus)
+            return arenas.checkpoint(table.pieces, table.window_tokens - surplus, self.tokens)
+        return arenas.uploaded(tensors[FileName.window(window.name)], surplus, self.tokens)
 
     def _of_kind(self, name: FileName) -> dict[bytes, pb.StoredFile]:
         return self.window_files if name.kind is FileKind.WINDOW else self.files
@@ -194,8 +196,8 @@ class Restorer:
     ) -> Restored:
         """Take the longest gapless run of blocks, those in the pool first, and read what of it is in files.
 
-        `reservation` then holds those in the pool. A hybrid model resumes only where there is a window. `incompatible`:
-        the agent's own KV is of another model.
+        `reservation` then holds those in the pool. A model with other layers than full attention resumes only where
+        there is a checkpoint. `incompatible`: the agent's own KV is of another model.
         """
         started = time.monotonic()
         found = Restored.in_pool(key, model, lookup)

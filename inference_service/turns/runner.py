@@ -198,6 +198,7 @@ class TurnRunner:
         if turn.retokenized:  # What was computed of other tokens never serves, not even where some have stayed.
             return Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
         key, options = turn.request.key, {"incompatible": turn.incompatible}
+        await self.persister.wait_resumable(key)
         return await self.restorer.find(key, model, turn.lookup, turn.reservation, **options)
 
     async def _generate(self, turn: Turn, model: LoadedModel) -> TurnJob:

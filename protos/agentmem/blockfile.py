@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # The gateway reads constants from here, and needs no NumPy.
 FORMAT_VERSION = 1
 BLOCK_TOKENS = 256
 TENSORS = ("k.weights", "k.scales", "k.biases", "v.weights", "v.scales", "v.biases")
+STATE = "state."
+"""What the names of tensors of recurrent layers' states begin with; a window's file can have them."""
 NO_PARENT = b""
 CHUNK_BYTES = 256 * 1024
 """The most that one message of a stream carries: larger ones stall the event loop of either end."""
@@ -139,13 +141,14 @@ def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict
         specs = {name: _spec(entry, end_of_header) for name, entry in raw.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BlockFileError("header", f"{type(error).__name__} while reading it") from error
-    if set(specs) != set(TENSORS):
+    states = {name for name in specs if header.window and name.startswith(STATE)}
+    if set(specs) - states != set(TENSORS) and not (states and set(specs) == states):
         raise BlockFileError("header", "unexpected tensors")
     expected = end_of_header
-    for spec in sorted(specs.values(), key=lambda spec: spec.start):
+    for name, spec in sorted(specs.items(), key=lambda item: item[1].start):
         if spec.start != expected or spec.end - spec.start != prod(spec.shape) * _DTYPE_BYTES[spec.dtype]:
             raise BlockFileError("header", "offsets do not match shapes")
-        if len(spec.shape) != 4 or spec.shape[2] != header.token_count:
+        if name not in states and (len(spec.shape) != 4 or spec.shape[2] != header.token_count):
             raise BlockFileError("header", "shapes do not match the token count")
         expected = spec.end
     if expected != file_size:

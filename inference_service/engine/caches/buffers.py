@@ -40,6 +40,13 @@ class KVBuffers:
             raise ValueError("nothing was written to this cache")
         return self.keys, self.values
 
+    def part(self, name: str) -> mx.array:
+        """The array that a file calls `name` ("k.weights", …), [rows, kv_heads, capacity, width]."""
+        side, part = name.split(".")
+        keys, values = self.both()
+        array: mx.array = getattr(keys if side == "k" else values, part)
+        return array
+
     def view(self, start: int = 0) -> tuple[Quantized, Quantized]:
         """Views of K and V [rows, kv_heads, filled - start, …] from token `start` on."""
         keys, values = self.both()

@@ -97,6 +97,10 @@ class SlidingQuantizedKVCache(_Sliding):
         self.offset -= n
         return n
 
+    def forget(self, tokens: int) -> None:
+        """Hold nothing of a sequence of so many tokens, from which nobody can go on here."""
+        self.buffers, self.offset = KVBuffers(), tokens
+
     @staticmethod
     def merge(caches: "Sequence[SlidingQuantizedKVCache]") -> "BatchSlidingQuantizedKVCache":
         """A batch of one row per cache, copied; one cache alone is shared. All are empty, or none."""

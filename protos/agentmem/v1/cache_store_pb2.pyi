@@ -34,7 +34,7 @@ class _FileKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileKind.Val
     FILE_KIND_BLOCK: _FileKind.ValueType  # 1
     """A full block or a tail."""
     FILE_KIND_WINDOW: _FileKind.ValueType  # 2
-    """The sliding-window layers' state at one position."""
+    """A checkpoint: the sliding-window layers' last tokens, and the recurrent layers' states, at one position."""
 
 class FileKind(_FileKind, metaclass=_FileKindEnumTypeWrapper):
     """FileKind is what a file of KV holds."""
@@ -44,7 +44,7 @@ FILE_KIND_UNSPECIFIED: FileKind.ValueType  # 0
 FILE_KIND_BLOCK: FileKind.ValueType  # 1
 """A full block or a tail."""
 FILE_KIND_WINDOW: FileKind.ValueType  # 2
-"""The sliding-window layers' state at one position."""
+"""A checkpoint: the sliding-window layers' last tokens, and the recurrent layers' states, at one position."""
 Global___FileKind: _TypeAlias = FileKind  # noqa: Y015
 
 @_typing.final

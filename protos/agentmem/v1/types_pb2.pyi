@@ -142,7 +142,7 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     MISS_REASON_DIVERGED: _MissReason.ValueType  # 3
     """The prompt differs from the ledger: other messages, tools or template arguments, or other text."""
     MISS_REASON_NOT_TRIMMABLE: _MissReason.ValueType  # 4
-    """Sliding-window layers cannot go back that far and no window was saved there."""
+    """Sliding-window or recurrent layers cannot go back that far, and no checkpoint was saved there."""
     MISS_REASON_INCOMPATIBLE: _MissReason.ValueType  # 5
     """The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens:
     the model's files have changed. The ledger is intact.
@@ -171,7 +171,7 @@ MISS_REASON_EVICTED: MissReason.ValueType  # 2
 MISS_REASON_DIVERGED: MissReason.ValueType  # 3
 """The prompt differs from the ledger: other messages, tools or template arguments, or other text."""
 MISS_REASON_NOT_TRIMMABLE: MissReason.ValueType  # 4
-"""Sliding-window layers cannot go back that far and no window was saved there."""
+"""Sliding-window or recurrent layers cannot go back that far, and no checkpoint was saved there."""
 MISS_REASON_INCOMPATIBLE: MissReason.ValueType  # 5
 """The agent's KV is of another fingerprint (weights, dtype, quantization, format) or of another tokenizer's tokens:
 the model's files have changed. The ledger is intact.
@@ -487,10 +487,7 @@ class Messages(_message.Message):
     tools_json: _builtins.str
     """Tool definitions for the template, a JSON array in OpenAI's shape."""
     template_arguments_json: _builtins.str
-    """Further arguments of the template, a JSON object (for example {"enable_thinking": false}). The same messages under
-    others are another conversation. INVALID_ARGUMENT for what has a field of its own or is the renderer's (tools,
-    add_generation_prompt, tokenize).
-    """
+    """Further arguments of the template, a JSON object (for example {"enable_thinking": false})."""
     history: Global___History.ValueType
     """How the part of the chat is taken that the agent has had. Without effect in Append."""
     @_builtins.property

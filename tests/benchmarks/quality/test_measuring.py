@@ -51,9 +51,9 @@ def test_sums_are_those_of_one_pass(demo: LoadedModel, every: dict[str, NewCache
     inputs, wanted = mx.array([token_ids[:-1]]), np.array(token_ids[1:])
 
     def logprobs(caches: Any) -> np.ndarray[Any, Any]:
-        return np.array(nn.log_softmax(network(inputs, cache=caches)[0], axis=-1)).astype(np.float64)
+        return np.array(nn.log_softmax(network(inputs, caches)[0], axis=-1)).astype(np.float64)
 
-    plain, given = logprobs(None), logprobs(every["5/4"]())
+    plain, given = logprobs(network.own_caches()), logprobs(every["5/4"]())
     row = np.arange(len(wanted))
     assert found[BASE].loss == pytest.approx(-plain[row, wanted].sum(), rel=1e-4)
     assert (found[BASE].divergence, found[BASE].same) == (0.0, len(wanted))
@@ -109,7 +109,7 @@ def test_an_answer_is_right_when_all_its_tokens_are_the_first_choice(demo: Loade
     network: Any = demo.engine.model
     chosen = token_ids[:100]
     for _ in range(3):
-        chosen = [*chosen, int(network(mx.array([chosen]))[0, -1].argmax().item())]
+        chosen = [*chosen, int(network.model(mx.array([chosen]))[0, -1].argmax().item())]
     last_but_one = [*chosen[100:101], (chosen[101] + 1) % demo.vocab_size, chosen[102]]
     questions = [Question(chosen[90:], 3), Question([*chosen[90:100], *last_but_one], 3)]
     found = answers(network, Chat(chosen[:90], questions), {}, CHUNK)[BASE]

@@ -90,6 +90,12 @@ def test_all_of_one(width: int) -> None:
     assert "quantized_matmul, off by 0 at most; [fast]" in page.getvalue()
 
 
+def test_kinds_of_layers() -> None:
+    assert dict(about(MODEL))["layers"] == "8 with full attention, 40 with a window of 1,024 tokens"
+    recurrent = model_pb2.Model(full_layers=12, recurrent_layers=36, state_bytes=77_000_000)
+    assert dict(about(recurrent))["layers"] == "12 with full attention, 36 recurrent, 77.0 MB of state"
+
+
 def test_what_is_not_known_is_not_told() -> None:
     unknown = model_pb2.Model(model_id="a", state=model_pb2.MODEL_STATE_REGISTERED)
     assert dict(about(unknown)) == {"state": "registered"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
-from inference_service.engine.arenas import Arena, part_of
+from inference_service.engine.arenas import Arena
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS, Quantized
@@ -59,9 +59,7 @@ def bits(array: mx.array) -> np.ndarray:
 
 def held(buffers: Sequence[KVBuffers]) -> dict[str, np.ndarray]:
     """The bits of what the buffers hold, garbage left out."""
-    return {
-        name: np.concatenate([bits(part_of(each, name))[:, :, : each.filled] for each in buffers]) for name in TENSORS
-    }
+    return {name: np.concatenate([bits(each.part(name))[:, :, : each.filled] for each in buffers]) for name in TENSORS}
 
 
 def cut(tensors: dict[str, np.ndarray], tokens: int, first: int = 0) -> dict[str, np.ndarray]:

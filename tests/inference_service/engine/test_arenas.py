@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
-from inference_service.engine.arenas import Arena, Arenas, host_bytes, window_bytes
+from inference_service.engine.arenas import Arena, Arenas
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.checkpoints import window_tensors
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
+from inference_service.engine.uploading import host_bytes
 from inference_service.storage.blocks import read_block, write_block
 from tests.inference_service.engine.arena_bits import (
     BLOCKS,
@@ -212,7 +214,7 @@ def test_windows_in_pieces(dtype: mx.Dtype, heads: int, window: int, tokens: int
     assert found[0].both()[0].tokens > tokens - surplus
     data = arenas.sliding.read(pieces, tokens)
     assert same(as_arrays(data, made, made.sliding, tokens), wanted)
-    assert window_bytes([caches[layer].buffers for layer in made.sliding.layers]) == data
+    assert window_tensors([caches[layer].buffers for layer in made.sliding.layers]) == data
     file = as_file(as_arrays(data, made, made.sliding, tokens), made)
     assert same(held(arenas.sliding.upload(file, surplus)), cut(wanted, tokens - surplus))
 
@@ -242,7 +244,7 @@ def test_caches_of_a_hybrid_model(dtype: mx.Dtype, heads: int) -> None:
     arenas.write(caches_of(made, 600, full, sliding), 0, blocks, pieces)
     file = as_file(as_arrays(arenas.full.read([blocks[2]], 88), made, made.full, 88), made)
     for tokens, numbers, files in [(600, blocks, []), (600, blocks[:2], [file]), (590, blocks, [])]:
-        found = arenas.caches(tokens, numbers, files, arenas.sliding.gather(pieces, 310 - (600 - tokens)))
+        found = arenas.caches(tokens, numbers, files, arenas.checkpoint(pieces, 310 - (600 - tokens), tokens))
         assert [type(cache) for cache in found] == [type(cache) for cache in made.new_caches()]
         assert {cache.offset for cache in found} == {tokens}
         assert {cache.window for cache in found if isinstance(cache, SlidingQuantizedKVCache)} == {64}

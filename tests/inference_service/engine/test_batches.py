@@ -14,16 +14,19 @@ from mlx_lm.generate import GenerationBatch, StopSequences
 
 from benchmarks.loading import load
 from inference_service.engine.caches import BatchQuantizedKVCache, BatchSlidingQuantizedKVCache, KVBuffers
+from inference_service.engine.caches.states import BatchStateCache, StateCache
 from inference_service.engine.geometry import Caches
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
+from tests.tiny_hybrids import HYBRIDS, WITHOUT_POSITIONS
 from tests.tiny_models import (
     write_deepseek2,
     write_gemma3,
     write_gpt_oss,
     write_llama,
     write_llama_80,
+    write_phi,
     write_qwen2,
     write_qwen3,
 )
@@ -33,8 +36,9 @@ pytestmark = pytest.mark.sampled(2)
 TOLERANCE = 1e-3
 FLIPPED_CODES = 0.005
 KL_ALONE, KL_ONE_PASS = 1e-3, 0.07
-WRITERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_gemma3, write_gpt_oss, write_deepseek2]
-HYBRIDS = [write_gemma3, write_gpt_oss]
+SLIDING = [write_gemma3, write_gpt_oss]
+WRITERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, *SLIDING, write_deepseek2, *HYBRIDS]
+POSITIONED = [writer for writer in WRITERS if writer not in WITHOUT_POSITIONS]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 TEXT = "The boat by the sea, ü€😀 nobody knows. "
 REPEATS, LENGTHS = (1, 9, 16, 3), (24, 10, 14, 30)
@@ -149,12 +153,23 @@ def alone(model: LoadedModel, row: Row) -> tuple[Caches, list[npt.NDArray[np.flo
 def flipped(found: Caches, wanted: Caches) -> tuple[float, int]:
     """The share of 4-bit codes that differ, of the tokens that both hold, and by how much at most."""
     steps = []
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(with_kv(found), with_kv(wanted), strict=True):
         tokens = min(one.buffers.filled, other.buffers.filled)
         for a, b in zip(one.buffers.last(tokens).both(), other.buffers.last(tokens).both(), strict=True):
             steps.append(np.abs(codes(a.weights) - codes(b.weights)).ravel())
     counted = np.concatenate(steps)
     return float((counted > 0).mean()), int(counted.max())
+
+
+def drift(found: Caches, wanted: Caches) -> float:
+    """How far apart the recurrent states are, relative to their own size; 0 without such layers."""
+    pairs = [
+        (np.array(a), np.array(b))
+        for one, other in zip(found, wanted, strict=True)
+        if isinstance(one, StateCache) and isinstance(other, StateCache)
+        for a, b in zip(one.arrays, other.arrays, strict=True)
+    ]
+    return max((float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs), default=0.0)
 
 
 def codes(weights: mx.array) -> npt.NDArray[np.int64]:
@@ -184,6 +199,7 @@ def test_packed_kv_equals_that_of_rows_alone(model: LoadedModel, rows: Rows) -> 
         share, step = flipped(row.caches, by_itself[uid])
         assert share < FLIPPED_CODES
         assert step <= 1
+        assert drift(row.caches, by_itself[uid]) < TOLERANCE
     for uid, other in zip(rows, list(rows)[1:], strict=False):
         assert flipped(rows[uid].caches, by_itself[other])[0] > 100 * FLIPPED_CODES, "other rows differ"
 
@@ -229,9 +245,17 @@ def test_bfloat16_is_as_good_as_alone(directory: Path, tmp_path: Path) -> None:
     assert worst > 5 * KL_ONE_PASS
 
 
+def with_kv(caches: Sequence[Any]) -> list[Any]:
+    return [cache for cache in caches if not isinstance(cache, StateCache | BatchStateCache)]
+
+
+def states(caches: list[Any]) -> list[BatchStateCache]:
+    return [cache for cache in caches if isinstance(cache, BatchStateCache)]
+
+
 def one_position_off(caches: list[Any]) -> None:
     """RoPE: every row believes to be one token further, by one token of padding less."""
-    for cache in caches:
+    for cache in with_kv(caches):
         if isinstance(cache, BatchSlidingQuantizedKVCache):
             cache.offsets = [offset + 1 for offset in cache.offsets]
         else:
@@ -246,14 +270,14 @@ def no_padding_mask(caches: list[Any]) -> None:
 
 
 def swapped_rows(caches: list[Any]) -> None:
-    for cache in caches:
+    for cache in with_kv(caches):
         rows = list(range(len(cache.padding)))
         cache.buffers = cache.buffers.rows([rows[-1], *rows[1:-1], rows[0]])
 
 
 def stale(caches: list[Any]) -> None:
     """The newest tokens of every layer are those of some steps before."""
-    for cache in caches:
+    for cache in with_kv(caches):
         filled = cache.buffers.filled
         old = cache.buffers.map(lambda part, end=filled: part.between(end - 16, end - 8), 8)
         cache.buffers.filled -= 8
@@ -264,6 +288,19 @@ def stale_window(caches: list[Any]) -> None:
     stale([cache for cache in caches if isinstance(cache, BatchSlidingQuantizedKVCache)])
 
 
+def swapped_states(caches: list[Any]) -> None:
+    """A row goes on from its neighbour's state."""
+    for cache in states(caches):
+        cache.cache = [array[::-1] for array in cache.arrays]
+
+
+def short_convolutions(caches: list[Any]) -> None:
+    """Of the tokens that a convolution sees, the first are gone."""
+    for cache in states(caches):
+        first, *others = cache.arrays
+        cache.cache = [mx.concatenate([mx.zeros_like(first[:, :1]), first[:, 1:]], axis=1), *others]
+
+
 def faulty(model: LoadedModel, fault: Callable[[list[Any]], None], joins: dict[int, int] = FAULTY) -> Rows:
     def inject(step: int, batch: GenerationBatch) -> None:
         if len(batch) > 1 and step % 5 == 4:
@@ -272,11 +309,36 @@ def faulty(model: LoadedModel, fault: Callable[[list[Any]], None], joins: dict[i
     return decoded(model, joins, inject)
 
 
-@pytest.mark.parametrize("fault", [one_position_off, no_padding_mask, swapped_rows, stale])
+@pytest.mark.parametrize("directory", POSITIONED, ids=names(POSITIONED), indirect=True)
+def test_wrong_positions_are_found(model: LoadedModel, oracle: Oracle) -> None:
+    assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, one_position_off)))
+
+
+@pytest.mark.parametrize("fault", [no_padding_mask, swapped_rows, stale])
 def test_injected_faults_are_found(model: LoadedModel, oracle: Oracle, fault: Callable[[list[Any]], None]) -> None:
     assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, fault)))
 
 
+@pytest.mark.parametrize("fault", [swapped_states, short_convolutions])
 @pytest.mark.parametrize("directory", HYBRIDS, ids=names(HYBRIDS), indirect=True)
+def test_a_state_of_another_is_found(model: LoadedModel, oracle: Oracle, fault: Callable[[list[Any]], None]) -> None:
+    assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, fault)))
+
+
+@pytest.mark.parametrize("directory", HYBRIDS, ids=names(HYBRIDS), indirect=True)
+def test_a_state_of_a_token_before_is_found(model: LoadedModel, oracle: Oracle) -> None:
+    before: dict[int, tuple[list[int], list[Any]]] = {}
+
+    def inject(step: int, batch: GenerationBatch) -> None:
+        for at, cache in enumerate(states(batch.prompt_cache)):
+            uids, arrays = before.get(at, ([], []))
+            before[at] = list(batch.uids), list(cache.cache)
+            if step % 5 == 4 and uids == batch.uids:
+                cache.cache = arrays
+
+    assert any(found > 10 * TOLERANCE for found in differences(oracle, decoded(model, FAULTY, inject)))
+
+
+@pytest.mark.parametrize("directory", SLIDING, ids=names(SLIDING), indirect=True)
 def test_a_stale_window_is_found(model: LoadedModel, oracle: Oracle) -> None:
     assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, stale_window)))

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from benchmarks.loading import load
 from inference_service.engine.calibration import TOKENS, Calibration, Calibrations, LayerMeans, calibrate
+from inference_service.engine.network import Network
 from inference_service.engine.quality import sample
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.fingerprint import ContentHashes
@@ -38,7 +39,7 @@ def test_means_are_those_of_what_mlx_lm_keeps(write, tmp_path: Path) -> None:  #
     network.set_dtype(mx.float32)
     caches = make_prompt_cache(network)
     mx.eval(network(mx.array([tokens]), cache=caches))
-    found = calibrate(network, tokens, model.geometry)
+    found = calibrate(Network(network), tokens, model.geometry)
     for cache, means in zip(caches, found.layers, strict=True):
         for side, mean in zip((cache.keys, cache.values), means, strict=True):
             assert np.allclose(np.array(side[0, :, : len(tokens)].mean(axis=1)), mean, atol=2e-3)
@@ -120,7 +121,7 @@ def test_arrays_that_are_no_means_are_refused(arrays: dict[str, np.ndarray], tmp
 
 def test_a_mean_that_half_precision_cannot_hold_is_not_taken(llama: LoadedModel) -> None:
     """Such a channel is not centred; infinity would make all of it NaN."""
-    key = llama.engine.model.layers[0].self_attn.k_proj
+    key = llama.engine.model.model.layers[0].self_attn.k_proj
     before = key.weight
     key.weight = before * 1e9
     try:

@@ -16,12 +16,16 @@ from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
-from inference_service.engine.arenas import Arenas, window_bytes
+from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches.states import StateCache
+from inference_service.engine.checkpoints import space_of, tensors_of, window_tensors
 from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, trim_to
-from inference_service.engine.geometry import Caches, TensorShapes
+from inference_service.engine.geometry import Caches, KVCaches, TensorShapes
 from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
+from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 
 pytestmark = pytest.mark.sampled(2)
@@ -30,7 +34,9 @@ TOLERANCE = 1e-3
 
 
 @pytest.fixture(
-    scope="module", params=[write_llama, write_gpt_oss, write_deepseek2], ids=["llama", "gpt_oss", "deepseek2"]
+    scope="module",
+    params=[write_llama, write_gpt_oss, write_deepseek2, write_qwen3_next, write_falcon_h1],
+    ids=["llama", "gpt_oss", "deepseek2", "qwen3_next", "falcon_h1"],
 )
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return request.param(tmp_path_factory.mktemp("model"))
@@ -108,23 +114,23 @@ def test_chunks_do_not_matter(
 def restored(model: LoadedModel, caches: Caches, tokens: int) -> Caches:
     """Through an arena, the tensors of files, and back: half of the blocks from the arena, the others from files."""
     geometry, arenas = model.geometry, Arenas(model.geometry, 9, 7, model.codecs)
-    blocks, pieces, window, filled = [7, 2, 5, 0, 3, 8][: -(-tokens // 256)], [], [], 0
-    if geometry.sliding is not None:
-        filled = caches[geometry.sliding.layers[0]].buffers.filled
-        assert filled <= (geometry.sliding.window or 0) + 256
-        pieces = [4, 0, 6, 2, 5][: -(-filled // geometry.piece_tokens)]
+    blocks, checkpoint = [7, 2, 5, 0, 3, 8][: -(-tokens // 256)], None
+    filled, count = space_of(caches, geometry)
+    assert geometry.sliding is None or filled <= geometry.window + 256
+    pieces = [4, 0, 6, 2, 5][:count]
     arenas.write(caches, 0, blocks, pieces)
-    if geometry.sliding is not None:
-        file = host(arenas.sliding.read(pieces, filled), geometry.window_shapes(filled))
-        window = arenas.sliding.gather(pieces, filled)
-        assert window_bytes(window) == window_bytes(arenas.sliding.upload(file))
+    if pieces:
+        file = host(arenas.read(pieces, filled), geometry.window_shapes(filled))
+        checkpoint = arenas.checkpoint(pieces, filled, tokens)
+        from_file = arenas.uploaded(file, 0, tokens)
+        assert tensors_of(checkpoint, geometry.states) == tensors_of(from_file, geometry.states)
     counts = [min(256, tokens - 256 * i) for i in range(len(blocks))]
     half = len(blocks) // 2
     files = [
         host(arenas.full.read([block], count), geometry.block_shapes(count))
         for block, count in list(zip(blocks, counts, strict=True))[half:]
     ]
-    return arenas.caches(tokens, blocks[:half], files, window)
+    return arenas.caches(tokens, blocks[:half], files, checkpoint)
 
 
 def host(copies: dict[str, bytes], shapes: TensorShapes) -> dict[str, np.ndarray]:
@@ -136,7 +142,7 @@ def host(copies: dict[str, bytes], shapes: TensorShapes) -> dict[str, np.ndarray
 
 def bits(model: LoadedModel, caches: Caches) -> dict[str, bytes]:
     """The full-attention layers' packed KV."""
-    return window_bytes([caches[layer].buffers for layer in model.geometry.full.layers])
+    return window_tensors([caches[layer].buffers for layer in model.geometry.full.layers])
 
 
 def conversation(
@@ -163,9 +169,13 @@ def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracl
     assert bits(model, hot[-1][2]) == bits(model, warm[-1][2]), "packed KV differs"
 
 
+def with_kv(caches: Caches) -> KVCaches:
+    return [cache for cache in caches if not isinstance(cache, StateCache)]
+
+
 def shift_rope(caches: Caches, tokens: int) -> Caches:
     """Every later token is one position too far: what is before it moved by one."""
-    for cache in caches:
+    for cache in with_kv(caches):
         end = cache.buffers.filled
         cache.buffers = cache.buffers.map(
             lambda part, end=end: part.between(0, 1).followed_by(part.between(0, end - 1)), end
@@ -183,7 +193,7 @@ def swap_layers(caches: Caches, tokens: int) -> Caches:
 
 def stale_tail(caches: Caches, tokens: int) -> Caches:
     """The last 16 tokens are those of an older state."""
-    for cache in caches:
+    for cache in with_kv(caches):
         end = cache.buffers.filled
         cache.buffers = cache.buffers.map(
             lambda part, end=end: part.between(0, end - 16).followed_by(part.between(end - 32, end - 16)), end
@@ -218,17 +228,23 @@ def test_missing_mask_is_found(
 def test_trimmed_equals_recomputed(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where a recurrent state, or a window before, is gone, nothing goes on from there; full layers' KV stays."""
     monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 256)  # where sliding layers drop tokens depends on chunks
     caches = model.new_caches()
     result, _ = turn(model, caches, prompt)
-    kept = [*prompt, *result.token_ids][: len(prompt) - 60]
-    if model.geometry.sliding is not None:
-        with pytest.raises(CacheLengthError, match="window"):
-            trim_to(caches, 100)
+    geometry = model.geometry
+    kept = [*prompt, *result.token_ids][: len(prompt) - 60 if geometry.states is None else 100]
     trim_to(caches, len(kept))
     other = [*kept, *model.tokenizer.encode("something else entirely", parse_special=False)]
-    _, events = turn(model, caches, other)
-    assert difference(oracle, other, events) < TOLERANCE
+    if geometry.states is None:
+        _, events = turn(model, caches, other)
+        assert difference(oracle, other, events) < TOLERANCE
+        trim_to(caches, 100)
+    assert {cache.buffers.filled for cache in caches if isinstance(cache, QuantizedKVCache)} == {100}
+    if not geometry.resumes_anywhere:
+        assert space_of(caches, geometry) == (0, 0)
+        with pytest.raises(CacheLengthError, match="checkpoint"):
+            turn(model, caches, other)
 
 
 def test_the_caches_hold_exactly_what_the_ledger_will(model: LoadedModel, prompt: list[int]) -> None:

@@ -11,9 +11,9 @@ from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.checkpoints import Checkpoint, captured
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
-from inference_service.engine.prefill import captured
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
@@ -97,8 +97,9 @@ def test_a_window_is_what_a_prefill_up_to_there_leaves(
     monkeypatch.setattr(batching, "chunk_tokens", lambda *_: chunk)
     job = job_of(model, prompt, CHECKPOINTS, events=[])
     finished(model, job)
-    assert tuple(job.windows) == CHECKPOINTS
-    for at, window in job.windows.items():
+    assert tuple(job.captured) == CHECKPOINTS
+    for at, (position, window, _) in job.captured.items():
+        assert position == at
         caches = finished(model, job_of(model, prompt[:at], [p for p in CHECKPOINTS if p < at]))
         sliding = [cache for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
         assert len(window) == len(sliding)
@@ -120,7 +121,7 @@ def test_a_window_is_enough_to_go_on(
     model: LoadedModel, oracle: Oracle, prompt: list[int], whole: TurnJob, at: int, late: int
 ) -> None:
     """From the full layers' beginning and the window the model goes on right; from a window of one token later, not."""
-    caches = resumed(model, whole.caches, whole.windows[at + late], at)
+    caches = resumed(model, whole.caches, whole.captured[at + late].window, at)
     if late and at < 64:  # Nothing was dropped yet: a layer that holds a token more has another length.
         assert caches[0].buffers.filled == at + 1
         return
@@ -135,7 +136,7 @@ def test_a_window_is_enough_to_go_on(
 
 def test_a_window_shares_no_memory_with_the_caches(model: LoadedModel, prompt: list[int]) -> None:
     caches = finished(model, job_of(model, prompt))
-    window = captured(caches)
+    window = (captured(caches) or Checkpoint(0)).window
     sliding = [cache.buffers for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
     assert window
     for one, other in zip(window, sliding, strict=True):
@@ -148,10 +149,10 @@ def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[i
     warm = finished(model, job_of(model, prompt[:200]))
     job = job_of(model, prompt, [0, 100, 200, 300, len(prompt), len(prompt) + 5], warm, [])
     finished(model, job)
-    assert list(job.windows) == [300]
+    assert list(job.captured) == [300]
     job = job_of(model, prompt, [len(prompt)])
     finished(model, job)
-    assert list(job.windows) == [len(prompt)], "a prefill comes to the end"
+    assert list(job.captured) == [len(prompt)], "a prefill comes to the end"
 
 
 def test_a_turn_that_starts_again_captures_again(
@@ -161,15 +162,17 @@ def test_a_turn_that_starts_again_captures_again(
     job = job_of(model, prompt, CHECKPOINTS, events=events)
     while len(events) < 3:
         model.engine.step()
-    before = dict(job.windows)
+    before = dict(job.captured)
     with monkeypatch.context() as patch:
         patch.setattr(batching.GenerationBatch, "next", lambda _: 1 / 0)
         model.engine.step()
     assert job.alone
     finished(model, job)
     assert len(events) == 24
-    assert tuple(job.windows) == CHECKPOINTS
-    assert all(same(job.windows[at], before[at]) and job.windows[at] is not before[at] for at in CHECKPOINTS)
+    assert tuple(job.captured) == CHECKPOINTS
+    assert all(
+        same(job.captured[at].window, before[at].window) and job.captured[at] is not before[at] for at in CHECKPOINTS
+    )
 
 
 def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,5 +187,5 @@ def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeyp
     monkeypatch.setattr(batching, "chunk_tokens", chunk)
     job = job_of(model, list(range(3, 103)), [30, 60])
     finished(model, job)
-    assert not job.windows
+    assert not job.captured
     assert starts == [0, 50]

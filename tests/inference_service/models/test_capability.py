@@ -26,21 +26,27 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 512,
     "rope_theta": 10000.0,
 }
-QWEN3_NEXT: dict[str, Any] = {
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_conv_kernel_dim": 4,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "decoder_sparse_step": 1,
-    "shared_expert_intermediate_size": 64,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 64,
-    "norm_topk_prob": True,
-    "partial_rotary_factor": 0.5,
-    "full_attention_interval": 2,
+MAMBA: dict[str, Any] = {
+    "state_size": 8,
+    "conv_kernel": 4,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "time_step_rank": 4,
+    "num_hidden_layers": 4,
+}
+LLAMA4: dict[str, Any] = {
+    "text_config": SIZES
+    | {
+        "model_type": "llama4_text",
+        "attention_bias": False,
+        "rope_scaling": None,
+        "attention_chunk_size": 16,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size_mlp": 128,
+        "num_experts_per_tok": 1,
+        "num_local_experts": 2,
+        "use_qk_norm": True,
+    }
 }
 
 
@@ -58,14 +64,19 @@ def refusal(model_type: str, **more: Any) -> str:
 @pytest.mark.parametrize(
     ("model_type", "more", "said"),
     [
-        ("qwen3_next", QWEN3_NEXT, "layers 0, 2 of 4 (Qwen3NextDecoderLayer, ArraysCache) keep a recurrent state"),
+        ("mamba", MAMBA, "layers 0-3 of 4 (ResidualBlock, ArraysCache) keep a recurrent state, and none has full"),
+        ("llama4", LLAMA4, "layers 0-2 of 4 (TransformerBlock, ChunkedKVCache) attend within chunks"),
         ("gemma2", {"query_pre_attn_scalar": 32}, "layer 0 (TransformerBlock) computes attention by itself"),
-        ("phi", {"partial_rotary_factor": 0.5}, "layer 0 (PhiDecoderLayer) computes attention by itself"),
+        (
+            "stablelm",
+            {"partial_rotary_factor": 0.5, "use_qkv_bias": False},
+            "layer 0 (DecoderLayer) computes attention by itself",
+        ),
     ],
 )
 def test_a_refusal_names_the_layers_and_what_to_do(model_type: str, more: dict[str, Any], said: str) -> None:
     message = refusal(model_type, **more)
-    assert said in message and "take a model whose layers" in message
+    assert said in message and "take a model of full" in message
     assert not any(word in message for word in ("Error", "attribute", "NoneType", "Quantized"))
 
 

@@ -31,7 +31,7 @@ class Memory:
             BLOCK_TOKENS * len(ids),
             tuple(self.pool.full.allocate(len(ids))),
             1 if windows else 0,
-            tuple(self.pool.sliding.allocate(windows)),
+            tuple(self.pool.pieces.allocate(windows)),
         )
         state = HotState(Version("u", 1), Ledger(), self.pool.publish(names(*ids), table))
         self.hot.put(key(name), state)

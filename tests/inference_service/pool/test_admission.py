@@ -19,12 +19,12 @@ async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
     memory = Memory(10, windows=2)
     room = await memory.admission.reserve(MemoryRequest(key("a"), (), 3 * BLOCK_TOKENS + 1, keeps=True), 0)
     assert (len(room.blocks), len(room.pieces), room.tokens) == (4, 2, 769)
-    assert (memory.pool.full.free, memory.pool.sliding.free) == (6, 2)
+    assert (memory.pool.full.free, memory.pool.pieces.free) == (6, 2)
     assert not memory.admission.idle
     memory.admission.release(room)
     assert memory.admission.idle
     memory.check()
-    assert (memory.pool.full.free, memory.pool.sliding.free) == (10, 4)
+    assert (memory.pool.full.free, memory.pool.pieces.free) == (10, 4)
 
 
 async def test_a_table_takes_from_the_room_and_the_rest_goes_back() -> None:
@@ -34,7 +34,7 @@ async def test_a_table_takes_from_the_room_and_the_rest_goes_back() -> None:
     assert (table.tokens, len(table.blocks), table.window_tokens, len(table.pieces)) == (300, 2, 44, 1)
     memory.admission.release(room)
     memory.check(table)
-    assert (memory.pool.full.free, memory.pool.sliding.free) == (8, 3)
+    assert (memory.pool.full.free, memory.pool.pieces.free) == (8, 3)
 
 
 async def test_a_table_begins_with_what_is_shared() -> None:

@@ -19,7 +19,7 @@ def key(name: str) -> AgentKey:
 
 def state(pool: KVPool, blocks: int = 1, pieces: int = 0) -> HotState:
     """A state with references of its own."""
-    table = Table(256 * blocks, tuple(pool.full.allocate(blocks)), 0, tuple(pool.sliding.allocate(pieces)))
+    table = Table(256 * blocks, tuple(pool.full.allocate(blocks)), 0, tuple(pool.pieces.allocate(pieces)))
     return HotState(Version("u", 1), Ledger(), table)
 
 
@@ -39,13 +39,13 @@ def test_what_was_put_is_found_until_it_is_dropped(pool: KVPool, hot: HotAgents)
     assert hot.get(key("a")) is kept
     assert key("a") in hot
     assert (len(hot), list(hot), hot.tables()) == (1, [key("a")], [kept.table])
-    assert (pool.full.free, pool.sliding.free) == (14, 14)
+    assert (pool.full.free, pool.pieces.free) == (14, 14)
     hot.drop(key("a"))
     hot.drop(key("a"))
     assert hot.get(key("a")) is None
     assert key("a") not in hot
     assert (len(hot), list(hot), hot.tables()) == (0, [], [])
-    assert (pool.full.free, pool.sliding.free) == (16, 16)
+    assert (pool.full.free, pool.pieces.free) == (16, 16)
 
 
 @pytest.mark.parametrize("other", [AgentKey("x", "a", "model"), AgentKey("ns", "a", "x"), AgentKey("ns", "x", "model")])

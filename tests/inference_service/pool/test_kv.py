@@ -18,7 +18,7 @@ def names(*tokens: int) -> list[bytes]:
 
 
 def written(pool: KVPool, blocks: int, pieces: int = 0, window_tokens: int = 0) -> Table:
-    return Table(256 * blocks, tuple(pool.full.allocate(blocks)), window_tokens, tuple(pool.sliding.allocate(pieces)))
+    return Table(256 * blocks, tuple(pool.full.allocate(blocks)), window_tokens, tuple(pool.pieces.allocate(pieces)))
 
 
 def pool_of(blocks: int = 8, pieces: int = 8) -> KVPool:
@@ -27,7 +27,7 @@ def pool_of(blocks: int = 8, pieces: int = 8) -> KVPool:
 
 def has(pool: KVPool, space: Space) -> bool:
     """Whether there is room for it now."""
-    return space.blocks <= pool.full.free and space.pieces <= pool.sliding.free
+    return space.blocks <= pool.full.free and space.pieces <= pool.pieces.free
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (255, 1), (256, 1), (257, 2), (512, 2), (513, 3)])
@@ -83,7 +83,7 @@ def test_a_window_is_shared_with_the_blocks_before_it() -> None:
     second = pool.publish(names(1, 2), written(pool, 2, 2, 512))
     assert (second.pieces, second.window_tokens) == (first.pieces, 600), "as many tokens as are in the shared pieces"
     assert second.blocks == first.blocks
-    assert (pool.full.free, pool.sliding.free) == (6, 5)
+    assert (pool.full.free, pool.pieces.free) == (6, 5)
     pool.check_integrity([first, second])
     found = pool.find_window(names(1, 2)[-1])
     assert found is not None
@@ -112,7 +112,7 @@ def test_a_window_goes_with_its_last_reference() -> None:
     assert pool.find_window(names(1)[0]) is not None
     pool.release(second)
     assert pool.find_window(names(1)[0]) is None
-    assert (pool.full.free, pool.sliding.free) == (8, 8)
+    assert (pool.full.free, pool.pieces.free) == (8, 8)
 
 
 def test_a_window_outlives_the_blocks_before_it() -> None:
@@ -165,7 +165,7 @@ def test_entries_of_windows_that_are_gone_do_not_pile_up() -> None:
 def test_on_release_is_told_whenever_references_come_back(give_back: Callable[[KVPool, Table], None]) -> None:
     pool, told = pool_of(), []
     table = pool.publish(names(1, 2), written(pool, 2, 2, 300))
-    pool.on_release = lambda: told.append((pool.full.free, pool.sliding.free))
+    pool.on_release = lambda: told.append((pool.full.free, pool.pieces.free))
     pool.acquire(table)
     assert not told
     give_back(pool, table)

@@ -84,7 +84,7 @@ def resumed(model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int
     """Caches of `resume` tokens, as a restorer makes them."""
     blocks, window, _ = files
     needed = blocks[: -(-resume // 256)]
-    return model.arenas.caches(resume, [], needed, model.arenas.sliding.upload(window, POSITION - resume))
+    return model.arenas.caches(resume, [], needed, model.arenas.uploaded(window, POSITION - resume, resume))
 
 
 @pytest.mark.parametrize("shared", [POSITION + 30, POSITION, POSITION - 1, POSITION - 256])

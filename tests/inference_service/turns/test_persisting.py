@@ -19,10 +19,9 @@ from agentmem.errors import Unavailable
 from agentmem.identity import FileName, Version
 from agentmem.v1 import cache_store_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.arenas import Arenas, window_bytes
-from inference_service.engine.caches import KVBuffers
+from inference_service.engine.arenas import Arenas
+from inference_service.engine.checkpoints import Checkpoint, captured, window_tensors
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
-from inference_service.engine.prefill import captured
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import headers
@@ -84,8 +83,8 @@ class World:
         """A state in the arena, as a turn leaves it, with a window captured at 500."""
         ids = [(seed * 7 + i) % 50 for i in range(tokens)]
 
-        def compute() -> tuple[Caches, list[KVBuffers]]:
-            caches, window = GEOMETRY.new_caches(), []
+        def compute() -> tuple[Caches, Checkpoint | None]:
+            caches, window = GEOMETRY.new_caches(), None
             for start, stop in ((0, 500), (500, tokens)):
                 for cache in caches:
                     cache.update_and_fetch(*(mx.random.normal((1, 2, stop - start, 64)) for _ in range(2)))
@@ -94,10 +93,11 @@ class World:
 
         caches, window = await self.engine.call(compute)
         filled = caches[0].buffers.filled
-        blocks, pieces = self.pool.full.allocate(-(-tokens // 256)), self.pool.sliding.allocate(-(-filled // 64))
+        blocks, pieces = self.pool.full.allocate(-(-tokens // 256)), self.pool.pieces.allocate(-(-filled // 64))
         await self.engine.call(lambda: self.model.arenas.write(caches, 0, blocks, pieces))
         table = Table(tokens, tuple(blocks), filled, tuple(pieces))
         windows = window_headers("f", "n", ids, {500: 64, tokens: table.window_tokens})
+        assert window is not None
         held = {windows[0].chain_hash: window}
         named = list(headers("f", "n", ids))
         return State(KEY, Version("u", version), self.model, table, named, windows, held), caches
@@ -141,7 +141,7 @@ async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhil
         assert [FileName(f.kind, f.chain_hash) for f in files] == references
         assert len(files) == 3 + 2
         by_name = {FileName(f.kind, f.chain_hash): f for f in files}
-        wanted = window_bytes([caches[1].buffers])
+        wanted = window_tensors([caches[1].buffers])
         for header in state.blocks:
             file = by_name[FileName.of(header)]
             read = read_block(file.path, header, file.digest, GEOMETRY)
@@ -151,10 +151,11 @@ async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhil
                 start, stop = header.first_token * rows, (header.first_token + header.token_count) * rows
                 heads = [whole[h * TOKENS * rows :][start:stop] for h in range(2)]
                 assert tensor.tobytes() == b"".join(heads)
-        for header, buffers in zip(state.windows, (state.captured[state.windows[0].chain_hash], None), strict=True):
+        windows = state.captured[state.windows[0].chain_hash].window, [caches[0].buffers]
+        for header, buffers in zip(state.windows, windows, strict=True):
             file = by_name[FileName.of(header)]
             read = read_block(file.path, header, file.digest, GEOMETRY)
-            expected = window_bytes(buffers or [caches[0].buffers])
+            expected = window_tensors(buffers)
             assert {name: tensor.tobytes() for name, tensor in read.items()} == expected
         size = sum(path.stat().st_size for path in tmp_path.iterdir())
         assert w.registry.get_sample_value("agentmem_cache_store_bytes_total", {"model_id": "m"}) == size

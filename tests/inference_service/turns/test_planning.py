@@ -72,7 +72,7 @@ async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
             fingerprint="present",
             vocab_size=tokenizer.vocab_size,
             context_length=4096,
-            geometry=SimpleNamespace(sliding=None),
+            geometry=SimpleNamespace(resumes_anywhere=True),
             reasoning=None,
             new_caches=list,
         ),

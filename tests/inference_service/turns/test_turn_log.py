@@ -97,7 +97,7 @@ MODEL = cast(
         fingerprint="f",
         vocab_size=TOKENIZER.vocab_size,
         context_length=4096,
-        geometry=SimpleNamespace(sliding=None),
+        geometry=SimpleNamespace(resumes_anywhere=True),
         reasoning=None,
     ),
 )
