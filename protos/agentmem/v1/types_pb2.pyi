@@ -487,7 +487,10 @@ class Messages(_message.Message):
     tools_json: _builtins.str
     """Tool definitions for the template, a JSON array in OpenAI's shape."""
     template_arguments_json: _builtins.str
-    """Further arguments of the template, a JSON object (for example {"enable_thinking": false})."""
+    """Further arguments of the template, a JSON object (for example {"enable_thinking": false}). The same messages under
+    others are another conversation. INVALID_ARGUMENT for what has a field of its own or is the renderer's (tools,
+    add_generation_prompt, tokenize).
+    """
     history: Global___History.ValueType
     """How the part of the chat is taken that the agent has had. Without effect in Append."""
     @_builtins.property

@@ -326,6 +326,7 @@ def test_a_memory_that_no_longer_fits_is_rendered() -> None:
         planner = Planner(of.tokenizer, of.renderer, MatchLimits(most_tokens=most))
         plan = InputPlanner(planner, agent.ledger, parse_special=False, generation_prompt=True).plan(again)
         assert (THOUGHT.encode() in of.tokenizer.decode(plan.sequence.tolist())) == kept
+        assert (plan.reason == types_pb2.MISS_REASON_TEMPLATE) != kept
 
 
 def test_an_answer_that_lost_a_token_to_a_stop_string_is_rendered() -> None:
