@@ -118,7 +118,7 @@ def opened_from(directory: Path, config: dict[str, Any], eos_ids: list[int]) -> 
         fingerprint="f",
         vocab_size=tokenizer.vocab_size,
         context_length=_CONTEXT,
-        geometry=SimpleNamespace(sliding=None),
+        geometry=SimpleNamespace(resumes_anywhere=True),
         new_caches=list,
     )
 
