@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mlx_lm.models import falcon_h1, granitemoehybrid, jamba, lfm2, nemotron_h, qwen3_5, qwen3_next
+from mlx_lm.models import baichuan_m1, falcon_h1, granitemoehybrid, jamba, lfm2, nemotron_h, qwen3_5, qwen3_next
 
 from tests.tiny_models import write_tiny
 
@@ -169,6 +169,19 @@ def write_jamba(directory: Path, seed: int = 0) -> Path:
     return write_tiny(directory, jamba, extra, seed)
 
 
+def write_baichuan_m1(directory: Path, seed: int = 0) -> Path:
+    """A Baichuan M1 of two layers, one with a window of 64 tokens: convolutions over K and V in front of attention."""
+    extra: dict[str, Any] = {
+        "model_type": "baichuan_m1",
+        "hidden_size": 256,
+        "sliding_window": 64,
+        "sliding_window_layers": [1],
+        "conv_window": 2,
+        "rope_theta": 10000.0,
+    }
+    return write_tiny(directory, baichuan_m1, extra, seed)
+
+
 HYBRIDS: list[Callable[[Path], Path]] = [
     write_qwen3_next,
     write_qwen3_5,
@@ -177,6 +190,7 @@ HYBRIDS: list[Callable[[Path], Path]] = [
     write_nemotron_h,
     write_falcon_h1,
     write_jamba,
+    write_baichuan_m1,
 ]
 WITHOUT_POSITIONS = [write_granite4, write_nemotron_h, write_jamba]
 """Those whose attention has no positional embedding."""

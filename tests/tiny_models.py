@@ -200,6 +200,8 @@ def write_tiny(  # type: ignore[no-untyped-def]
 def _sharpened(name: str, value: mx.array) -> mx.array:
     if name.endswith(("sinks", "bias")) and name != "lm_head.bias":
         return mx.random.normal(value.shape) * 0.5
+    if name.endswith(("conv_k", "conv_v")):
+        return mx.random.normal(value.shape)
     if value.ndim < 2:
         return value
     return value * 3.0

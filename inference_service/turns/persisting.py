@@ -103,6 +103,9 @@ class Persister:
             state = state.after(older)
             _release(older)
         if sum(each.captured_bytes for each in [*self._waiting, state]) > MAX_CAPTURED_BYTES:
+            log.warning(
+                "more checkpoints wait to be written than %d bytes: those of a turn are dropped", MAX_CAPTURED_BYTES
+            )
             state = replace(state, captured={})
         self._waiting.insert(place, state)  # In the older one's place: an agent that speaks often is written, too.
         if self._task is None:

@@ -10,10 +10,11 @@ from tests.system.files import exported, imported, metadata
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import chat
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, restarted
-from tests.tiny_hybrids import HYBRIDS, write_falcon_h1, write_qwen3_next
+from tests.tiny_hybrids import HYBRIDS, write_baichuan_m1, write_falcon_h1, write_qwen3_next
 
 every = pytest.mark.parametrize("write", HYBRIDS, ids=[write.__name__.removeprefix("write_") for write in HYBRIDS])
-some = pytest.mark.parametrize("write", [write_qwen3_next, write_falcon_h1], ids=["qwen3_next", "falcon_h1"])
+SOME = {"qwen3_next": write_qwen3_next, "falcon_h1": write_falcon_h1, "baichuan_m1": write_baichuan_m1}
+some = pytest.mark.parametrize("write", SOME.values(), ids=SOME)
 
 
 @every

@@ -25,7 +25,7 @@ from inference_service.engine.generation import CacheLengthError, Decoding, Gene
 from inference_service.engine.geometry import Caches, KVCaches, TensorShapes
 from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
-from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
+from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 
 pytestmark = pytest.mark.sampled(2)
@@ -35,8 +35,8 @@ TOLERANCE = 1e-3
 
 @pytest.fixture(
     scope="module",
-    params=[write_llama, write_gpt_oss, write_deepseek2, write_qwen3_next, write_falcon_h1],
-    ids=["llama", "gpt_oss", "deepseek2", "qwen3_next", "falcon_h1"],
+    params=[write_llama, write_gpt_oss, write_deepseek2, write_qwen3_next, write_falcon_h1, write_baichuan_m1],
+    ids=["llama", "gpt_oss", "deepseek2", "qwen3_next", "falcon_h1", "baichuan_m1"],
 )
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return request.param(tmp_path_factory.mktemp("model"))
@@ -185,8 +185,9 @@ def shift_rope(caches: Caches, tokens: int) -> Caches:
 
 def swap_layers(caches: Caches, tokens: int) -> Caches:
     """The caches of two layers of one kind change places."""
-    kind = type(caches[-1])
-    first, second = [i for i, cache in enumerate(caches) if type(cache) is kind][-2:]
+    kinds = [type(cache) for cache in caches]
+    kind = next(each for each in reversed(kinds) if kinds.count(each) > 1)
+    first, second = [i for i, each in enumerate(kinds) if each is kind][-2:]
     caches[first], caches[second] = caches[second], caches[first]
     return caches
 
