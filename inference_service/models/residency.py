@@ -44,7 +44,7 @@ def needs_of(
     return Needs(
         weight_bytes=info.weight_bytes,
         activation_bytes=activation_bytes,
-        least_kv_bytes=3 * _least_bytes(geometry) if given is None else given,
+        least_kv_bytes=_shortest_agent(geometry) + _least_batch_bytes(geometry) if given is None else given,
         useful_kv_bytes=4 * agent_bytes(geometry, info.context_length) if given is None else given,
     )
 
@@ -54,14 +54,20 @@ def agent_bytes(geometry: Geometry, context_length: int) -> int:
     return geometry.window_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
 
 
-def _least_bytes(geometry: Geometry) -> int:
-    """What the shortest request takes: a block and a window, each twice, and the states that it captures."""
-    return 2 * (geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token) + MOST_CAPTURED * geometry.state_bytes
+def _shortest_agent(geometry: Geometry) -> int:
+    """KV of the shortest agent: one block, and a checkpoint."""
+    return geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+
+
+def _least_batch_bytes(geometry: Geometry) -> int:
+    """What its request takes besides: the same twice, and the states that it captures."""
+    return 2 * _shortest_agent(geometry) + MOST_CAPTURED * geometry.state_bytes
 
 
 def check_sizes(info: ModelInfo, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
-    geometry, least = info.geometry, _least_bytes(info.geometry)
+    geometry = info.geometry
+    least = _least_batch_bytes(geometry)
     if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < least:
         raise FailedPrecondition(
             f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "

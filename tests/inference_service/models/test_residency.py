@@ -1,11 +1,28 @@
 """Who goes to make room: by arithmetic alone."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition
-from inference_service.models.residency import MemoryLimits, Needs, Resident, kv_bytes, make_room
+from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
+from inference_service.engine.quantization import FOUR_BITS
+from inference_service.models.residency import (
+    MemoryLimits,
+    Needs,
+    Resident,
+    check_sizes,
+    kv_bytes,
+    make_room,
+    needs_of,
+)
+from inference_service.pool.kv import Space
+from inference_service.pool.memory import MOST_CAPTURED, Sizes
 
 GIB = 1 << 30
 
@@ -47,6 +64,24 @@ def test_what_is_missing_is_said() -> None:
     said = str(caught.value)
     assert "weights take 12.9 GB, computing 1.1 GB and the least KV 1.1 GB" in said
     assert "models may take 10.7 GB, of which pinned models ('a') take 2.1 GB; 6.4 GB are missing" in said
+
+
+def test_the_least_kv_is_that_of_the_shortest_agent_and_of_its_request() -> None:
+    plain = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64))
+    states = StateGroup((1,), ((StateArray((3, 100), "float32"),),))
+    block = 256 * plain.bytes_per_token
+    for geometry, least in (
+        (plain, 3 * block),
+        (replace(plain, states=states), 3 * (block + 1200) + MOST_CAPTURED * 1200),
+    ):
+        info: Any = SimpleNamespace(
+            model_id="m", geometry=geometry, context_length=4096, weight_bytes=10, layer_width=8
+        )
+        assert needs_of(info).least_kv_bytes == least
+        enough = Sizes(Space(1, geometry.window_pieces), least - block - geometry.state_bytes)
+        check_sizes(info, enough)
+        with pytest.raises(FailedPrecondition, match="too little for one"):
+            check_sizes(info, replace(enough, batch_bytes=enough.batch_bytes - 1))
 
 
 def test_memory_for_kv_is_shared_with_those_that_may_still_come() -> None:

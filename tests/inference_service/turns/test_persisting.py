@@ -225,6 +225,27 @@ async def test_a_branch_that_was_left_is_written_too_and_can_be_waited_for(tmp_p
         assert [version.number for version, _, _ in w.store.published] == [1, 2, 3]
 
 
+async def test_a_turn_waits_where_its_only_checkpoint_is_one_to_be_written(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.store.gate.clear()
+        state, _ = await w.state(1)
+        w.persister.publish(state)
+        w.release(state)
+        await w.persister.wait_resumable(KEY)  # The pool has one.
+        cut, _ = await w.state(2, seed=1)
+        w.pool.pieces.release(cut.table.pieces)
+        cut = replace(cut, table=replace(cut.table, pieces=()), windows=cut.windows[:1])
+        w.persister.publish(cut)
+        w.release(cut)
+        waiting = asyncio.create_task(w.persister.wait_resumable(KEY))
+        await w.persister.wait_resumable(KEY._replace(agent_id="other"))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        w.store.gate.set()
+        await waiting
+        assert [version.number for version, _, _ in w.store.published] == [1, 2]
+
+
 def _third_write_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     write, calls = transport.write_block, []
 
