@@ -1,20 +1,29 @@
-"""Models with sliding windows: right hot, warm and wherever they resume; never more on disk than their windows."""
+"""Models with sliding windows: right hot, warm and wherever they resume; never more on disk than their windows.
+
+And what holds for all that resume from checkpoints, recurrent ones too; the rest of those is in test_recurrent.
+"""
 
 import numpy as np
 import pytest
 
-from agentmem.blockfile import parse
+from agentmem.blockfile import BlockHeader, TensorSpec, parse
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import Client, Stack, Turn, chat
+from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_gemma3, write_gpt_oss
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
 LONG = "The colour of the boat is green. " * 45
 WINDOW, SLACK = 64, 256
 
-models = pytest.mark.parametrize("write", [write_gemma3, write_gpt_oss], ids=["gemma3", "gpt_oss"])
+WINDOWED = {"gemma3": write_gemma3, "gpt_oss": write_gpt_oss}
+RECURRENT = {"qwen3_next": write_qwen3_next, "falcon_h1": write_falcon_h1, "baichuan_m1": write_baichuan_m1}
+
+models = pytest.mark.parametrize("write", WINDOWED.values(), ids=WINDOWED)
+recurrent = pytest.mark.parametrize("write", RECURRENT.values(), ids=RECURRENT)
+all_kinds = pytest.mark.parametrize("write", [*WINDOWED.values(), *RECURRENT.values()], ids=[*WINDOWED, *RECURRENT])
 
 
 async def check(stack: Stack, oracle: Oracle, turn: Turn, agent: str = "a") -> int:
@@ -32,8 +41,10 @@ async def restarted(stack: Stack, *agents: str) -> None:
     await stack.up("worker")
 
 
-@models
-async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
+async def hot_and_after_a_restart(
+    stacks: SharedStacks, write: Writer
+) -> list[tuple[BlockHeader, dict[str, TensorSpec]]]:
+    """Five turns, each from the end of the one before, the last one after a restart; the checkpoints' files by then."""
     oracle = Oracle(stacks.directory(write))
     async with stacks.using(write) as stack:
         client = await stack.client()
@@ -44,15 +55,19 @@ async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> N
             assert hot.cached == {"hot": tokens}
             tokens = await check(stack, oracle, hot)
         await restarted(stack, "a")
-        assert len(stack.window_files()) == 3, "the first, that before the last cue, and the last"
-        for file in stack.window_files():
-            data = file.read_bytes()
-            header, _ = parse(data, len(data))
-            assert header.window
-            assert header.token_count <= WINDOW + SLACK
+        files = [parse(data, len(data)) for data in (file.read_bytes() for file in stack.window_files())]
+        assert len(files) == 3, "the first, that before the last cue, and the last"
+        assert all(header.window for header, _ in files)
         warm = await client.say("a", "And now?", **ARGUMENTS)
         assert (warm.match, warm.cached) == ("EXTEND", {"warm": tokens})
         await check(stack, oracle, warm)
+        return files
+
+
+@models
+async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
+    for header, _ in await hot_and_after_a_restart(stacks, write):
+        assert header.token_count <= WINDOW + SLACK
 
 
 @models
@@ -97,7 +112,7 @@ async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks)
             assert prompt - 12 < cached < prompt, "all but the cue"
 
 
-@models
+@all_kinds
 async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
     async with stacks.using(write) as stack:
@@ -110,9 +125,10 @@ async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, writ
         await check(stack, oracle, other, "b")
 
 
-async def test_a_damaged_window_is_only_a_miss(stacks: SharedStacks) -> None:
-    oracle = Oracle(stacks.directory(write_gemma3))
-    async with stacks.using(write_gemma3) as stack:
+@pytest.mark.parametrize("write", [write_gemma3, write_qwen3_next], ids=["gemma3", "qwen3_next"])
+async def test_a_damaged_checkpoint_is_only_a_miss(stacks: SharedStacks, write: Writer) -> None:
+    oracle = Oracle(stacks.directory(write))
+    async with stacks.using(write) as stack:
         client = await stack.client()
         tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         await restarted(stack, "a")

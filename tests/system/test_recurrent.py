@@ -3,43 +3,25 @@
 import numpy as np
 import pytest
 
-from agentmem.blockfile import STATE, parse
+from agentmem.blockfile import STATE
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.files import exported, imported, metadata
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import chat
-from tests.system.test_hybrid import ARGUMENTS, LONG, check, restarted
-from tests.tiny_hybrids import HYBRIDS, write_baichuan_m1, write_falcon_h1, write_qwen3_next
+from tests.system.test_hybrid import ARGUMENTS, LONG, check, hot_and_after_a_restart, recurrent, restarted
+from tests.tiny_hybrids import HYBRIDS, write_qwen3_next
 
 every = pytest.mark.parametrize("write", HYBRIDS, ids=[write.__name__.removeprefix("write_") for write in HYBRIDS])
-SOME = {"qwen3_next": write_qwen3_next, "falcon_h1": write_falcon_h1, "baichuan_m1": write_baichuan_m1}
-some = pytest.mark.parametrize("write", SOME.values(), ids=SOME)
 
 
 @every
 async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
-    oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
-        client = await stack.client()
-        tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
-        for _ in range(3):
-            hot = await client.say("a", "Who told you?", **ARGUMENTS)
-            assert hot.cached == {"hot": tokens}
-            tokens = await check(stack, oracle, hot)
-        await restarted(stack, "a")
-        assert len(stack.window_files()) == 3, "the first, that before the last cue, and the last"
-        for file in stack.window_files():
-            data = file.read_bytes()
-            header, tensors = parse(data, len(data))
-            assert header.window
-            assert any(name.startswith(STATE) for name in tensors)
-        warm = await client.say("a", "And now?", **ARGUMENTS)
-        assert (warm.match, warm.cached) == ("EXTEND", {"warm": tokens})
-        await check(stack, oracle, warm)
+    for _, tensors in await hot_and_after_a_restart(stacks, write):
+        assert any(name.startswith(STATE) for name in tensors)
 
 
-@some
+@recurrent
 async def test_a_cut_resumes_at_the_checkpoint_before_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
     async with stacks.using(write) as stack:
@@ -57,7 +39,7 @@ async def test_a_cut_resumes_at_the_checkpoint_before_it(stacks: SharedStacks, w
         await check(stack, oracle, outside)
 
 
-@some
+@recurrent
 async def test_a_stop_string_costs_the_answer_and_nothing_before(stacks: SharedStacks, write: Writer) -> None:
     """Tokens behind a stop string are in the state: what is left of the turn goes on from before its cue."""
     oracle = Oracle(stacks.directory(write))
@@ -78,7 +60,7 @@ async def test_a_stop_string_costs_the_answer_and_nothing_before(stacks: SharedS
             tokens = await check(stack, oracle, after)
 
 
-@some
+@recurrent
 async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
     async with stacks.using(write) as stack:
@@ -92,36 +74,6 @@ async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks,
             assert (again.match, list(again.cached)) == ("PARTIAL", [tier])
             assert prompt - 12 < again.cached[tier] < prompt, "all but the cue"
             await restarted(stack, "a")
-
-
-@some
-async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, write: Writer) -> None:
-    oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
-        client = await stack.client()
-        await client.turn("a", messages=chat(("system", LONG), ("user", "Who told you?")), **ARGUMENTS)
-        await stack.on_disk("a")
-        other = await client.turn("b", messages=chat(("system", LONG), ("user", "Nobody knows.")), **ARGUMENTS)
-        assert other.match == "NEW"
-        assert sum(other.cached.values()) in (256, 512), "whole blocks of what both have in common"
-        await check(stack, oracle, other, "b")
-
-
-async def test_a_damaged_state_is_only_a_miss(stacks: SharedStacks) -> None:
-    oracle = Oracle(stacks.directory(write_qwen3_next))
-    async with stacks.using(write_qwen3_next) as stack:
-        client = await stack.client()
-        tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
-        await restarted(stack, "a")
-        for number, file in enumerate(stack.window_files()):
-            data = bytearray(file.read_bytes())
-            data[-100 - number] ^= 1
-            file.chmod(0o600)
-            file.write_bytes(data)
-        turn = await client.say("a", "And now?", **ARGUMENTS)
-        assert (turn.match, turn.cached, turn.miss) == ("EXTEND", {}, "CORRUPT")
-        assert await check(stack, oracle, turn) > tokens
-        assert list((stack.data / "quarantine").iterdir())
 
 
 async def test_an_export_has_the_ledger_and_no_kv(stacks: SharedStacks) -> None:
