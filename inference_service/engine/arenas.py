@@ -16,11 +16,9 @@ from inference_service.engine.caches import KVBuffers, QuantizedKVCache, Sliding
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.checkpoints import Checkpoint, States, state_tensors, states_of, uploaded_states
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import SAFETENSORS_DTYPE, Caches, Geometry, HostTensors, LayerGroup
+from inference_service.engine.geometry import MLX_DTYPE, Caches, Geometry, HostTensors, LayerCache, LayerGroup
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import host_bytes, uploaded
-
-_DTYPES = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
 
 class Arena:
@@ -32,7 +30,7 @@ class Arena:
         shapes = geometry.shapes(group, block_tokens)
         self._dtypes = {name: dtype for name, (dtype, _) in shapes.items()}
         self._arrays: dict[str, mx.array] = {
-            name: mx.zeros((blocks, *shape), dtype=_DTYPES[dtype]) for name, (dtype, shape) in shapes.items()
+            name: mx.zeros((blocks, *shape), dtype=MLX_DTYPE[dtype]) for name, (dtype, shape) in shapes.items()
         }
         mx.eval(self._arrays)
 
@@ -213,7 +211,7 @@ class Arenas:
         """
         geometry = self._geometry
         window, states = (checkpoint.window, checkpoint.states) if checkpoint else ((), ())
-        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache | StateCache] = {}
+        caches: dict[int, LayerCache] = {}
         layers = self.full.gather(blocks, tokens, files, room)
         for layer, buffers in zip(geometry.full.layers, layers, strict=True):
             caches[layer] = QuantizedKVCache.restored(buffers, self._codecs[layer])

@@ -17,17 +17,15 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes, width_of
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
-MLX_DTYPE = {str(dtype).removeprefix("mlx.core."): dtype for dtype in SAFETENSORS_DTYPE}
-"""By their names in words: "bfloat16"."""
+MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
-KVCaches = list[QuantizedKVCache | SlidingQuantizedKVCache]
-"""Those with KV, of one sequence."""
+LayerCache = QuantizedKVCache | SlidingQuantizedKVCache | StateCache
 
-Caches = list[QuantizedKVCache | SlidingQuantizedKVCache | StateCache]
+Caches = list[LayerCache]
 """All caches of one sequence in the order in which the model has them; a layer may have two (`network`)."""
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
-"""The six tensors of a file by name, [layers, kv_heads, tokens, width]; 16-bit floats as uint16."""
+"""The tensors of a file by name: KV as [layers, kv_heads, tokens, width], and states; 16-bit floats as uint16."""
 
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
 """Safetensors dtype and shape of each tensor of a file, by name."""
@@ -48,7 +46,7 @@ class LayerGroup:
 
 
 class StateArray(NamedTuple):
-    """An array of a recurrent layer's state: its shape without the axis of rows, and its dtype in words."""
+    """An array of a recurrent layer's state: its shape without the axis of rows, and safetensors' name of its dtype."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -70,7 +68,7 @@ class StateGroup:
     def shapes(self) -> TensorShapes:
         """The tensors of a file by name: the arrays of one sequence, without the axis of rows."""
         return {
-            state_name(layer, i): (SAFETENSORS_DTYPE[MLX_DTYPE[array.dtype]], array.shape)
+            state_name(layer, i): (array.dtype, array.shape)
             for layer, arrays in zip(self.layers, self.arrays, strict=True)
             for i, array in enumerate(arrays)
         }
@@ -112,7 +110,7 @@ class Geometry:
     def new_caches(self, codecs: Sequence[KVCodec] = ()) -> Caches:
         """Empty caches, those with KV with the `codecs` of their layers; without, K and V are not centred."""
         each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))
-        caches: dict[int, QuantizedKVCache | SlidingQuantizedKVCache | StateCache] = {
+        caches: dict[int, LayerCache] = {
             layer: new_cache(group, each[layer]) for group in self.groups for layer in group.layers
         }
         if self.states is not None:
@@ -218,16 +216,16 @@ def state_group(caches: Sequence[Any]) -> StateGroup | None:
 
     Raises ValueError for arrays that are never written, and for those of a dtype that is not stored.
     """
-    layers = tuple(i for i, cache in enumerate(caches) if isinstance(cache, StateCache))
-    arrays = tuple(
-        tuple(StateArray(tuple(each.shape[1:]), str(each.dtype).removeprefix("mlx.core.")) for each in caches[i].arrays)
-        for i in layers
-    )
-    if any(array is None for i in layers for array in caches[i].cache):
+    states = {i: cache for i, cache in enumerate(caches) if isinstance(cache, StateCache)}
+    if any(array is None for cache in states.values() for array in cache.cache):
         raise ValueError("recurrent layers leave some of their arrays empty")
-    if others := {array.dtype for each in arrays for array in each} - MLX_DTYPE.keys():
-        raise ValueError(f"recurrent layers keep {', '.join(sorted(others))}, which is not stored")
-    return StateGroup(layers, arrays) if layers else None
+    if others := {array.dtype for cache in states.values() for array in cache.arrays} - SAFETENSORS_DTYPE.keys():
+        raise ValueError(f"recurrent layers keep {', '.join(sorted(map(str, others)))}, which is not stored")
+    arrays = tuple(
+        tuple(StateArray(tuple(array.shape[1:]), SAFETENSORS_DTYPE[array.dtype]) for array in cache.arrays)
+        for cache in states.values()
+    )
+    return StateGroup(tuple(states), arrays) if states else None
 
 
 def group_layers(caches: Sequence[Any]) -> tuple[LayerGroup, LayerGroup | None]:

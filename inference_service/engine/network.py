@@ -12,22 +12,18 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from inference_service.engine.caches.states import BatchStateCache, StateCache
 
-Layout = tuple[int | None, ...]
-"""Of a model's own list of caches: None for a cache, and for a CacheList how many are in it."""
-
 
 class Network:
     """mlx-lm's `model`, called with a flat list. Engine thread only."""
 
-    def __init__(self, model: Any, layout: Layout | None = None) -> None:
-        """`layout` is what `layout_of` gave of the model's own caches; without, it is asked for them."""
+    def __init__(self, model: Any) -> None:
         self.model = model
-        self.layout = layout_of(make_prompt_cache(model)) if layout is None else layout
-        self._flat = all(count is None for count in self.layout)
+        self._layout = _layout_of(self.own_caches())
+        self._flat = all(count is None for count in self._layout)
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
-        logits: mx.array = self.model(tokens, cache=cache if self._flat else grouped(cache, self.layout))
+        logits: mx.array = self.model(tokens, cache=cache if self._flat else _grouped(cache, self._layout))
         n = tokens.shape[1]
         for each in cache:
             if isinstance(each, StateCache | BatchStateCache):
@@ -47,17 +43,17 @@ class Network:
         return logits
 
 
-def layout_of(caches: Sequence[Any]) -> Layout:
-    """The layout of what mlx-lm's `make_prompt_cache` made."""
-    return tuple(len(cache.caches) if type(cache) is CacheList else None for cache in caches)
-
-
 def flat(caches: Sequence[Any]) -> list[Any]:
     """The caches, and those in CacheLists in their place."""
     return [each for cache in caches for each in (cache.caches if type(cache) is CacheList else (cache,))]
 
 
-def grouped(caches: Sequence[Any], layout: Layout) -> list[Any]:
+def _layout_of(caches: Sequence[Any]) -> tuple[int | None, ...]:
+    """Of a model's own list of caches: None for a cache, and for a CacheList how many are in it."""
+    return tuple(len(cache.caches) if type(cache) is CacheList else None for cache in caches)
+
+
+def _grouped(caches: Sequence[Any], layout: Sequence[int | None]) -> list[Any]:
     """A flat list as mlx-lm's model wants it."""
     left = iter(caches)
     return [next(left) if count is None else CacheList(*(next(left) for _ in range(count))) for count in layout]

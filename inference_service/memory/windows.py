@@ -49,14 +49,21 @@ class WindowCandidate(NamedTuple):
 
 
 def window_candidates(
-    fingerprint: str, namespace: str, ledger: Ledger, keep_tokens: int, sequence: TokenIds, checkpoints: Sequence[int]
+    fingerprint: str,
+    namespace: str,
+    ledger: Ledger,
+    keep_tokens: int,
+    sequence: TokenIds,
+    checkpoints: Sequence[int],
+    *,
+    exact: bool = False,
 ) -> tuple[WindowCandidate, ...]:
     """Return windows to look for, each once, for a `sequence` whose first `keep_tokens` tokens are those of the ledger.
 
     They are at the plan's own `checkpoints`, at the first and the nearest ends of the ledger's turns, and where the
     first, the nearest and the last generation prompts begin, in the sequence and in the ledger. Such a prompt is what
     follows the last checkpoint, if that is short. What lies behind `keep_tokens` in the ledger is named by the ledger's
-    tokens and can serve only if it is trimmed.
+    tokens and can serve only if it is trimmed; so there is none where all are good `exact`ly at their positions.
     """
     limit = min(keep_tokens, len(sequence) - 1)
     generation_prompt = sequence[checkpoints[-1] :] if checkpoints else ()
@@ -66,7 +73,7 @@ def window_candidates(
     own = {*checkpoints, *_up_to(limit, prompts), *_up_to(len(sequence), prompts), *_up_to(limit, ends)}
     ids = fingerprint, namespace
     candidates = list(candidates_at(*ids, sequence, {at for at in own if 0 < at < len(sequence)}))
-    if limit:
+    if limit and not exact:
         beyond = {*_beyond(limit, ends), *_beyond(limit, _occurrences(ledger.token_ids, beginning))}
         candidates += [each._replace(usable_tokens=limit) for each in candidates_at(*ids, ledger.token_ids, beyond)]
     return tuple(candidates)

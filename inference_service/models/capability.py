@@ -21,9 +21,9 @@ from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKV
 from inference_service.engine.caches.buffers import BufferedCache
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Caches, Geometry, group_layers, merged, state_group
+from inference_service.engine.geometry import Caches, Geometry, LayerCache, group_layers, merged, state_group
 from inference_service.engine.mlx_lm_adapter import model_classes
-from inference_service.engine.network import Network, flat, layout_of
+from inference_service.engine.network import Network, flat
 from inference_service.engine.quantization import KVFormat
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def judged(
     with refusing(f"model {model!r} cannot run on this machine, whatever its KV"):
         for tokens in _PROMPTS:
             logits = network(mx.array(tokens), cache=own)
-    called = Network(network, layout_of(own))
+    called = Network(network)
     group_size = quantization.group_size or _group_size(plain)
     format = KVFormat(*(quantization.bits or kv_bits.DEFAULT), group_size)
     caches = _quantized(plain, format)
@@ -190,13 +190,11 @@ def _quantized(caches: Sequence[Any], format: KVFormat) -> Caches:
     """An empty cache of ours of the same kind for each."""
     codec = KVCodec(format)
 
-    def new(cache: Any) -> QuantizedKVCache | SlidingQuantizedKVCache | StateCache:
+    def new(cache: Any) -> LayerCache:
         if type(cache) is ArraysCache:
             return StateCache([None] * len(cache.cache))
-        return (
-            SlidingQuantizedKVCache(cache.max_size, codec)
-            if type(cache) is RotatingKVCache
-            else QuantizedKVCache(codec)
-        )
+        if type(cache) is RotatingKVCache:
+            return SlidingQuantizedKVCache(cache.max_size, codec)
+        return QuantizedKVCache(codec)
 
     return [new(cache) for cache in caches]

@@ -36,9 +36,8 @@ def kv_lookup(
     ids = model.fingerprint, namespace
     windows: tuple[WindowCandidate, ...] = ()
     if not model.geometry.resumes_anywhere:
-        windows = window_candidates(*ids, ledger, keep_tokens, sequence, checkpoints)
-        if model.geometry.states is not None:  # They cannot be trimmed.
-            windows = tuple(window for window in windows if window.usable_tokens == window.position)
+        exact = model.geometry.states is not None
+        windows = window_candidates(*ids, ledger, keep_tokens, sequence, checkpoints, exact=exact)
     return look_up(*ids, ledger.token_ids, keep_tokens, sequence, windows)
 
 

@@ -142,7 +142,8 @@ def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BlockFileError("header", f"{type(error).__name__} while reading it") from error
     states = {name for name in specs if header.window and name.startswith(STATE)}
-    if set(specs) - states != set(TENSORS) and not (states and set(specs) == states):
+    kv = specs.keys() - states
+    if kv != set(TENSORS) and (kv or not states):
         raise BlockFileError("header", "unexpected tensors")
     expected = end_of_header
     for name, spec in sorted(specs.items(), key=lambda item: item[1].start):

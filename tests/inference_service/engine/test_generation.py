@@ -18,11 +18,11 @@ from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.checkpoints import space_of, tensors_of, window_tensors
 from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, trim_to
-from inference_service.engine.geometry import Caches, KVCaches, TensorShapes
+from inference_service.engine.geometry import Caches, TensorShapes
 from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
@@ -169,7 +169,7 @@ def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracl
     assert bits(model, hot[-1][2]) == bits(model, warm[-1][2]), "packed KV differs"
 
 
-def with_kv(caches: Caches) -> KVCaches:
+def with_kv(caches: Caches) -> list[QuantizedKVCache | SlidingQuantizedKVCache]:
     return [cache for cache in caches if not isinstance(cache, StateCache)]
 
 

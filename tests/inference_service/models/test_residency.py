@@ -68,7 +68,7 @@ def test_what_is_missing_is_said() -> None:
 
 def test_the_least_kv_is_that_of_the_shortest_agent_and_of_its_request() -> None:
     plain = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64))
-    states = StateGroup((1,), ((StateArray((3, 100), "float32"),),))
+    states = StateGroup((1,), ((StateArray((3, 100), "F32"),),))
     block = 256 * plain.bytes_per_token
     for geometry, least in (
         (plain, 3 * block),

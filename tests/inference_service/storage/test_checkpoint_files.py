@@ -14,7 +14,7 @@ from inference_service.engine.quantization import KVFormat
 from inference_service.storage.blocks import BlockMiss, build, verified
 
 TOKENS = 40
-STATES = StateGroup((1, 3), ((StateArray((3, 8), "bfloat16"), StateArray((2, 4, 4), "float32")),) * 2)
+STATES = StateGroup((1, 3), ((StateArray((3, 8), "BF16"), StateArray((2, 4, 4), "F32")),) * 2)
 FULL = Geometry(4, mx.float32, KVFormat(4, 4, 32), LayerGroup((0,), 2, 64, 64))
 WINDOWED = replace(FULL, sliding=LayerGroup((2,), 2, 64, 64, 64))
 RECURRENT = replace(FULL, states=STATES)
@@ -57,7 +57,7 @@ def test_a_file_of_another_kind_of_model_is_a_miss(of: str, to: str) -> None:
 
 
 def test_states_of_another_shape_are_a_miss() -> None:
-    other = replace(RECURRENT, states=StateGroup((1,), ((StateArray((3, 9), "bfloat16"),),)))
+    other = replace(RECURRENT, states=StateGroup((1,), ((StateArray((3, 9), "BF16"),),)))
     more = replace(RECURRENT, states=StateGroup((1, 3, 5), (*STATES.arrays, STATES.arrays[0])))
     for geometry in (other, more):
         built = build(header(geometry), tensors(geometry), geometry)
