@@ -8,7 +8,7 @@ from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.files import exported, imported, metadata
 from tests.system.shared import SharedStacks, Writer
-from tests.system.stack import chat
+from tests.system.stack import chat, running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, hot_and_after_a_restart, recurrent, restarted
 from tests.tiny_hybrids import HYBRIDS, write_qwen3_next
 
@@ -58,6 +58,23 @@ async def test_a_stop_string_costs_the_answer_and_nothing_before(stacks: SharedS
             after = await client.say("a", "Who told you?", **ARGUMENTS)
             assert tokens - 40 < after.cached["hot"] <= tokens
             tokens = await check(stack, oracle, after)
+
+
+async def test_the_next_turn_waits_for_the_checkpoint_before_a_cut_answer(
+    stacks: SharedStacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not in the pool, and a file only once it is written."""
+    monkeypatch.setenv("FAULT", "slow_writes")
+    monkeypatch.setenv("FAULT_WRITE_SECONDS", "1")
+    directory = stacks.directory(write_qwen3_next)
+    async with running(f"tiny={directory}", worker_module="tests.system.faulty_worker") as stack:
+        client = await stack.client()
+        free = await client.say("free", LONG, **{**ARGUMENTS, "max_tokens": 30})
+        stop = next(text for text in free.text[len(free.text) // 2 :] if text.strip() and text != "\ufffd")
+        stopped = await client.say("a", LONG, **{**ARGUMENTS, "max_tokens": 30}, stop=[stop])
+        after = await client.say("a", "Who told you?", **ARGUMENTS)
+        assert after.cached["hot"] > stopped.started.cache.prompt_tokens - 40
+        await check(stack, Oracle(directory), after)
 
 
 @recurrent

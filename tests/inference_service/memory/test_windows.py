@@ -86,6 +86,14 @@ def test_resuming_with_a_window() -> None:
         assert resume_position(*nonsense) == 0
 
 
+def test_a_state_is_good_at_its_position_alone() -> None:
+    assert resume_position(1000, 1000, 0, 1000, exact=True) == 1000
+    assert resume_position(1000, 1000, 0, 999) == 999, "it could be trimmed"
+    assert resume_position(1000, 1000, 0, 999, exact=True) == 0
+    assert resume_position(1000, 300, 64, 5000, exact=True) == 1000, "beside a window"
+    assert resume_position(1000, 300, 64, 999, exact=True) == 0
+
+
 @dataclass(frozen=True)
 class Case:
     """A ledger and a sequence that shares its first `keep` tokens. Token 0 begins messages, token 1 is an assistant."""
@@ -266,6 +274,9 @@ def test_the_same_prompt_again_trims_the_turn() -> None:
     (candidate,) = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), ())
     assert (candidate.position, candidate.usable_tokens) == (3, 2)
     assert choose_window([candidate], {candidate.name: 3}, 64, 100) == (candidate, 2)
+    assert choose_window([candidate], {candidate.name: 3}, 64, 100, exact=True) is None
+    again = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), (), exact=True)
+    assert again == (), "a state cannot be trimmed"
 
 
 # Headers and rows.

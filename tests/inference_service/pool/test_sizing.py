@@ -1,15 +1,31 @@
 """Bytes to blocks, pieces and batches."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import mlx.core as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS
-from inference_service.engine.geometry import Geometry, LayerGroup
+from agentmem.errors import FailedPrecondition
+from agentmem.hints import TurnHints
+from agentmem.validation import AgentKey
+from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS
+from inference_service.engine.scheduling import most_batch_bytes
+from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space
-from inference_service.pool.memory import MOST_CONTEXTS, TYPICAL_TOKENS, Sizes, agents_that_fit, sizes
+from inference_service.pool.memory import (
+    MOST_CAPTURED,
+    MOST_CONTEXTS,
+    TYPICAL_TOKENS,
+    ModelMemory,
+    Sizes,
+    agents_that_fit,
+    sizes,
+)
 from inference_service.settings import WorkerSettings
 
 GIB = 1 << 30
@@ -109,6 +125,17 @@ def test_the_pool_takes_no_more_than_its_bytes_and_nearly_all(
     assert taken <= given_bytes + slack
     assert taken > given_bytes - block_bytes - geometry.piece_bytes - slack
     assert min(found.space.blocks, found.space.pieces, found.batch_bytes) >= 0
+
+
+async def test_states_that_a_turn_captures_are_admitted_with_it() -> None:
+    states = StateGroup((32,), ((StateArray((1000,), "F32"),),))
+    for geometry, captured in ((LLAMA_8B, 0), (replace(LLAMA_8B, states=states), MOST_CAPTURED * 4000)):
+        row = most_batch_bytes([512], geometry.bytes_per_token, 0) + geometry.window_bytes
+        request = MemoryRequest(AgentKey("n", "a", "m"), (), 512, keeps=True)
+        for batch_bytes, fits in ((2 * row + captured, True), (2 * row + captured - 1, False)):
+            memory = ModelMemory(geometry, 0, Sizes(Space(2, 2), batch_bytes), TurnHints())
+            with nullcontext() if fits else pytest.raises(FailedPrecondition):
+                assert memory.admission.reserve_now(request) is not None
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])

@@ -10,7 +10,7 @@ from agentmem.errors import DataLoss, FailedPrecondition, PermissionDenied
 from agentmem.identity import Ledger, TurnPlace
 from agentmem.validation import AgentKey
 from inference_service.engine.calibration import Calibration, LayerMeans
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS, KVFormat
 from inference_service.portable.format import KVGeometry, LayerShape, Manifest, kv_geometry, layers_of
 from inference_service.portable.importing import check_fit, check_namespace, kv_misfit
@@ -103,6 +103,13 @@ def test_the_same_models_file_with_other_kv(change: dict[str, Any], reason: str)
     check_fit(other, MODEL)
     assert reason in kv_misfit(other, MODEL)
     assert not kv_misfit(manifest(1, 2), MODEL)
+
+
+def test_kv_without_the_states_of_recurrent_layers_is_left_out() -> None:
+    states = StateGroup((4,), ((StateArray((3, 8), "F32"),),))
+    recurrent = cast(Any, SimpleNamespace(**vars(MODEL) | {"geometry": replace(HERE, states=states)}))
+    assert "it lacks the recurrent layers' states" in kv_misfit(manifest(1, 2), recurrent)
+    assert not kv_misfit(manifest(1, 2, kv_tokens=0, first_positions=()), recurrent)
 
 
 @pytest.mark.parametrize(
