@@ -198,7 +198,8 @@ class BatchEngine:
 
     def _regroup(self) -> None:
         """Bring the rows into the groups that cost least, but for those that are kept alone."""
-        alone = [group for group in self._groups if self._running[group.uids[0]].alone]
+        together = self.model.rows_together
+        alone = [group for group in self._groups if not together or self._running[group.uids[0]].alone]
         shared = [group for group in self._groups if group not in alone]
         uids = [uid for group in shared for uid in group.uids]
         best = split([self._running[uid].tokens for uid in uids], self.token_bytes, self.weight_bytes)

@@ -99,6 +99,11 @@ class KVCodec:
         k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
         return (k + self.k_offset, v + self.v_offset) if with_means and self.centred else (k, v)
 
+    def decode(self, keys: Quantized, values: Quantized) -> tuple[mx.array, mx.array]:
+        """K and V [rows, kv_heads, n, width filled up to whole groups], in the model's own basis, with their means."""
+        k, v = self.dequantize(keys, values, with_means=False)
+        return (rotated_back(k, self.k_mean), rotated_back(v, self.v_mean)) if self.rotates else (k, v)
+
     def sink_logits(self, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
         """The logits of `sinks` [heads] beside scores over packed K, float32 [rows, heads, n].
 

@@ -83,6 +83,8 @@ class StateGroup:
 class Geometry:
     """All layers of a model: those with full attention, those with a sliding window, how both are quantized, and those
     that are recurrent. Layers are indices of caches.
+
+    `shows_arrays`: layers compute attention by themselves, over K and V as arrays; see `caches.views`.
     """
 
     heads: int
@@ -91,6 +93,7 @@ class Geometry:
     full: LayerGroup
     sliding: LayerGroup | None = None
     states: StateGroup | None = None
+    shows_arrays: bool = False
 
     @property
     def layers(self) -> int:
@@ -152,6 +155,12 @@ class Geometry:
     def bytes_per_token(self) -> int:
         """Bytes of quantized KV per token, full-attention layers."""
         return round(self._token_bytes(self.full))
+
+    @property
+    def shown_bytes_per_token(self) -> int:
+        """Bytes of a token's K and V of one layer as an array, where layers see arrays; else 0."""
+        group = self.full
+        return self.shows_arrays * group.kv_heads * (group.k_dim + group.v_dim) * int(self.dtype.size)
 
     @property
     def resumes_anywhere(self) -> bool:

@@ -11,19 +11,25 @@ import mlx.core as mx
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from inference_service.engine.caches.states import BatchStateCache, StateCache
+from inference_service.engine.caches.views import viewed
 
 
 class Network:
     """mlx-lm's `model`, called with a flat list. Engine thread only."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, shows_arrays: bool = False) -> None:
+        """`shows_arrays`: its layers compute attention by themselves, and see K and V as arrays."""
         self.model = model
+        self.shows_arrays = shows_arrays
+        self.rows_together = True
+        """Whether a batch may have several rows; `models.proof` finds out."""
         self._layout = _layout_of(self.own_caches())
         self._flat = all(count is None for count in self._layout)
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
-        logits: mx.array = self.model(tokens, cache=cache if self._flat else _grouped(cache, self._layout))
+        seen = viewed(cache) if self.shows_arrays else cache
+        logits: mx.array = self.model(tokens, cache=seen if self._flat else _grouped(seen, self._layout))
         n = tokens.shape[1]
         for each in cache:
             if isinstance(each, StateCache | BatchStateCache):

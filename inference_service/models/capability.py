@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
 
 from agentmem import kv_bits, logs
 from agentmem.errors import AgentmemError, FailedPrecondition
@@ -32,7 +32,6 @@ _PROMPTS = ([[0, 0]], [[0]])
 """Token ids of a forward pass of each phase: several queries, and one."""
 
 _LAYER_KINDS = {
-    "CacheList": "have several caches within one of several (attention beside an indexer)",
     "ChunkedKVCache": "attend within chunks",
     "RotatingKVCache": "have a sliding window that keeps the first tokens of the context",
 }
@@ -64,38 +63,52 @@ def judged(
     """
     own = make_prompt_cache(network)
     plain = flat(own)
-    _check_kinds(model, network, plain)
+    _check_kinds(model, network, own, plain)
     with refusing(f"model {model!r} cannot run on this machine, whatever its KV"):
         for tokens in _PROMPTS:
             logits = network(mx.array(tokens), cache=own)
-    called = Network(network)
     group_size = quantization.group_size or _group_size(plain)
     format = KVFormat(*(quantization.bits or kv_bits.DEFAULT), group_size)
     caches = _quantized(plain, format)
-    before = backend.calls
-    try:
-        with refusing(""):
-            for tokens in _PROMPTS:
-                called(mx.array(tokens), cache=caches)
-            called(mx.array([[0]]), cache=merged(caches))
-    except FailedPrecondition as error:
-        logs.event(
-            log, "a model's attention cannot read quantized KV", model=model, error=_words(error.__cause__ or error)
-        )
-        layer = max(0, sum(not cache.empty() for cache in caches) - 1)
-        what = f"layer {layer} ({_layer_class(network, layer)}) computes attention by itself, over K and V as arrays"
-        raise _refusal(model, what) from error
-    with_kv = sum(isinstance(cache, BufferedCache) for cache in caches)
-    if (seen := backend.calls - before) != 3 * with_kv:
-        how = "by themselves, over K and V as arrays" if seen < 3 * with_kv else "several times over one cache"
-        raise _refusal(model, f"layers compute attention {how}")
+    problem = _problem(model, Network(network), caches, backend)
+    if shows_arrays := bool(problem):
+        caches = _quantized(plain, format)
+        if problem := _problem(model, Network(network, shows_arrays=True), caches, backend):
+            raise _refusal(model, problem)
     try:
         full, sliding = group_layers(caches)
         states = state_group(caches)
     except ValueError as error:
         raise _refusal(model, str(error)) from error
     dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    return Geometry(backend.heads, dtype, format, full, sliding, states), int(logits.shape[-1])
+    heads = full.kv_heads if shows_arrays else backend.heads
+    return Geometry(heads, dtype, format, full, sliding, states, shows_arrays), int(logits.shape[-1])
+
+
+def _problem(model: str, network: Network, caches: Caches, backend: AttentionBackend) -> str:
+    """Why the layers cannot run over empty quantized caches, which they write to lazily; "" where they can."""
+    before = backend.calls
+    try:
+        with refusing(""):
+            for tokens in _PROMPTS:
+                network(mx.array(tokens), cache=caches)
+            network(mx.array([[0]]), cache=merged(caches))
+    except FailedPrecondition as error:
+        words = _words(error.__cause__ or error)
+        layer = max(0, sum(not cache.empty() for cache in caches) - 1)
+        where = f"layer {layer} ({_layer_class(network.model, layer)})"
+        if network.shows_arrays:
+            return f"{where} reads its cache in a way of its own ({words})"
+        logs.event(log, "a model's attention reads K and V as arrays", logging.DEBUG, model=model, error=words)
+        return f"{where} computes attention by itself, over K and V as arrays"
+    if network.shows_arrays:
+        unused = [layer for layer, cache in enumerate(caches) if cache.empty()]
+        return f"layers {_ranges(unused)} of {len(caches)} keep nothing" if unused else ""
+    with_kv = sum(isinstance(cache, BufferedCache) for cache in caches)
+    if (seen := backend.calls - before) == 3 * with_kv:
+        return ""
+    how = "by themselves, over K and V as arrays" if seen < 3 * with_kv else "several times over one cache"
+    return f"layers compute attention {how}"
 
 
 def check_config(
@@ -142,8 +155,11 @@ def _refusal(model: str, problem: str) -> FailedPrecondition:
     return FailedPrecondition(f"model {model!r} cannot run with quantized KV: {problem}; {_ADVICE}")
 
 
-def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
-    """Raise FailedPrecondition for layers that have other caches than those of full and sliding-window attention."""
+def _check_kinds(model: str, network: Any, own: Sequence[Any], caches: Sequence[Any]) -> None:
+    """Raise FailedPrecondition for layers with other caches than those of attention and of recurrent layers.
+
+    `own` are those that mlx-lm made, `caches` the same without CacheLists.
+    """
     others: dict[str, list[int]] = {}
     for layer, cache in enumerate(caches):
         if type(cache) not in (KVCache, ArraysCache) and not (type(cache) is RotatingKVCache and not cache.keep):
@@ -156,11 +172,19 @@ def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
         what = "keep a recurrent state, and none has full attention; memory without blocks of KV is not kept yet"
         raise _refusal(model, f"{where} {what}")
     said = []
+    if several := [layer for layer, cache in enumerate(own) if _attends_twice(cache)]:
+        where = f"layers {_ranges(several)} of {len(own)} ({_layer_class(network, several[0])}, CacheList)"
+        said.append(f"{where} have several caches each (attention beside an indexer)")
     for name, layers in others.items():
         does = _LAYER_KINDS.get(name, "have a cache of the model's own")
         said.append(f"layers {_ranges(layers)} of {len(caches)} ({_layer_class(network, layers[0])}, {name}) {does}")
     if said:
         raise _refusal(model, f"{' and '.join(said)}, and such layers' memory is not kept yet")
+
+
+def _attends_twice(cache: Any) -> bool:
+    """Whether a layer's caches have KV of several kinds."""
+    return type(cache) is CacheList and sum(type(each) is not ArraysCache for each in cache.caches) > 1
 
 
 def _ranges(numbers: Sequence[int]) -> str:

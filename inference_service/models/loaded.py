@@ -7,24 +7,22 @@ Each is a step of a load: `loading` says on which threads they run, and when.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from agentmem import logs
 from agentmem.errors import FailedPrecondition
 from agentmem.hints import TurnHints
 from inference_service.engine.arenas import Arenas
-from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
+from inference_service.engine.attention import PathReport
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Caches, merged
+from inference_service.engine.geometry import Caches
 from inference_service.engine.network import Network
 from inference_service.engine.quality import Quality
-from inference_service.engine.quantization import PLAIN
 from inference_service.models.fingerprint import kv_fingerprint
 from inference_service.models.kv_setup import KVSetup
 from inference_service.models.opening import ModelInfo, ModelSpec
@@ -131,41 +129,6 @@ def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
         mx.eval(piece)
     except (RuntimeError, ValueError, MemoryError) as error:
         raise FailedPrecondition(f"the weights of model {spec.model_id!r} cannot be read: {error}") from error
-
-
-def prove(
-    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: PathSpeeds | None
-) -> tuple[ModelInfo, tuple[PathReport, ...]]:
-    """Run the network once in both phases, and attention's self-test, which chooses decode paths. Engine thread.
-
-    `backend` is the one that the network was opened with; `speeds` None takes the decode paths preferred by default.
-    Where the scheme `rotated` fails on this backend, the model comes back with `plain`. Raises FailedPrecondition where
-    that fails, too.
-    """
-    try:
-        return info, _proved(info, network, backend, speeds)
-    except FailedPrecondition as error:
-        geometry = info.geometry
-        if geometry.format.scheme == PLAIN:
-            raise
-        plain = info.with_format(replace(geometry.format, scheme=PLAIN))
-        reports = _proved(plain, network, backend, speeds)
-        message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
-        logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
-        return plain, reports
-
-
-def _proved(
-    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: PathSpeeds | None
-) -> tuple[PathReport, ...]:
-    caches = info.geometry.new_caches()
-    try:
-        for tokens in ([[0, 0]], [[0]]):
-            mx.eval(network(mx.array(tokens), cache=caches))
-        mx.eval(network(mx.array([[0]]), cache=merged(caches)))
-    except (RuntimeError, ValueError) as error:
-        raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
-    return tuple(backend.self_test(info.geometry, speeds))
 
 
 def take_memory(

@@ -27,8 +27,9 @@ from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings, check_config
 from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
 from inference_service.models.kv_setup import KVSetups
-from inference_service.models.loaded import LoadedModel, OpenedModel, prove, read_weights, take_memory
+from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
+from inference_service.models.proof import prove
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
 from inference_service.models.sources import fetch, fetch_config
 from inference_service.pool.memory import Sizes, sizes

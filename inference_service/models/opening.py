@@ -162,7 +162,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
             layer_width=_layer_width(network),
         )
-        return info, Network(network)
+        return info, Network(network, shows_arrays=geometry.shows_arrays)
 
 
 def check_weights(directory: Path) -> None:

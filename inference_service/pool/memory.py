@@ -108,6 +108,7 @@ class ModelMemory:
         """
         geometry = self._geometry
         batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
+        batches += batches * geometry.shown_bytes_per_token // geometry.bytes_per_token
         return (
             2 * (batches + len(lengths) * geometry.window_bytes) + len(lengths) * MOST_CAPTURED * geometry.state_bytes
         )

@@ -13,8 +13,16 @@ from tests.oracle import Oracle
 from tests.system.stack import running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, restarted
 from tests.tiny_models import write_deepseek2, write_llama, write_llama_80, write_qwen2, write_qwen3
+from tests.tiny_own_attention import write_deepseek3
 
-TOKEN_BYTES = {write_llama: 320, write_qwen2: 320, write_qwen3: 320, write_deepseek2: 800, write_llama_80: 576}
+TOKEN_BYTES = {
+    write_llama: 320,
+    write_qwen2: 320,
+    write_qwen3: 320,
+    write_deepseek2: 800,
+    write_deepseek3: 160,
+    write_llama_80: 576,
+}
 """Of Q4 KV in float32."""
 
 

@@ -26,6 +26,7 @@ from tests.tiny_hybrids import (
     write_qwen3_next,
 )
 from tests.tiny_models import write_llama
+from tests.tiny_own_attention import write_kimi_linear
 
 BLOCK = 2 * 2 * 2 * 64 * 256 * 5 // 8
 """Bytes of a block of the tiny model in float32: layers, K and V, heads, width, tokens; 5 bits an element."""
@@ -40,6 +41,7 @@ if FULL:
         write_nemotron_h: (320, 20_224),
         write_falcon_h1: (320, 20_224),
         write_jamba: (192, 19_456),
+        write_kimi_linear: (160, 41_984),
     }
 ROUNDING = 6 * 4 * 2 * 4096
 """Of each array of six agents' states: MLX takes a buffer that was freed if it is at most two pages too large."""

@@ -11,8 +11,10 @@ from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import chat, running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, hot_and_after_a_restart, recurrent, restarted
 from tests.tiny_hybrids import HYBRIDS, write_qwen3_next
+from tests.tiny_own_attention import write_kimi_linear
 
-every = pytest.mark.parametrize("write", HYBRIDS, ids=[write.__name__.removeprefix("write_") for write in HYBRIDS])
+EVERY = [*HYBRIDS, write_kimi_linear]
+every = pytest.mark.parametrize("write", EVERY, ids=[write.__name__.removeprefix("write_") for write in EVERY])
 
 
 @every

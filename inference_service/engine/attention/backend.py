@@ -27,6 +27,7 @@ from inference_service.engine.attention.paths import (
 )
 from inference_service.engine.attention.self_test import (
     Attend,
+    arrays_error,
     decode_error,
     encoding_error,
     over_caches,
@@ -44,6 +45,10 @@ from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.quantization import KVFormat, Quantized, width_of
 
 QuantizedCache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
+
+
+ARRAYS = "arrays"
+"""The path of layers that compute attention by themselves: they see K and V dequantized."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,9 @@ class AttentionBackend:
 
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
         encoding_error(geometry)
+        if geometry.shows_arrays:
+            error = arrays_error(geometry)
+            return [PathReport(phase, ARRAYS, error, "the model's own attention") for phase in ("prefill", "decode")]
         prefill = self._tested_prefill(geometry)
         errors, failures = _errors(ONE_QUERY, candidates(), decode_error, geometry)
         failed = _told(failures)

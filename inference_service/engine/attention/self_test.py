@@ -84,6 +84,34 @@ def _group_encoding_error(geometry: Geometry, group: LayerGroup) -> float:
     return largest
 
 
+def arrays_error(geometry: Geometry) -> float:
+    """The largest error of K and V that layers see as arrays, over the largest element.
+
+    Raises FailedPrecondition where it is more than rounding explains.
+    """
+    error = max(_group_arrays_error(geometry, group) for group in geometry.groups)
+    if not error <= tolerance(geometry.dtype):
+        raise FailedPrecondition(f"dequantizing is wrong on this backend: K or V differs by {error:.2g}")
+    return error
+
+
+def _group_arrays_error(geometry: Geometry, group: LayerGroup) -> float:
+    keys = iter(mx.random.split(mx.random.key(9), 4))
+    widths = (group.k_dim, group.v_dim)
+    means = tuple(mx.random.normal((group.kv_heads, width), key=next(keys)).astype(geometry.dtype) for width in widths)
+    k, v = (mx.random.normal((1, group.kv_heads, 65, width), key=next(keys)).astype(geometry.dtype) for width in widths)
+    codec, rotated = KVCodec(geometry.format, (means[0], means[1])), geometry.format.scheme != PLAIN
+    packed = codec.encode(k, v)
+    errors = []
+    for found, each, mean, by in zip(
+        codec.decode(*packed), packed, means, (geometry.format.k, geometry.format.v), strict=True
+    ):
+        truth = plain_values(each, by, mean, rotated=rotated)
+        errors.append(mx.abs(found.astype(mx.float32) - truth).max() / mx.abs(truth).max())
+    largest: float = mx.stack(errors).max().item()  # type: ignore[assignment]
+    return largest
+
+
 def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry) -> float:
     """The largest error over all layer groups, with and without sinks, relative to the largest output."""
     error = max(

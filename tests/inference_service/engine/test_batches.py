@@ -30,6 +30,7 @@ from tests.tiny_models import (
     write_qwen2,
     write_qwen3,
 )
+from tests.tiny_own_attention import OWN_ATTENTION
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -37,7 +38,8 @@ TOLERANCE = 1e-3
 FLIPPED_CODES = 0.005
 KL_ALONE, KL_ONE_PASS = 1e-3, 0.07
 SLIDING = [write_gemma3, write_gpt_oss]
-WRITERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, *SLIDING, write_deepseek2, *HYBRIDS]
+OTHERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, write_deepseek2]
+WRITERS = [*OTHERS, *SLIDING, *HYBRIDS, *OWN_ATTENTION]
 POSITIONED = [writer for writer in WRITERS if writer not in WITHOUT_POSITIONS]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 TEXT = "The boat by the sea, ü€😀 nobody knows. "

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from agentmem.errors import FailedPrecondition
+from inference_service.engine import codec as codecs
 from inference_service.engine import rotation
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.attention.self_test import encoding_error, plain_values
+from inference_service.engine.attention.self_test import arrays_error, encoding_error, plain_values, tolerance
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.engine.rotation import block_width, rotated, rotated_back, signs
@@ -92,6 +93,14 @@ def test_a_released_codec_holds_no_memory() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_written_is_a_rounding_away(shape: Any) -> None:
     assert 0.8 < encoding_error(shape) < 1.2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_arrays_are_what_was_written(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert arrays_error(shape) < tolerance(shape.dtype)
+    monkeypatch.setattr(codecs, "rotated_back", lambda x, mean: x)
+    with pytest.raises(FailedPrecondition, match="dequantizing is wrong"):
+        arrays_error(shape)
 
 
 Wrong = Callable[..., Any]

@@ -20,6 +20,7 @@ from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache
+from inference_service.engine.caches.views import View
 from inference_service.engine.checkpoints import space_of, tensors_of, window_tensors
 from inference_service.engine.generation import CacheLengthError, Decoding, Generated, TurnJob, trim_to
 from inference_service.engine.geometry import Caches, TensorShapes
@@ -27,6 +28,7 @@ from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
+from tests.tiny_own_attention import write_gemma2, write_kimi_linear
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -35,8 +37,17 @@ TOLERANCE = 1e-3
 
 @pytest.fixture(
     scope="module",
-    params=[write_llama, write_gpt_oss, write_deepseek2, write_qwen3_next, write_falcon_h1, write_baichuan_m1],
-    ids=["llama", "gpt_oss", "deepseek2", "qwen3_next", "falcon_h1", "baichuan_m1"],
+    params=[
+        write_llama,
+        write_gpt_oss,
+        write_deepseek2,
+        write_qwen3_next,
+        write_falcon_h1,
+        write_baichuan_m1,
+        write_gemma2,
+        write_kimi_linear,
+    ],
+    ids=["llama", "gpt_oss", "deepseek2", "qwen3_next", "falcon_h1", "baichuan_m1", "gemma2", "kimi_linear"],
 )
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return request.param(tmp_path_factory.mktemp("model"))
@@ -213,7 +224,11 @@ def test_injected_faults_are_found(
 def test_missing_mask_is_found(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attend = AttentionBackend.attend
+    attend, make_mask = AttentionBackend.attend, View.make_mask
+
+    def all_seen(self: View, *args: Any, **kwargs: Any) -> mx.array | None:
+        mask = make_mask(self, *args, **kwargs)
+        return None if mask is None else mx.ones_like(mask)
 
     def unmasked(
         self: AttentionBackend, q: Any, k: Any, v: Any, cache: Any, scale: float, mask: Any, sinks: Any
@@ -222,6 +237,7 @@ def test_missing_mask_is_found(
         return attend(self, q, k, v, cache, scale, mask, sinks)
 
     monkeypatch.setattr(AttentionBackend, "attend", unmasked)
+    monkeypatch.setattr(View, "make_mask", all_seen)
     _, events = turn(model, model.new_caches(), prompt)
     assert difference(oracle, prompt, events) > 10 * TOLERANCE
 

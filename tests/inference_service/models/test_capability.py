@@ -34,6 +34,27 @@ MAMBA: dict[str, Any] = {
     "time_step_rank": 4,
     "num_hidden_layers": 4,
 }
+DEEPSEEK32: dict[str, Any] = {
+    "kv_lora_rank": 32,
+    "q_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "index_head_dim": 32,
+    "index_n_heads": 2,
+    "index_topk": 8,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.0,
+    "norm_topk_prob": True,
+    "moe_layer_freq": 1,
+    "attention_bias": False,
+}
 LLAMA4: dict[str, Any] = {
     "text_config": SIZES
     | {
@@ -66,12 +87,7 @@ def refusal(model_type: str, **more: Any) -> str:
     [
         ("mamba", MAMBA, "layers 0-3 of 4 (ResidualBlock, ArraysCache) keep a recurrent state, and none has full"),
         ("llama4", LLAMA4, "layers 0-2 of 4 (TransformerBlock, ChunkedKVCache) attend within chunks"),
-        ("gemma2", {"query_pre_attn_scalar": 32}, "layer 0 (TransformerBlock) computes attention by itself"),
-        (
-            "stablelm",
-            {"partial_rotary_factor": 0.5, "use_qkv_bias": False},
-            "layer 0 (DecoderLayer) computes attention by itself",
-        ),
+        ("deepseek_v32", DEEPSEEK32, "layers 0-3 of 4 (DeepseekV32DecoderLayer, CacheList) have several caches each"),
     ],
 )
 def test_a_refusal_names_the_layers_and_what_to_do(model_type: str, more: dict[str, Any], said: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inference_service.models.sources import registry
-from tests.inference_service.models.test_capability import SIZES
+from tests.inference_service.models.test_capability import MAMBA, SIZES
 from tests.model_hub import Hub, Repository, model_hub
 
 CHUNK = 10 << 20
@@ -265,11 +265,11 @@ def test_loading_a_directory_needs_no_network(tell: Fetcher, hub: Hub) -> None:
 
 
 def test_a_model_that_cannot_run_is_refused_by_its_config_before_a_download(tell: Fetcher, hub: Hub) -> None:
-    config = {"model_type": "gemma2", **SIZES, "query_pre_attn_scalar": 32}
+    config = {"model_type": "mamba", **SIZES, **MAMBA}
     hub.repositories["org/own"] = Repository(model(b"x" * 1000) | {"config.json": json.dumps(config).encode()})
     came = tell("org/own", do="info")
     assert (came["error"], hub.fetched("model-1.safetensors")) == ("FailedPrecondition", [])
-    assert "layer 0 (TransformerBlock) computes attention by itself" in came["message"]
+    assert "layers 0-3 of 4 (ResidualBlock, ArraysCache) keep a recurrent state" in came["message"]
 
 
 def test_nothing_speaks_against_a_model_that_is_not_here(tell: Fetcher, hub: Hub) -> None:
