@@ -141,12 +141,15 @@ def look_up(
     Index ranges, for block i of tokens [256 i, 256 (i + 1)):
       the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
       the ledger's block, cut    if it begins below keep_tokens: usable up to there, full block or tail
+      blocks up to the windows   that lie in what is kept: an import has KV up to one, maybe in the middle of a block
     The last token of the sequence is never reused, because it has to be run for its logits.
     """
-    limit = len(sequence) - 1
-    own = list(headers(fingerprint, namespace, sequence))
+    limit, ids = len(sequence) - 1, (fingerprint, namespace)
+    own = list(headers(*ids, sequence))
     common = keep_tokens // BLOCK_TOKENS  # Blocks that both have, with one name.
-    ledgers = headers(fingerprint, namespace, ledger_ids, own[:common])
+    ledgers = headers(*ids, ledger_ids, own[:common])
+    kept = sorted(w for w in windows if w.usable_tokens == w.position <= keep_tokens)
+    up_to_windows = [window.block(*ids) for window in reversed(kept)]
     rows = []
     for first in range(0, limit, BLOCK_TOKENS):
         row = []
@@ -155,6 +158,9 @@ def look_up(
             row.append(Candidate(mine, min(BLOCK_TOKENS, limit - first)))
         if common * BLOCK_TOKENS <= first < keep_tokens and (theirs := next(ledgers)) not in (c.header for c in row):
             row.append(Candidate(theirs, min(theirs.token_count, keep_tokens - first, limit - first)))
+        there = {candidate.header for candidate in row}
+        short = (block for block in up_to_windows if block.first_token == first and block not in there)
+        row += [Candidate(block, min(block.token_count, limit - first)) for block in short]
         if not row:
             break
         rows.append(tuple(row))

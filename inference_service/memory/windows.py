@@ -47,6 +47,11 @@ class WindowCandidate(NamedTuple):
         first = self.position - tokens
         return BlockHeader(fingerprint, namespace, self.name, self.parent, first, tokens, window=True)
 
+    def block(self, fingerprint: str, namespace: str) -> BlockHeader:
+        """Return the header of the block that ends there, full or not; it has the same name."""
+        first = (self.position - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        return BlockHeader(fingerprint, namespace, self.name, self.parent, first, self.position - first)
+
 
 def window_candidates(
     fingerprint: str,

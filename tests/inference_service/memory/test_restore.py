@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, chain_hashes
-from inference_service.memory.restore import Candidate, Lookup, headers, look_up
+from inference_service.memory.restore import Candidate, Lookup, choose, headers, look_up
+from inference_service.memory.windows import candidates_at
 
 FINGERPRINT, NAMESPACE = "f" * 64, "ns"
 
@@ -172,3 +173,21 @@ def test_candidates_are_the_same_block_once() -> None:
     lookup = look_up(FINGERPRINT, NAMESPACE, tokens, 512, (*tokens, 1))
     assert all(row == (Candidate(row[0].header, 256),) for row in lookup.candidates)
     assert len(lookup.hashes()) == 2
+
+
+def test_blocks_that_end_at_windows_serve_where_longer_ones_are_not() -> None:
+    """An import of what was exported up to a checkpoint has them."""
+    ledger = tuple(range(700))
+    sequence = (*ledger[:650], *range(1000, 1400))
+    windows = candidates_at(FINGERPRINT, NAMESPACE, sequence, (300, 400, 512, 640, 660))
+    lookup = look_up(FINGERPRINT, NAMESPACE, ledger, 650, sequence, windows)
+    ends = [[c.header.first_token + c.usable_tokens for c in row] for row in lookup.candidates]
+    assert ends == [[256], [512, 400, 300], [768, 650, 640], [1024]], "none ends behind what is kept"
+    exported = blocks_of(ledger[:640])
+    assert sum(c.usable_tokens for c in lookup.choose(exported)) == 640
+    assert sum(c.usable_tokens for c in lookup.choose(exported | blocks_of(ledger))) == 650
+    assert lookup.missing(exported) == [row.header.chain_hash for row in lookup.candidates[2][:2]]
+    stored = {windows[3].name: 640}
+    assert choose(lookup, (), exported, stored, exact=True).window == windows[3]
+    without = look_up(FINGERPRINT, NAMESPACE, ledger, 650, sequence)
+    assert choose(without, (), exported, stored, exact=True).tokens == 0
