@@ -26,6 +26,8 @@ from agentmem.v1 import cache_store_pb2 as pb
 
 _NEAREST = 8
 """How many turns' ends and generation prompts to look for on each side of where the sequence leaves the ledger."""
+_NEAREST_TURNS = 64
+"""At the ends of how many turns to look where no sequence says which."""
 _LONGEST_PROMPT = 64
 _PROMPT_BEGINNING = 2
 """Tokens that show where a generation prompt begins: what starts a message, and whose. History may differ behind."""
@@ -97,6 +99,20 @@ def candidates_at(
         name = chain_hash(fingerprint, namespace, parents[block], token_ids[block * BLOCK_TOKENS : position])
         found.append(WindowCandidate(position, name, parents[block], position))
     return tuple(found)
+
+
+def likely_positions(ledger: Ledger) -> set[int]:
+    """Return where an agent with this ledger may have windows, for who has no prompt that would say so.
+
+    At ends of turns, and before their answers, where a generation prompt of unknown length begins; where the system
+    prompt ends, and at ends of blocks.
+    """
+    ends = [turn.end_token for turn in ledger.turns]
+    answers = [turn.end_token - turn.generated_tokens for turn in ledger.turns[:1] + ledger.turns[-_NEAREST:]]
+    prompts = {at for answer in answers for at in range(answer - _LONGEST_PROMPT, answer + 1)}
+    opening = ledger.tokens_within(ledger.opening_bytes)
+    found = {len(ledger), opening, *ends[-_NEAREST_TURNS:], *prompts, *range(0, len(ledger), BLOCK_TOKENS)}
+    return {position for position in found if 0 < position <= len(ledger)}
 
 
 def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:

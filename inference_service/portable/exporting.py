@@ -1,32 +1,32 @@
 """An agent's ledger and files of KV into one portable file.
 
-What KV is missing or bad shortens the exported KV and fails nothing: the ledger is always whole. The file has no place
-for recurrent layers' states, without which KV is of no use; so an agent of a model with such layers goes without KV.
+What KV is missing or bad shortens the exported KV and fails nothing: the ledger is always whole. KV of a model that
+resumes at checkpoints ends at the last of them that there are blocks up to: that is as far as an import can go on from.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, replace
 
+import numpy as np
 import xxhash
 
 from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.errors import NotFound
-from agentmem.identity import FileName
+from agentmem.identity import FileName, Ledger
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
-from inference_service.memory.restore import headers
-from inference_service.memory.windows import WindowCandidate, candidates_at, choose_window, stored_tokens
+from inference_service.memory.restore import Lookup, choose, look_up
+from inference_service.memory.windows import WindowCandidate, candidates_at, likely_positions, stored_tokens
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable import header, spool
-from inference_service.portable.format import Manifest, kv_geometry, layers_of
+from inference_service.portable.format import Manifest, kv_geometry, layers_of, state_tensors
 from inference_service.portable.spool import Spool, SpoolFile
 from inference_service.storage.client import Opened, StoreClient
 from inference_service.turns.fetching import Fetcher
 
-_NEAREST_TURNS = 64
-"""At the ends of how many turns, the last ones, to look for a window."""
+_NEXT = 0
+"""Stands for whatever comes next: an agent goes on behind its ledger, whatever that is."""
 _HASH_BYTES = 4 << 20
 
 
@@ -49,7 +49,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What the file's KV is made of: `tokens` of it, in blocks, and for hybrid models a window."""
+    """What the file's KV is made of: `tokens` of it, in blocks, and for hybrid models a checkpoint."""
 
     tokens: int = 0
     blocks: Sequence[BlockHeader] = ()
@@ -80,34 +80,28 @@ class Exporter:
         ledger = agent.ledger
         if ledger is None:
             raise NotFound("agent", key.agent_id)
-        ids = model.fingerprint, key.namespace, ledger.token_ids
-        ends = {turn.end_token for turn in ledger.turns[-_NEAREST_TURNS:]} | {len(ledger)}
-
-        def names() -> tuple[list[BlockHeader], tuple[WindowCandidate, ...]]:
-            return list(headers(*ids)), candidates_at(*ids, ends - {0}) if model.geometry.sliding else ()
-
-        blocks, windows = await asyncio.to_thread(names)
+        lookup = await asyncio.to_thread(_lookup, key.namespace, model, ledger)
         opened = await self._store.open(
             key._replace(agent_id=""),
-            block_hashes=[block.chain_hash for block in blocks],
-            window_hashes=[window.name for window in windows],
+            block_hashes=lookup.hashes(),
+            window_hashes=[window.name for window in lookup.windows],
             peek=True,
         )
-        geometry = kv_geometry(model.geometry)
         refused: set[FileName] = set()
         while True:
-            parts = _choose(key.namespace, model, blocks, windows, opened, refused)
-            firsts = parts.first_positions(model.geometry)
+            parts = _choose(key.namespace, model, lookup, opened, refused)
+            geometry = kv_geometry(model.geometry)
             manifest = Manifest(
                 key,
                 model.fingerprint,
-                geometry,
+                geometry if parts.tokens else replace(geometry, states=()),
                 ledger,
                 parts.tokens,
-                firsts,
+                parts.first_positions(model.geometry),
                 context_policy=agent.context_policy,
                 model_fingerprint=model.model_fingerprint,
                 calibration=model.calibration.bytes if model.calibration else b"",
+                state_position=parts.tokens if geometry.states else 0,
             )
             data = await asyncio.to_thread(self._spool.file, manifest.data_bytes)
             try:
@@ -133,33 +127,34 @@ class Exporter:
             tokens = min(part.token_count, parts.tokens - part.first_token)
             layers = layers_of(geometry, window=part.window)
             await asyncio.to_thread(spool.write, data, places, layers, part.first_token, tokens, good[name])
+            if part.window:
+                await asyncio.to_thread(spool.write_states, data, places, state_tensors(geometry), good[name])
         return None
 
 
-def _choose(
-    namespace: str,
-    model: LoadedModel,
-    blocks: Sequence[BlockHeader],
-    windows: Sequence[WindowCandidate],
-    opened: Opened,
-    refused: set[FileName],
-) -> _Parts:
+def _lookup(namespace: str, model: LoadedModel, ledger: Ledger) -> Lookup:
+    """Return which files would serve an agent that goes on behind its ledger."""
+    ids = model.fingerprint, namespace
+    windows: tuple[WindowCandidate, ...] = ()
+    if not model.geometry.resumes_anywhere:
+        windows = candidates_at(*ids, ledger.token_ids, likely_positions(ledger))
+    return look_up(*ids, ledger.token_ids, len(ledger), np.append(ledger.token_ids, np.uint32(_NEXT)), windows)
+
+
+def _choose(namespace: str, model: LoadedModel, lookup: Lookup, opened: Opened, refused: set[FileName]) -> _Parts:
     """Return the most KV that there are good files for."""
-    if model.geometry.states is not None:
-        return _Parts()
-    there = list(takewhile(lambda each: each.chain_hash in opened.files and FileName.of(each) not in refused, blocks))
-    tokens = sum(block.token_count for block in there)
-    sliding = model.geometry.sliding
-    if sliding is None or sliding.window is None:
-        return _Parts(tokens, there)
-    usable = [window for window in windows if FileName.window(window.name) not in refused]
+    geometry = model.geometry
+    files = [name for name in opened.files if FileName.block(name) not in refused]
+    if geometry.resumes_anywhere:
+        choice = choose(lookup, (), files)
+        return _Parts(choice.tokens, [candidate.header for candidate in choice.warm])
+    usable = [window for window in lookup.windows if FileName.window(window.name) not in refused]
     stored = stored_tokens(usable, opened.windows)
-    best = choose_window(usable, stored, sliding.window, tokens)
-    if best is None:
+    choice = choose(lookup, (), files, stored, geometry.window, exact=geometry.states is not None)
+    if choice.window is None:
         return _Parts()
-    window, tokens = best
-    needed = [block for block in there if block.first_token < tokens]
-    return _Parts(tokens, needed, window.header(model.fingerprint, namespace, stored[window.name]))
+    window = choice.window.header(model.fingerprint, namespace, stored[choice.window.name])
+    return _Parts(choice.tokens, [candidate.header for candidate in choice.warm], window)
 
 
 def _header(manifest: Manifest, data: SpoolFile) -> bytes:

@@ -3,11 +3,13 @@
 The file is safetensors: 8 bytes with the header's length, the header as JSON, and the tensors' bytes. Per layer L of
 the model there are `layer_{L}_k_weights` (uint32), `layer_{L}_k_scales` and `layer_{L}_k_biases` (in the model's
 dtype), and the same for `v`, shaped [1, tokens, kv_heads, width]; with 4 bits in groups of 64, width is dim/8 and
-dim/64. Bits of K and V may differ.
+dim/64. Bits of K and V may differ. Layers are counted among those that have KV.
+
+Recurrent layers have a state instead: `state_{S}_{i}` is array i of the S-th of them, [1, …], in its own dtype.
 
 All layers end at `kv_tokens`. Layers with full attention begin at 0, those with a sliding window where the window that
-was kept begins; so each layer's tokens are those from its first position up to `kv_tokens`. The ledger is always whole:
-what is behind `kv_tokens` is computed again from its tokens.
+was kept begins; so each layer's tokens are those from its first position up to `kv_tokens`. States are those behind
+exactly `kv_tokens` tokens. The ledger is always whole: what is behind `kv_tokens` is computed again from its tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +28,13 @@ from agentmem.kv_bits import KVBits
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.calibration import Calibration
-from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry
+from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry, state_name
 
 FORMAT = "agentmem.agent"
-FORMAT_VERSION = 2
-"""Files of version 1 name no model and have no calibration; they are read, and never written."""
+FORMAT_VERSION = 3
+"""Version 3 has recurrent layers' states, and is written where there are some; else version 2 is, which has none. Files
+of version 1 name no model and have no calibration; they are read, and never written.
+"""
 SLACK = 256
 """Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
 
@@ -60,9 +64,19 @@ class LayerShape(NamedTuple):
     window: Annotated[int, Field(strict=True, gt=0, lt=1 << 32)] | None = None
 
 
+class StateShape(NamedTuple):
+    """An array of a recurrent layer's state: safetensors' name of its dtype, and its shape without the axis of rows."""
+
+    dtype: Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_BYTES)})$")]
+    shape: Annotated[tuple[_Dim, ...], Field(max_length=8)]
+
+
+_Arrays = Annotated[tuple[StateShape, ...], Field(min_length=1, max_length=64)]
+
+
 @dataclass(frozen=True)
 class KVGeometry:
-    """The KV of all layers that have some, in the model's order.
+    """The KV of all layers that have some, in the model's order, and the states of those that are recurrent.
 
     `dtype` is that of scales and biases, as safetensors calls it. `bits` are those of K and V, or "5/4" where they
     differ.
@@ -72,6 +86,7 @@ class KVGeometry:
     bits: Annotated[StrictInt | StrictStr, AfterValidator(_as_described)]
     group_size: Annotated[int, Field(strict=True, ge=32, le=64, multiple_of=32)]
     layers: Annotated[tuple[LayerShape, ...], Field(min_length=1, max_length=4096)]
+    states: Annotated[tuple[_Arrays, ...], Field(max_length=4096)] = ()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -86,17 +101,20 @@ class KVGeometry:
 
 
 class TensorPlace(NamedTuple):
-    """One tensor: safetensors' dtype, shape, its first token's position, and its bytes, counted behind the header."""
+    """One tensor: safetensors' dtype, shape, its first token's position, and its bytes, counted behind the header.
+
+    A state's first position is 0.
+    """
 
     dtype: str
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     first_position: int
     start: int
     end: int
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token."""
+        """Bytes of one token of KV."""
         return (self.end - self.start) // self.shape[1]
 
 
@@ -104,6 +122,7 @@ class TensorPlace(NamedTuple):
 class Manifest:
     """All that the header says, but the checksums. `first_positions` has one position per layer, none without KV.
 
+    `state_position` is how many tokens went into the recurrent layers' states; 0 where there are none.
     `fingerprint` is that of the KV, `model_fingerprint` of the model's files; that is empty in files of version 1.
     `calibration` is the means that K and V are centred on, as safetensors; empty where they are not centred.
     """
@@ -117,6 +136,7 @@ class Manifest:
     context_policy: types_pb2.ContextPolicy.ValueType = types_pb2.CONTEXT_POLICY_UNSPECIFIED
     model_fingerprint: str = ""
     calibration: bytes = b""
+    state_position: int = 0
 
     @cached_property
     def places(self) -> Mapping[str, TensorPlace]:
@@ -139,19 +159,31 @@ def tensor_name(layer: int, part: str) -> str:
     return f"layer_{layer}_{part.replace('.', '_')}"
 
 
+def state_tensor(layer: int, array: int) -> str:
+    """Return the name of an array of a recurrent layer's state; both are counted from 0."""
+    return f"state_{layer}_{array}"
+
+
 def places(geometry: KVGeometry, kv_tokens: int, first_positions: Sequence[int]) -> dict[str, TensorPlace]:
-    """Return where the tensors are: gapless, weights of all layers first, so that none is out of alignment."""
-    found: dict[str, TensorPlace] = {}
-    start = 0
+    """Return where the tensors are: gapless, those with the largest elements first, so that none is out of alignment.
+
+    Of one size, weights of all layers come first, and states last.
+    """
+    tensors: list[tuple[str, str, tuple[int, ...], int]] = []
     for weights in (True, False):
         for layer, first in enumerate(first_positions):
             for part in TENSORS:
                 if part.endswith("weights") is weights:
                     shape = (1, kv_tokens - first, geometry.layers[layer].kv_heads, geometry.width(layer, part))
-                    dtype = "U32" if weights else geometry.dtype
-                    end = start + prod(shape) * DTYPE_BYTES[dtype]
-                    found[tensor_name(layer, part)] = TensorPlace(dtype, shape, first, start, end)
-                    start = end
+                    tensors.append((tensor_name(layer, part), "U32" if weights else geometry.dtype, shape, first))
+    for layer, arrays in enumerate(geometry.states if kv_tokens else ()):
+        tensors += [(state_tensor(layer, i), array.dtype, (1, *array.shape), 0) for i, array in enumerate(arrays)]
+    found: dict[str, TensorPlace] = {}
+    start = 0
+    for name, dtype, axes, first in sorted(tensors, key=lambda tensor: -DTYPE_BYTES[tensor[1]]):
+        end = start + prod(axes) * DTYPE_BYTES[dtype]
+        found[name] = TensorPlace(dtype, axes, first, start, end)
+        start = end
     return found
 
 
@@ -163,15 +195,28 @@ def kv_geometry(geometry: Geometry) -> KVGeometry:
         layers.update(dict.fromkeys(group.layers, shape))
     shapes = tuple(layers[layer] for layer in geometry.kv_layers)
     by = geometry.format
-    return KVGeometry(
-        SAFETENSORS_DTYPE[geometry.dtype], _described(KVBits(by.k_bits, by.v_bits)), by.group_size, shapes
-    )
+    bits, dtype = _described(KVBits(by.k_bits, by.v_bits)), SAFETENSORS_DTYPE[geometry.dtype]
+    states = geometry.states.arrays if geometry.states else ()
+    described = tuple(tuple(StateShape(array.dtype, array.shape) for array in arrays) for arrays in states)
+    return KVGeometry(dtype, bits, by.group_size, shapes, described)
 
 
 def layers_of(geometry: Geometry, *, window: bool) -> tuple[int, ...]:
-    """Return the layers whose KV is in windows, or those whose KV is in blocks."""
+    """Return the layers whose KV is in windows, or those whose KV is in blocks; counted among all that have KV."""
     group = geometry.sliding if window else geometry.full
-    return group.layers if group is not None else ()
+    layers = group.layers if group is not None else ()
+    return tuple(number for number, layer in enumerate(geometry.kv_layers) if layer in layers)
+
+
+def state_tensors(geometry: Geometry) -> dict[str, str]:
+    """Return what the arrays of states are called here, by their names in files of checkpoints."""
+    states = geometry.states
+    layers = zip(states.layers, states.arrays, strict=True) if states else ()
+    return {
+        state_name(layer, array): state_tensor(number, array)
+        for number, (layer, arrays) in enumerate(layers)
+        for array in range(len(arrays))
+    }
 
 
 def check(manifest: Manifest) -> None:
@@ -202,6 +247,11 @@ def check(manifest: Manifest) -> None:
         raise damaged("a layer of a strange width")
     if len(firsts) != (len(geometry.layers) if manifest.kv_tokens else 0):
         raise damaged("first positions do not belong to the layers")
+    if manifest.state_position != (manifest.kv_tokens if geometry.states else 0):
+        states = f"its recurrent layers' states are those of position {manifest.state_position}"
+        raise damaged(f"{states}, and its KV ends at {manifest.kv_tokens}")
+    if geometry.states and not manifest.kv_tokens:
+        raise damaged("it has states of recurrent layers, and no KV")
     for shape, first in zip(geometry.layers, firsts, strict=False):
         if not 0 <= first <= (max(0, manifest.kv_tokens - shape.window) if shape.window else 0):
             raise damaged("a layer lacks tokens that the next one may see")

@@ -2,7 +2,7 @@
 
 It is ASCII, and its metadata are strings, as safetensors wants it:
 
-    format, format_version               "agentmem.agent", "2"; without model_fingerprint "1"
+    format, format_version               "agentmem.agent", "2"; "3" with states, "1" without model_fingerprint
     agent_id, model_id, namespace        whose it was
     fingerprint, tokenizer_hash          of what made the KV, and the tokens
     model_fingerprint                    of the model's files
@@ -16,7 +16,9 @@ It is ASCII, and its metadata are strings, as safetensors wants it:
     template_time                        as in the contract; left out where it is empty
     kv_tokens, first_positions           how many tokens have KV, and where each layer's first one is; a JSON list
     geometry                             JSON: dtype, bits (4, or "5/4" of K and V), group_size, layers with kv_heads,
-                                         k_dim, v_dim, window
+                                         k_dim, v_dim, window; and where recurrent layers have states, those: for each
+                                         layer a list of arrays with dtype and shape
+    state_position                       how many tokens went into the states, as many as have KV; left out without
     tensor_checksum                      xxh3_128 of all bytes behind the header
     metadata_checksum                    xxh3_128 of the header without it, with sorted keys and without spaces
 
@@ -46,7 +48,8 @@ MAX_HEADER_BYTES = 64 << 20
 MAX_TURNS = 1 << 17
 CHECKSUM_BYTES = 16
 
-_OLD_VERSION = 1
+_WITHOUT_MODEL = 1
+_WITHOUT_STATES = 2
 _MAX_STRUCTURE = 4 << 20
 """Characters outside of strings; a tensor takes about 80."""
 _MAX_STRINGS = 1 << 17
@@ -99,24 +102,26 @@ def parse(text: bytes) -> tuple[Manifest, bytes]:
         raise damaged("its header is not that of an exported agent") from error
     if {**expected, "metadata_checksum": metadata["metadata_checksum"]} != metadata:
         raise damaged("unexpected metadata")
-    if len(tensor_checksum) != CHECKSUM_BYTES or tensors != _tensors(manifest):
-        raise damaged("its tensors are not those of the model")
+    if len(tensor_checksum) != CHECKSUM_BYTES:
+        raise damaged("the tensors' checksum is none")
+    _check_tensors(tensors, _tensors(manifest))
     return manifest, tensor_checksum
 
 
 def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
-    ledger, geometry = manifest.ledger, manifest.geometry
+    ledger = manifest.ledger
     optional = {
         "opening_bytes": ledger.opening_bytes,
         "context_policy": manifest.context_policy,
         "template_time": ledger.template_time,
         "model_fingerprint": manifest.model_fingerprint,
         "calibration": base64.b64encode(manifest.calibration).decode(),
+        "state_position": manifest.state_position,
     }
     return {
         **{name: str(value) for name, value in optional.items() if value},
         "format": FORMAT,
-        "format_version": str(FORMAT_VERSION if manifest.model_fingerprint else _OLD_VERSION),
+        "format_version": str(_version(manifest)),
         "agent_id": manifest.key.agent_id,
         "model_id": manifest.key.model_id,
         "namespace": manifest.key.namespace,
@@ -130,9 +135,22 @@ def _metadata(manifest: Manifest, tensor_checksum: bytes) -> dict[str, str]:
         "turns": _compact([[turn.end_token, turn.generated_tokens] for turn in ledger.turns]),
         "kv_tokens": str(manifest.kv_tokens),
         "first_positions": _compact(manifest.first_positions),
-        "geometry": _compact({**vars(geometry), "layers": [layer._asdict() for layer in geometry.layers]}),
+        "geometry": _compact(_described(manifest.geometry)),
         "tensor_checksum": tensor_checksum.hex(),
     }
+
+
+def _version(manifest: Manifest) -> int:
+    """The lowest version that has a place for all that there is."""
+    if manifest.geometry.states:
+        return FORMAT_VERSION
+    return _WITHOUT_STATES if manifest.model_fingerprint else _WITHOUT_MODEL
+
+
+def _described(geometry: KVGeometry) -> dict[str, Any]:
+    states = [[array._asdict() for array in arrays] for arrays in geometry.states]
+    described = {**vars(geometry), "layers": [layer._asdict() for layer in geometry.layers], "states": states}
+    return described if states else {name: value for name, value in described.items() if name != "states"}
 
 
 def _tensors(manifest: Manifest) -> dict[str, Any]:
@@ -170,10 +188,21 @@ def _loaded(data: bytes) -> dict[str, Any]:
 def _check_format(metadata: Mapping[str, str]) -> None:
     if metadata["format"] != FORMAT:
         raise damaged("it is not an exported agent")
-    if metadata["format_version"] not in (str(_OLD_VERSION), str(FORMAT_VERSION)):
+    if metadata["format_version"] not in map(str, (_WITHOUT_MODEL, _WITHOUT_STATES, FORMAT_VERSION)):
         version = metadata["format_version"][:20]
         reads = f"this worker reads versions up to {FORMAT_VERSION}; export the agent with this version of agentmem"
         raise FailedPrecondition(f"the file has version {version} of the format, and {reads}")
+
+
+def _check_tensors(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raise DataLoss, naming a tensor, unless they are the `expected` ones."""
+    for name, tensor in expected.items():
+        if name not in found:
+            raise damaged(f"the tensor {name} is missing")
+        if found[name] != tensor:
+            raise damaged(f"the tensor {name} has not the dtype, shape and place that its geometry says")
+    if found.keys() != expected.keys():
+        raise damaged("it has tensors that are not the model's")
 
 
 def _manifest(metadata: Mapping[str, str]) -> Manifest:
@@ -210,6 +239,7 @@ def _manifest(metadata: Mapping[str, str]) -> Manifest:
         context_policy=policy,
         model_fingerprint=metadata.get("model_fingerprint", ""),
         calibration=base64.b64decode(metadata.get("calibration", ""), validate=True),
+        state_position=int(metadata.get("state_position", "0")),
     )
 
 

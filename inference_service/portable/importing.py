@@ -8,7 +8,7 @@ that use the namespace, as is whoever runs a worker.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xxhash
@@ -22,7 +22,15 @@ from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable import header, spool
-from inference_service.portable.format import KVGeometry, Manifest, damaged, kv_geometry, layers_of
+from inference_service.portable.format import (
+    KVGeometry,
+    Manifest,
+    damaged,
+    kv_geometry,
+    layers_of,
+    state_tensor,
+    state_tensors,
+)
 from inference_service.portable.spool import Spool, SpoolFile
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import Target, TransportSelector
@@ -93,8 +101,10 @@ class Importer:
         """Write those files that do not exist yet, and publish them without an agent."""
 
         def read(part: BlockHeader) -> dict[str, bytes]:
-            layers = layers_of(model.geometry, window=part.window)
-            return spool.read(received.data, received.manifest.places, layers, part.first_token, part.token_count)
+            places, layers = received.manifest.places, layers_of(model.geometry, window=part.window)
+            states = spool.read_states(received.data, places, state_tensors(model.geometry)) if part.window else {}
+            kv = spool.read(received.data, places, layers, part.first_token, part.token_count) if layers else {}
+            return {**kv, **states}
 
         paths = await self._store.stage(key.namespace, files)
         transport = await self._transports.current()
@@ -152,8 +162,10 @@ def check_fit(manifest: Manifest, model: LoadedModel) -> None:
 def kv_misfit(manifest: Manifest, model: LoadedModel) -> str:
     """Why a file's KV is not taken, though its ledger is; empty where it is."""
     here = kv_geometry(model.geometry)
-    if manifest.kv_tokens and model.geometry.states is not None:
-        return f"it lacks the recurrent layers' states, without which model {model.model_id!r} cannot go on from KV"
+    if not manifest.geometry.states:
+        if manifest.kv_tokens and here.states:
+            return f"it lacks the recurrent layers' states, without which model {model.model_id!r} cannot go on from KV"
+        here = replace(here, states=())
     if manifest.geometry != here:
         both = zip(_parts(manifest.geometry), _parts(here), strict=False)
         found, wanted = next(pair for pair in both if pair[0] != pair[1])
@@ -210,14 +222,21 @@ def _parts(geometry: KVGeometry) -> list[str]:
     """Return what two geometries may differ in, in words."""
     settings = [f"{name} {getattr(geometry, name)}" for name in ("dtype", "bits", "group_size")]
     layers = [f"layer {number} with {layer._asdict()}" for number, layer in enumerate(geometry.layers)]
-    return [*settings, f"{len(layers)} layers", *layers]
+    arrays = [
+        f"{state_tensor(number, i)} of {array.dtype} {list(array.shape)}"
+        for number, each in enumerate(geometry.states)
+        for i, array in enumerate(each)
+    ]
+    states = [f"{len(geometry.states)} recurrent layers", f"{len(arrays)} arrays of states"]
+    return [*settings, f"{len(layers)} layers", *layers, *states, *arrays]
 
 
 def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> dict[FileName, BlockHeader]:
     """Return the headers of all files that the KV makes."""
     ids = model.fingerprint, namespace, manifest.ledger.token_ids[: manifest.kv_tokens]
     files = list(headers(*ids))
-    if files and (sliding := layers_of(model.geometry, window=True)):
-        stored = manifest.kv_tokens - manifest.first_positions[sliding[0]]
-        files += window_headers(*ids, {manifest.kv_tokens: stored})
+    if files and not model.geometry.resumes_anywhere:
+        sliding = layers_of(model.geometry, window=True)
+        first = manifest.first_positions[sliding[0]] if sliding else 0
+        files += window_headers(*ids, {manifest.kv_tokens: manifest.kv_tokens - first})
     return {FileName.of(file): file for file in files}

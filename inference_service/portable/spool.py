@@ -1,7 +1,8 @@
 """The data of portable files on their way: private files without a name, bounded in number and by the free disk.
 
 Files of KV have all layers of one kind in one tensor, [layers, kv_heads, tokens, width]; the portable file has one
-tensor per layer, [1, tokens, kv_heads, width], so that what follows is written behind what was before.
+tensor per layer, [1, tokens, kv_heads, width], so that what follows is written behind what was before. Arrays of states
+are single tensors in both.
 """
 
 import shutil
@@ -136,6 +137,29 @@ def read(file: SpoolFile, places: Places, layers: Sequence[int], first_position:
                 raise damaged("some numbers are not finite")
             parts.append(data.reshape(tokens, *place.shape[2:]).swapaxes(0, 1))
         found[name] = np.stack(parts).tobytes()
+    return found
+
+
+def write_states(file: SpoolFile, places: Places, names: Mapping[str, str], tensors: HostTensors) -> None:
+    """Write the states of a checkpoint to their places; `names` are those in the portable file by the checkpoint's.
+
+    Raises OSError, and ResourceExhausted where the disk is full.
+    """
+    for name, target in names.items():
+        file.write(tensors[name].tobytes(), places[target].start)
+
+
+def read_states(file: SpoolFile, places: Places, names: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the states of a checkpoint. Raises OSError, and DataLoss for numbers that are not finite."""
+    found = {}
+    for name, source in names.items():
+        place = places[source]
+        piece = file.read(place.end - place.start, place.start)
+        if len(piece) != place.end - place.start:
+            raise damaged("it ends too early")
+        if not _is_finite(np.frombuffer(piece, NUMPY_DTYPE[place.dtype]), place.dtype):
+            raise damaged(f"some numbers of {source} are not finite")
+        found[name] = piece
     return found
 
 

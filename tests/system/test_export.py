@@ -14,11 +14,11 @@ from safetensors.numpy import load_file, save_file
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.files import CHUNK, exported, forged, imported, messages, metadata, refusal
+from tests.system.shared import Writer
 from tests.system.stack import Client, Stack, Turn, running
+from tests.system.test_hybrid import ARGUMENTS, LONG, check
+from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
 from tests.tiny_models import write_gpt_oss, write_llama
-
-ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
-LONG = "The colour of the boat is green. " * 45
 
 
 async def told(client: Client, agent: str = "a") -> None:
@@ -110,8 +110,11 @@ async def test_kv_that_is_centred_otherwise_is_left_out_and_its_means_are_taken_
         assert same(await client.say("a", "And now?", **ARGUMENTS), await there.say("b", "And now?", **ARGUMENTS))
 
 
-async def test_a_hybrid_model_goes_on_from_its_window_and_without_the_stores_disk(tmp_path: Path) -> None:
-    directory = write_gpt_oss(tmp_path / "m")
+@pytest.mark.parametrize("write", [write_gpt_oss, write_qwen3_next, write_baichuan_m1])
+async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores_disk(
+    write: Writer, tmp_path: Path
+) -> None:
+    directory = write(tmp_path / "m")
     streams = {"worker_flags": ("--store-transfer", "stream")}
     async with running(f"tiny={directory}") as stack, running(f"tiny={directory}", **streams) as elsewhere:
         client, there = await stack.client(), await elsewhere.client()
@@ -127,6 +130,7 @@ async def test_a_hybrid_model_goes_on_from_its_window_and_without_the_stores_dis
         there_turn = await there.say("b", "And now?", **ARGUMENTS)
         assert here_turn.cached == there_turn.cached == {"warm": tokens}
         assert same(here_turn, there_turn)
+        await check(elsewhere, Oracle(directory), there_turn, "b")
         assert int(metadata(await exported(there, "b"))["kv_tokens"]) > tokens, "it waits until all is on disk"
         for window in elsewhere.window_files():
             window.unlink()
@@ -181,8 +185,8 @@ async def test_other_refusals(stack: Stack, client: Client) -> None:
     assert await refusal(client, big) == ("ALREADY_EXISTS", "agent 'a' exists; delete it, or choose another id")
     assert (await refusal(client, big, "b"))[0] == "DATA_LOSS"
     assert await refusal(client, file) == ("ALREADY_EXISTS", "agent 'a' exists; delete it, or choose another id")
-    code, said = await refusal(client, saying(format_version="3"), "b")
-    assert code == "FAILED_PRECONDITION" and "version 3" in said
+    code, said = await refusal(client, saying(format_version="4"), "b")
+    assert code == "FAILED_PRECONDITION" and "version 4" in said
     code, said = await refusal(client, saying(namespace="theirs"), "b")
     assert code == "PERMISSION_DENIED" and "'theirs'" in said
     code, said = await refusal(client, file, "b", namespace="theirs")

@@ -6,7 +6,6 @@ import pytest
 from agentmem.blockfile import STATE
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
-from tests.system.files import exported, imported, metadata
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import chat, running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, hot_and_after_a_restart, recurrent, restarted
@@ -93,17 +92,3 @@ async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks,
             assert (again.match, list(again.cached)) == ("PARTIAL", [tier])
             assert prompt - 12 < again.cached[tier] < prompt, "all but the cue"
             await restarted(stack, "a")
-
-
-async def test_an_export_has_the_ledger_and_no_kv(stacks: SharedStacks) -> None:
-    oracle = Oracle(stacks.directory(write_qwen3_next))
-    async with stacks.using(write_qwen3_next) as stack:
-        client = await stack.client()
-        await client.say("a", LONG, **ARGUMENTS)
-        file = await exported(client, "a")
-        assert metadata(file)["kv_tokens"] == "0"
-        await imported(client, file, "b", client.model)
-        assert await stack.ledger("b") == await stack.ledger("a")
-        turn = await client.say("b", "And now?", **ARGUMENTS)
-        assert turn.match == "EXTEND"
-        await check(stack, oracle, turn, "b")

@@ -21,6 +21,7 @@ from inference_service.memory.windows import (
     capture_positions,
     choose_window,
     kept_positions,
+    likely_positions,
     resume_position,
     stored_tokens,
     window_candidates,
@@ -319,3 +320,15 @@ def test_where_windows_of_a_prompt_are_kept() -> None:
     assert capture_positions((), 1) == ()
     assert kept_positions([700, 256, 300, 900]) == (256, 700, 900)
     assert kept_positions([5, 5]) == (5,)
+
+
+def test_without_a_prompt_the_ledger_says_where_windows_are_likely() -> None:
+    ids = list(range(1000))
+    turns = [TurnPlace(end, 20) for end in (310, *range(400, 1000, 50), 990)]
+    ledger = replace(Ledger().followed_by(ids, [b"x"] * 1000, "t"), turns=tuple(turns), opening_bytes=130)
+    found = likely_positions(ledger)
+    assert {130, 256, 512, 768, 1000} | {turn.end_token for turn in turns} <= found, "opening, blocks, turns"
+    for answer in (290, 990 - 20, 650 - 20):
+        assert {answer, answer - 1, answer - 64} <= found, "however long its cue is"
+    assert min(found) > 0 and max(found) == 1000
+    assert likely_positions(Ledger()) == set()

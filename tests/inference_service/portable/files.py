@@ -13,8 +13,10 @@ from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.portable import header
-from inference_service.portable.format import SLACK, KVGeometry, LayerShape, Manifest
+from inference_service.portable.format import DTYPE_BYTES, SLACK, KVGeometry, LayerShape, Manifest, StateShape
 
+STATES = ((StateShape("F32", (3, 5)), StateShape("U32", (2,))), (StateShape("BF16", (7,)),))
+"""Of two recurrent layers."""
 ITEM = {"U32": np.uint32, "F32": np.float32, "F16": np.uint16, "BF16": np.uint16}
 
 
@@ -55,6 +57,7 @@ def file(tokens: int = 20, kv_tokens: int = 17, seed: int = 0, geometry: KVGeome
         firsts,
         model_fingerprint="model",
         calibration=means(seed).bytes,
+        state_position=kv_tokens if geometry.states else 0,
     )
     rng = np.random.default_rng(seed)
     data = bytearray()
@@ -68,6 +71,11 @@ def file(tokens: int = 20, kv_tokens: int = 17, seed: int = 0, geometry: KVGeome
     return File(manifest, bytes(data))
 
 
+def recurrent(**changes: int) -> File:
+    """As `file`, with states."""
+    return file(**changes, geometry=replace(file().manifest.geometry, states=STATES))
+
+
 def means(seed: int = 0) -> Calibration:
     """Of one layer."""
     rng = np.random.default_rng(seed)
@@ -76,13 +84,16 @@ def means(seed: int = 0) -> Calibration:
 
 @st.composite
 def geometries(draw: st.DrawFn) -> KVGeometry:
-    """Models of one to four layers of all kinds."""
+    """Models of one to four layers with KV of all kinds, and up to three recurrent ones."""
     group = draw(st.sampled_from([32, 64]))
     dims = st.sampled_from([64, 128, 192])
     layer = st.builds(LayerShape, st.integers(1, 3), dims, dims, st.sampled_from([None, 4, 16]))
     dtype = draw(st.sampled_from(["F32", "BF16", "F16"]))
     layers = draw(st.lists(layer, min_size=1, max_size=4))
-    return KVGeometry(dtype, draw(st.sampled_from([3, 4, 5, 6, 8, "5/4", "4/3", "8/6"])), group, tuple(layers))
+    shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)
+    arrays = st.lists(st.builds(StateShape, st.sampled_from([*DTYPE_BYTES]), shapes), min_size=1, max_size=3)
+    states = tuple(draw(st.lists(arrays.map(tuple), max_size=3)))
+    return KVGeometry(dtype, draw(st.sampled_from([3, 4, 5, 6, 8, "5/4", "4/3", "8/6"])), group, tuple(layers), states)
 
 
 @st.composite
@@ -95,6 +106,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
     )
     geometry = draw(geometries())
     kv_tokens = draw(st.integers(0, tokens))
+    if not kv_tokens:
+        geometry = replace(geometry, states=())
     firsts: list[int] = []
     if kv_tokens:
         windows = {layer.window for layer in geometry.layers if layer.window}
@@ -116,6 +129,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         tuple(firsts),
         policy,
         *draw(st.sampled_from([named, ("", b"")])),
+        state_position=kv_tokens if geometry.states else 0,
     )
 
 

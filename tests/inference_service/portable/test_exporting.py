@@ -15,14 +15,15 @@ from agentmem.errors import NotFound
 from agentmem.identity import FileName, Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.memory.windows import window_headers
 from inference_service.portable.exporting import Exporter
-from inference_service.portable.format import Manifest
+from inference_service.portable.format import Manifest, layers_of, state_tensors
 from inference_service.portable.importing import Received, receive
-from inference_service.portable.spool import Spool, read
+from inference_service.portable.spool import Spool, read, read_states
+from inference_service.storage.blocks import NUMPY_DTYPE
 from inference_service.storage.client import Opened
 
 from .files import block, ledger
@@ -30,6 +31,10 @@ from .files import block, ledger
 KEY = AgentKey("ns", "a", "m")
 PLAIN = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 1), 2, 64, 128))
 HYBRID = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((1, 3), 2, 64, 128), LayerGroup((0, 2), 1, 64, 64, window=64))
+STATES = StateGroup((2, 5), ((StateArray((3, 4), "F32"), StateArray((2,), "U32")),) * 2)
+RECURRENT = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((1, 3), 2, 64, 128), None, STATES)
+BOTH = replace(RECURRENT, sliding=LayerGroup((0, 4), 1, 64, 64, window=64))
+WITH_STATES = pytest.mark.parametrize("geometry", [RECURRENT, BOTH], ids=["states", "windows and states"])
 TOKENS = 600
 TURNS = (TurnPlace(300, 1), TurnPlace(TOKENS, 2))
 
@@ -48,9 +53,18 @@ class Disk:
     def put(self, header: BlockHeader) -> FileName:
         name = FileName.of(header)
         layers, heads, v = (2, 1, (8, 1)) if header.window else (2, 2, (16, 2))
-        self.tensors[name] = block(layers, heads, (8, 1), v, header.token_count, "F32", seed=len(self.tensors))
+        made = block(layers, heads, (8, 1), v, header.token_count, "F32", seed=len(self.tensors))
+        if header.window:
+            made = (made if self.geometry.sliding else {}) | self.states(header)
+        self.tensors[name] = made
         self.headers[name] = header
         return name
+
+    def states(self, header: BlockHeader) -> dict[str, np.ndarray]:
+        """Those of a checkpoint: its position, everywhere."""
+        shapes = self.geometry.states.shapes if self.geometry.states else {}
+        position = header.first_token + header.token_count
+        return {name: np.full(shape, position, NUMPY_DTYPE[dtype]) for name, (dtype, shape) in shapes.items()}
 
     async def open(self, key: AgentKey, block_hashes: Any = (), window_hashes: Any = (), peek: bool = False) -> Opened:
         assert peek
@@ -120,7 +134,8 @@ def check_blocks(disk: Disk, received: Received) -> None:
         tokens = min(header.token_count, manifest.kv_tokens - header.first_token)
         if header.window or tokens <= 0:
             continue
-        found = read(received.data, manifest.places, disk.geometry.full.layers, header.first_token, tokens)
+        layers = layers_of(disk.geometry, window=False)
+        found = read(received.data, manifest.places, layers, header.first_token, tokens)
         assert found == {key: array[:, :, :tokens].tobytes() for key, array in disk.tensors[name].items()}
 
 
@@ -189,8 +204,93 @@ async def test_a_hybrid_that_nothing_can_go_on_from(tmp_path: Path, windows: dic
     received.data.close()
 
 
+def check_states(disk: Disk, received: Received, position: int) -> None:
+    """The states are those of this position, and are taken for those of no other."""
+    manifest = received.manifest
+    assert (manifest.kv_tokens, manifest.state_position) == (position, position)
+    checkpoint = next(h for h in disk.headers.values() if h.window and h.first_token + h.token_count == position)
+    found = read_states(received.data, manifest.places, state_tensors(disk.geometry))
+    assert found == {name: array.tobytes() for name, array in disk.states(checkpoint).items()}
+
+
+def checkpoints(geometry: Geometry, *positions: int) -> dict[int, int]:
+    """How many tokens checkpoints at these positions stand for."""
+    return {position: min(position, 200) if geometry.sliding else position for position in positions}
+
+
+@WITH_STATES
+async def test_states_at_the_end(tmp_path: Path, geometry: Geometry) -> None:
+    made = disk(geometry, checkpoints(geometry, 256, 300, TOKENS))
+    received = await export(made, tmp_path)
+    check_blocks(made, received)
+    check_states(made, received, TOKENS)
+    first = TOKENS - 200 if geometry.sliding else 0
+    assert {*received.manifest.first_positions} == {0, first}
+    received.data.close()
+
+
+@WITH_STATES
+@pytest.mark.parametrize("position", [570, 300, 256], ids=["before the last answer", "end of a turn", "end of a block"])
+async def test_kv_ends_at_the_last_checkpoint(tmp_path: Path, geometry: Geometry, position: int) -> None:
+    made = disk(geometry, checkpoints(geometry, position))
+    received = await export(made, tmp_path)
+    check_blocks(made, received)
+    check_states(made, received, position)
+    received.data.close()
+
+
+@WITH_STATES
+@pytest.mark.parametrize("how", ["missing", "bad", "of another position"])
+async def test_without_a_good_checkpoint_it_is_the_one_before(tmp_path: Path, geometry: Geometry, how: str) -> None:
+    made = disk(geometry, checkpoints(geometry, 300, TOKENS))
+    last = list(made.headers)[-1]
+    match how:
+        case "missing":
+            del made.headers[last]
+        case "bad":
+            made.bad.add(last)
+        case _:
+            made.headers[last] = replace(made.headers[last], token_count=made.headers[last].token_count - 1)
+    received = await export(made, tmp_path)
+    check_blocks(made, received)
+    check_states(made, received, 300)
+    received.data.close()
+
+
+@WITH_STATES
+async def test_states_are_not_trimmed_to_the_blocks(tmp_path: Path, geometry: Geometry) -> None:
+    made = disk(geometry, checkpoints(geometry, 300, TOKENS))
+    made.bad.add(list(made.headers)[2])
+    received = await export(made, tmp_path)
+    check_states(made, received, 300)
+    received.data.close()
+
+
+@WITH_STATES
+async def test_a_block_that_ends_at_a_checkpoint_is_exported_again(tmp_path: Path, geometry: Geometry) -> None:
+    """An import of what ended there left it."""
+    made = disk(geometry, checkpoints(geometry, 570))
+    del made.headers[list(made.headers)[2]]
+    assert made.ledger is not None
+    made.put(list(headers("print", "ns", made.ledger.token_ids[:570]))[-1])
+    received = await export(made, tmp_path)
+    check_blocks(made, received)
+    check_states(made, received, 570)
+    received.data.close()
+
+
+@WITH_STATES
+async def test_without_states_there_is_a_ledger_of_version_2(tmp_path: Path, geometry: Geometry) -> None:
+    for made in (disk(geometry), disk(geometry, checkpoints(geometry, TOKENS))):
+        made.bad.add(next(iter(made.headers)))
+        received = await export(made, tmp_path)
+        manifest = received.manifest
+        assert (manifest.kv_tokens, manifest.data_bytes, manifest.geometry.states) == (0, 0, ())
+        received.data.close()
+
+
 async def test_an_empty_ledger(tmp_path: Path) -> None:
-    for geometry in (PLAIN, HYBRID):
+    for geometry in (PLAIN, HYBRID, RECURRENT):
         received = await export(replace(disk(geometry), ledger=Ledger()), tmp_path)
         assert received.manifest.kv_tokens == 0
         received.data.close()

@@ -15,13 +15,16 @@ from inference_service.portable.format import (
     KVGeometry,
     LayerShape,
     Manifest,
+    StateShape,
     check,
     places,
+    state_tensor,
 )
 
-from .files import file, manifests
+from .files import file, manifests, recurrent
 
 GOOD = file().manifest
+WITH_STATES = recurrent().manifest
 
 
 def test_the_slack_is_the_caches() -> None:
@@ -32,7 +35,19 @@ def test_the_slack_is_the_caches() -> None:
 def test_places_are_gapless_aligned_and_shaped_as_promised(manifest: Manifest) -> None:
     check(manifest)
     end = 0
+    states = {
+        state_tensor(layer, i): array
+        for layer, arrays in enumerate(manifest.geometry.states)
+        for i, array in enumerate(arrays)
+    }
     for name, place in manifest.places.items():
+        assert place.start == end
+        assert place.start % DTYPE_BYTES[place.dtype] == 0
+        end = place.end
+        if name in states:
+            assert (place.dtype, place.shape) == (states[name].dtype, (1, *states[name].shape))
+            assert place.end - place.start == prod(place.shape) * DTYPE_BYTES[place.dtype]
+            continue
         layer, part = name.removeprefix("layer_").split("_", 1)
         shape = manifest.geometry.layers[int(layer)]
         k_bits, v_bits = KVBits.parse(str(manifest.geometry.bits))
@@ -40,12 +55,9 @@ def test_places_are_gapless_aligned_and_shaped_as_promised(manifest: Manifest) -
         width = dim * bits // 32 if part.endswith("weights") else dim // manifest.geometry.group_size
         tokens = manifest.kv_tokens - manifest.first_positions[int(layer)]
         assert place.shape == (1, tokens, shape.kv_heads, width)
-        assert place.start == end
-        assert place.start % DTYPE_BYTES[place.dtype] == 0
         assert place.end - place.start == prod(place.shape) * DTYPE_BYTES[place.dtype] == tokens * place.token_bytes
-        end = place.end
     assert manifest.data_bytes == end
-    assert len(manifest.places) == (6 * len(manifest.geometry.layers) if manifest.kv_tokens else 0)
+    assert len(manifest.places) == (6 * len(manifest.geometry.layers) + len(states) if manifest.kv_tokens else 0)
 
 
 def with_ledger(**changes: Any) -> Manifest:
@@ -54,6 +66,10 @@ def with_ledger(**changes: Any) -> Manifest:
 
 def with_layers(*layers: LayerShape) -> Manifest:
     return replace(GOOD, geometry=replace(GOOD.geometry, layers=layers))
+
+
+def with_states(*layers: tuple[StateShape, ...]) -> Manifest:
+    return replace(WITH_STATES, geometry=replace(WITH_STATES.geometry, states=layers))
 
 
 @pytest.mark.parametrize(
@@ -89,10 +105,24 @@ def with_layers(*layers: LayerShape) -> Manifest:
         with_layers(LayerShape(1, 64, 1 << 40), GOOD.geometry.layers[1]),
         with_layers(LayerShape(1 << 40, 64, 64), GOOD.geometry.layers[1]),
         with_layers(GOOD.geometry.layers[0], LayerShape(1, 64, 64, window=0)),
+        with_states(),
+        with_states(()),
+        with_states((StateShape("F64", (2,)),)),
+        with_states((StateShape("F32", (0,)),)),
+        with_states((StateShape("F32", (-1, 2)),)),
+        with_states((StateShape("F32", (1 << 40,)),)),
+        with_states((StateShape("F32", (1,) * 9),)),
+        replace(WITH_STATES, state_position=0),
+        replace(WITH_STATES, state_position=16),
+        replace(WITH_STATES, state_position=18),
+        replace(WITH_STATES, kv_tokens=0, first_positions=()),
+        replace(WITH_STATES, kv_tokens=0, first_positions=(), state_position=0),
+        replace(GOOD, state_position=17),
     ],
 )
 def test_what_does_not_fit_together_is_refused(bad: Manifest) -> None:
     check(GOOD)
+    check(WITH_STATES)
     with pytest.raises(DataLoss):
         check(bad)
 

@@ -14,9 +14,9 @@ from safetensors import safe_open
 
 from agentmem.errors import DataLoss, FailedPrecondition
 from inference_service.portable import header
-from inference_service.portable.format import Manifest
+from inference_service.portable.format import Manifest, StateShape
 
-from .files import file, manifests
+from .files import STATES, File, file, manifests, recurrent
 
 CHECKSUM = bytes(range(16))
 
@@ -36,8 +36,9 @@ def test_round_trip(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])
-def test_other_tools_read_it(tmp_path: Path, dtype: str) -> None:
-    made = file(geometry=replace(file().manifest.geometry, dtype=dtype))
+@pytest.mark.parametrize("states", [(), STATES])
+def test_other_tools_read_it(tmp_path: Path, dtype: str, states: tuple[tuple[StateShape, ...], ...]) -> None:
+    made = file(geometry=replace(file().manifest.geometry, dtype=dtype, states=states))
     path = tmp_path / "agent.safetensors"
     path.write_bytes(made.bytes)
     with safe_open(path, framework="numpy") as opened:
@@ -53,8 +54,9 @@ def test_other_tools_read_it(tmp_path: Path, dtype: str) -> None:
         assert weights.tobytes() == made.data[place.start : place.end]
 
 
-def test_every_flipped_bit_of_the_header_is_refused_or_means_the_same() -> None:
-    made = file(tokens=6, kv_tokens=5)
+@pytest.mark.parametrize("make", [file, recurrent])
+def test_every_flipped_bit_of_the_header_is_refused_or_means_the_same(make: Callable[..., File]) -> None:
+    made = make(tokens=6, kv_tokens=5)
     good = made.bytes[: len(header.encode(made.manifest, CHECKSUM))]
     wanted = parsed(good)
     refused = tried = 0
@@ -88,9 +90,9 @@ def test_a_header_of_absurd_length(size: int) -> None:
         header.header_bytes(struct.pack("<Q", size))
 
 
-def forged(change: Callable[[dict[str, Any]], object]) -> bytes:
+def forged(change: Callable[[dict[str, Any]], object], made: Manifest | None = None) -> bytes:
     """A header with a lie in it, whose checksum is right."""
-    raw = json.loads(header.encode(file().manifest, CHECKSUM)[8:])
+    raw = json.loads(header.encode(made or file().manifest, CHECKSUM)[8:])
     change(raw)
     metadata = raw.get("__metadata__")
     if isinstance(metadata, dict) and "metadata_checksum" in metadata:
@@ -169,11 +171,55 @@ def test_lies_with_a_right_checksum(change: Callable[[dict[str, Any]], object]) 
     assert "export the agent again" in caught.value.message
 
 
+def in_states(old: str, new: str) -> Callable[[dict[str, Any]], object]:
+    """Other states in the geometry."""
+
+    def change(raw: dict[str, Any]) -> None:
+        geometry = raw["__metadata__"]["geometry"]
+        assert old in geometry
+        raw["__metadata__"]["geometry"] = geometry.replace(old, new)
+
+    return change
+
+
+LIES_OF_STATES = {
+    "version 2": (setting("format_version", "2"), "unexpected metadata"),
+    "another position": (setting("state_position", "16"), "are those of position 16, and its KV ends at 17"),
+    "no position": (lambda raw: raw["__metadata__"].pop("state_position"), "are those of position 0"),
+    "KV that ends elsewhere": (setting("kv_tokens", "16"), "are those of position 17, and its KV ends at 16"),
+    "a position that is no number": (setting("state_position", "x"), "not that of an exported agent"),
+    "a tensor less": (lambda raw: raw.pop("state_1_0"), "the tensor state_1_0 is missing"),
+    "another shape": (tensor("state_0_0", "shape", [1, 5, 3]), "the tensor state_0_0 has not"),
+    "another dtype": (tensor("state_0_1", "dtype", "F32"), "the tensor state_0_1 has not"),
+    "another place": (tensor("state_0_0", "data_offsets", [0, 60]), "the tensor state_0_0 has not"),
+    "a tensor more": (lambda raw: raw.__setitem__("state_2_0", raw["state_1_0"]), "tensors that are not the model's"),
+    "another geometry": (in_states("[3,5]", "[5,3]"), "the tensor state_0_0 has not"),
+    "an array more": (in_states('"shape":[7]}', '"shape":[7]},{"dtype":"F32","shape":[1]}'), "state_1_1 is missing"),
+    "a layer without arrays": (in_states('[{"dtype":"BF16","shape":[7]}]', "[]"), "not that of an exported agent"),
+    "a dtype that there is not": (in_states("BF16", "F8_E4M3"), "not that of an exported agent"),
+    "a shape without end": (in_states("[7]", "[" + "1," * 20 + "7]"), "not that of an exported agent"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), LIES_OF_STATES.values(), ids=LIES_OF_STATES.keys())
+def test_lies_about_states_are_named(change: Callable[[dict[str, Any]], object], reason: str) -> None:
+    with pytest.raises(DataLoss) as caught:
+        header.parse(forged(change, recurrent().manifest))
+    assert reason in caught.value.message
+
+
+def test_states_make_version_3_and_files_without_are_as_they_were() -> None:
+    plain, with_states = (forged(lambda raw: None, made.manifest) for made in (file(), recurrent()))
+    assert b'"format_version": "2"' in plain and b"state" not in plain
+    assert b'"format_version": "3"' in with_states
+    assert header.parse(with_states)[0] == recurrent().manifest
+
+
 def test_another_version_is_told_from_damage() -> None:
     with pytest.raises(FailedPrecondition) as caught:
-        header.parse(forged(setting("format_version", "3")))
-    assert "version 3" in caught.value.message
-    assert "versions up to 2" in caught.value.message
+        header.parse(forged(setting("format_version", "4")))
+    assert "version 4" in caught.value.message
+    assert "versions up to 3" in caught.value.message
 
 
 def test_a_file_of_version_1_is_read_as_it_was_written() -> None:

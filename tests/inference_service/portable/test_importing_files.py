@@ -1,5 +1,5 @@
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from inference_service.portable.format import Manifest
 from inference_service.portable.header import MAX_HEADER_BYTES
 from inference_service.portable.importing import Received, receive
 from inference_service.portable.spool import Spool
-from tests.inference_service.portable.files import File, file
+from tests.inference_service.portable.files import File, file, recurrent
 
 
 async def welcome(_: Manifest) -> None:
@@ -61,8 +61,9 @@ async def test_truncations_and_additions(tmp_path: Path) -> None:
         await take(whole + b"\0", tmp_path)
 
 
-async def test_every_flipped_bit_of_the_data(tmp_path: Path) -> None:
-    made = file(tokens=2, kv_tokens=1)
+@pytest.mark.parametrize("make", [file, recurrent])
+async def test_every_flipped_bit_of_the_data(tmp_path: Path, make: Callable[..., File]) -> None:
+    made = make(tokens=2, kv_tokens=1)
     whole = made.bytes
     for bit in range(8 * (len(whole) - len(made.data)), 8 * len(whole), 5):
         bad = bytearray(whole)

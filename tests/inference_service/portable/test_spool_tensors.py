@@ -1,6 +1,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import DataLoss
-from inference_service.portable.format import KVGeometry, LayerShape, places
-from inference_service.portable.spool import SpoolFile, read, write
-from tests.inference_service.portable.files import block
+from inference_service.portable.format import KVGeometry, LayerShape, StateShape, places
+from inference_service.portable.spool import SpoolFile, read, read_states, write, write_states
+from tests.inference_service.portable.files import ITEM, block
 
 FULL, SLIDING = (0, 2), (1,)
 
@@ -74,3 +75,57 @@ def test_a_file_that_ends_too_early() -> None:
     where = places(geometry("F32"), 6, (0, 0, 0))
     with spooled() as file, pytest.raises(DataLoss):
         read(file, where, FULL, 0, 6)
+
+
+NAMES = {"state.1.0": "state_0_0", "state.4.0": "state_1_0"}
+
+
+def states(dtype: str) -> tuple[KVGeometry, dict[str, np.ndarray]]:
+    """Two layers of one array each, as in the file of a checkpoint."""
+    shape = StateShape(dtype, (3, 8))
+    item = np.dtype(ITEM[dtype])
+    arrays = np.random.default_rng(0).integers(0, 0x3C00, (2, 3, 8)).astype(f"u{item.itemsize}")
+    made = replace(geometry("BF16"), states=((shape,), (shape,)))
+    return made, dict(zip(NAMES, arrays.view(item), strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "U32"])
+def test_states_in_and_out_beside_kv(dtype: str) -> None:
+    described, tensors = states(dtype)
+    where = places(described, 6, (0, 0, 0))
+    kv = block(2, 2, (8, 1), (16, 2), 6, "BF16")
+    with spooled() as file:
+        write(file, where, SLIDING, 0, 6, block(1, 1, (8, 1), (8, 1), 6, "BF16"))
+        write_states(file, where, NAMES, tensors)
+        write(file, where, FULL, 0, 6, kv)
+        assert read_states(file, where, NAMES) == {name: array.tobytes() for name, array in tensors.items()}
+        assert read(file, where, FULL, 0, 6) == {name: array.tobytes() for name, array in kv.items()}
+        assert read_states(file, where, {}) == {}
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16", "U32"])
+def test_states_that_are_not_finite_are_refused_by_name(dtype: str, number: float) -> None:
+    described, tensors = states(dtype)
+    where = places(described, 6, (0, 0, 0))
+    bits = np.float32(number).view(np.uint32)
+    if dtype == "F16":
+        bits = np.float16(number).view(np.uint16)
+    bad = tensors["state.4.0"].view(np.uint16 if dtype in ("F16", "BF16") else np.uint32)
+    bad[2, 7] = bits >> 16 if dtype == "BF16" else bits
+    with spooled() as file:
+        write_states(file, where, NAMES, tensors)
+        if dtype == "U32":  # Integers: every pattern of bits is a number.
+            assert read_states(file, where, NAMES)["state.4.0"] == tensors["state.4.0"].tobytes()
+            return
+        with pytest.raises(DataLoss, match="some numbers of state_1_0 are not finite"):
+            read_states(file, where, NAMES)
+
+
+def test_states_that_end_too_early() -> None:
+    described, tensors = states("F32")
+    where = places(described, 6, (0, 0, 0))
+    with spooled() as file:
+        write_states(file, where, {"state.1.0": "state_0_0"}, tensors)
+        with pytest.raises(DataLoss, match="too early"):
+            read_states(file, where, {"state.4.0": "layer_2_v_biases"})
