@@ -26,6 +26,7 @@ from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
 from inference_service.engine.network import Network
 from inference_service.models.capability import QuantizationSettings, judged
+from inference_service.models.latents import keep_latents
 
 ENDLESS = 1 << 30
 """Tokens that nobody generates."""
@@ -112,13 +113,16 @@ class Ours:
     name = "agentmem"
 
     def __init__(self, model: nn.Module, speeds: PathSpeeds | None = None) -> None:
+        model = _copied(model)
+        keep_latents(self.name, model)
+        mx.eval(model.parameters())
         seam = AttentionBackend()
         seam.install(model)
         self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
         self.paths = seam.self_test(self.geometry, speeds)
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
         self.engine = BatchEngine(
-            Network(model),
+            Network(model, shows_arrays=self.geometry.shows_arrays),
             _NoText(),  # type: ignore[arg-type]
             self.geometry.new_caches,
             self.geometry.bytes_per_token,
@@ -165,6 +169,12 @@ class Ours:
         caches = arenas.caches(tokens, blocks, [], arenas.checkpoint(pieces, held, tokens) if pieces else None)
         mx.eval([cache.state for cache in merged(caches)])
         return time.perf_counter() - started
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """The same model in modules of its own, over the same weights: what the engine replaces, mlx-lm shall not see."""
+    copied: nn.Module = copy.deepcopy(model, {id(array): array for _, array in tree_flatten(model.parameters())})
+    return copied
 
 
 class _OursRunning:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
 import mlx_lm
 import numpy as np
 import numpy.typing as npt
@@ -168,6 +169,35 @@ def _attend(
     return original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
 
+class _Latents(nn.Module):
+    """DeepSeek V2's attention over latents: mlx-lm's keeps K and V of all heads, which are computed from them here."""
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        self._its = attention
+
+    def __call__(self, x: mx.array, mask: Any, cache: Any) -> mx.array:
+        its, (rows, n, _) = self._its, x.shape
+        q = its.q_proj(x) if its.q_lora_rank is None else its.q_b_proj(its.q_a_layernorm(its.q_a_proj(x)))
+        q = q.reshape(rows, n, its.num_heads, -1).transpose(0, 2, 1, 3)
+        of_rope = its.rope(q[..., its.qk_nope_head_dim :], 0)
+        compressed = its.kv_a_proj_with_mqa(x)
+        latents = its.kv_a_layernorm(compressed[..., : its.kv_lora_rank])[:, None]
+        latents, rotary = cache.update_and_fetch(latents, its.rope(compressed[:, None, :, its.kv_lora_rank :], 0))
+        kv = its.kv_b_proj(latents[:, 0]).reshape(rows, n, its.num_heads, -1).transpose(0, 2, 1, 3)
+        k = mx.concatenate([kv[..., : its.qk_nope_head_dim], mx.repeat(rotary, its.num_heads, axis=1)], axis=-1)
+        q = mx.concatenate([q[..., : its.qk_nope_head_dim], of_rope], axis=-1)
+        scores = (q @ k.transpose(0, 1, 3, 2)) * its.scale + mx.where(cache.make_mask(n), 0.0, -mx.inf)
+        out = mx.softmax(scores, axis=-1) @ kv[..., its.qk_nope_head_dim :]
+        return its.o_proj(out.transpose(0, 2, 1, 3).reshape(rows, n, -1))
+
+
+def _keep_latents(model: Any) -> None:
+    for layer in model.layers:
+        if type(getattr(layer, "self_attn", None)).__name__ == "DeepseekV2Attention":
+            layer.self_attn = _Latents(layer.self_attn)
+
+
 def _read(means: Mapping[str, npt.NDArray[np.float16]]) -> list[tuple[mx.array, mx.array]]:
     def side(name: str, layer: int) -> mx.array:
         return mx.array(means[f"{name}.{layer}"].astype(np.float32))[:, None]
@@ -193,6 +223,7 @@ class Oracle:
         self._model, _ = mlx_lm.load(str(directory))
         self._model.set_dtype(mx.float32)
         _patch(self._model)
+        _keep_latents(self._model)
         packing = _Packing(k_bits, v_bits or k_bits, group)
         layers = self._measured(directory) if means is None else _read(means)
         self._new_caches = lambda: self._caches([_DequantizedCache(packing, each) for each in layers])

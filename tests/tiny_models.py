@@ -126,12 +126,12 @@ def write_gpt_oss(directory: Path, seed: int = 0, window: int = 64) -> Path:
 
 
 def write_deepseek2(directory: Path, seed: int = 0) -> Path:
-    """A DeepSeek-V2 of two layers: multi-head latent attention (keys of 192, values of 128), a mixture of experts."""
+    """A DeepSeek-V2 of two layers: latents of 128 and rotary keys of 64 elements, a mixture of experts."""
     extra = {
         "model_type": "deepseek_v2",
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
-        "kv_lora_rank": 32,
+        "kv_lora_rank": 128,
         "q_lora_rank": None,
         "qk_rope_head_dim": 64,
         "qk_nope_head_dim": 128,
@@ -207,9 +207,12 @@ def _sharpened(name: str, value: mx.array) -> mx.array:
     return value * 3.0
 
 
-def write_lora(directory: Path, model: Path, seed: int = 0) -> Path:
-    """A LoRA adapter on the model in a directory, as `mlx_lm.lora` writes it, which changes what the model says."""
-    parameters = {"rank": 4, "scale": 10.0, "dropout": 0.0}
+def write_lora(directory: Path, model: Path, seed: int = 0, keys: list[str] | None = None) -> Path:
+    """A LoRA adapter on the model in a directory, as `mlx_lm.lora` writes it, which changes what the model says.
+
+    `keys` are the matrices of a layer that it changes; all by default.
+    """
+    parameters: dict[str, object] = {"rank": 4, "scale": 10.0, "dropout": 0.0, **({"keys": keys} if keys else {})}
     network, _ = load_model(model)
     network.freeze()
     linear_to_lora_layers(network, len(network.layers), parameters)

@@ -25,6 +25,7 @@ from inference_service.engine.geometry import Caches, Geometry, LayerCache, grou
 from inference_service.engine.mlx_lm_adapter import model_classes
 from inference_service.engine.network import Network, flat
 from inference_service.engine.quantization import KVFormat
+from inference_service.models.latents import keep_latents
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +123,7 @@ def check_config(
     with refusing(f"model {model!r} cannot be set up from its config.json"):
         model_class, arguments = model_classes(config)
         network = model_class(arguments.from_dict(config))
+        keep_latents(model, network)
         backend.install(network)
         judged(model, network, backend, quantization)
 

@@ -24,6 +24,7 @@ from inference_service.engine.network import Network
 from inference_service.engine.quantization import KVFormat
 from inference_service.models.capability import QuantizationSettings, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
+from inference_service.models.latents import keep_latents
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import Renderer
 from inference_service.text.template import ChatTemplate
@@ -146,6 +147,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
         if spec.adapter is not None:
             network = load_adapters(network, str(spec.adapter))
             network.eval()
+        keep_latents(spec.model_id, network)
         dtype = spec.dtype
         if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
             dtype = "float32"

@@ -19,7 +19,7 @@ TOKEN_BYTES = {
     write_llama: 320,
     write_qwen2: 320,
     write_qwen3: 320,
-    write_deepseek2: 800,
+    write_deepseek2: 240,
     write_deepseek3: 160,
     write_llama_80: 576,
 }

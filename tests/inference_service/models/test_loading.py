@@ -108,8 +108,8 @@ def test_gemma_3_12b_at_16k_by_arithmetic() -> None:
     assert sum(prod(shape) * {"U32": 4, "BF16": 2}[dtype] for dtype, shape in further) / gib <= 0.09
 
 
-def test_mla_widths(tmp_path: Path, hashes: ContentHashes) -> None:
-    assert loaded(write_deepseek2(tmp_path / "m"), hashes).geometry.full == LayerGroup((0, 1), 2, 192, 128)
+def test_latents_and_rotary_keys_are_k_and_v_of_one_head(tmp_path: Path, hashes: ContentHashes) -> None:
+    assert loaded(write_deepseek2(tmp_path / "m"), hashes).geometry.full == LayerGroup((0, 1), 1, 128, 64)
 
 
 def test_other_caches_are_refused_by_name(tmp_path: Path, hashes: ContentHashes) -> None:

@@ -1,0 +1,182 @@
+"""Attention over latents beside mlx-lm's own over K and V of all heads, with the same weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+import pytest
+from mlx.utils import tree_flatten
+from mlx_lm.models import deepseek_v2, minicpm3, youtu_llm
+from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
+from mlx_lm.utils import save_config
+
+from agentmem.kv_bits import KVBits
+from benchmarks.loading import load
+from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.geometry import LayerGroup
+from inference_service.models.capability import QuantizationSettings, check_config
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.latents import LatentAttention, keep_latents
+from inference_service.models.loaded import LoadedModel, read_weights
+from inference_service.models.opening import ModelSpec, open_network, open_text
+from tests.tiny_models import write_deepseek2, write_lora, write_tiny
+
+PROMPT = [[7 * i % 290 + 3 for i in range(31)]]
+
+
+def write_full(directory: Path) -> Path:
+    """A DeepSeek-V2 that compresses queries as well."""
+    extra = json.loads((write_deepseek2(directory / "lite") / "config.json").read_text())
+    return write_tiny(directory, deepseek_v2, {**extra, "q_lora_rank": 48}, 0)
+
+
+def write_minicpm3(directory: Path) -> Path:
+    """A MiniCPM 3 of two layers."""
+    extra: dict[str, Any] = {
+        "model_type": "minicpm3",
+        "hidden_size": 128,
+        "dim_model_base": 64,
+        "kv_lora_rank": 64,
+        "q_lora_rank": 48,
+        "qk_rope_head_dim": 32,
+        "qk_nope_head_dim": 64,
+        "scale_depth": 1.4,
+        "scale_emb": 12,
+        "attention_bias": False,
+        "rope_scaling": {"long_factor": [1.5] * 16, "short_factor": [1.0] * 16, "type": "longrope"},
+    }
+    return write_tiny(directory, minicpm3, extra, 0)
+
+
+def write_youtu(directory: Path) -> Path:
+    """A Youtu of two layers."""
+    extra: dict[str, Any] = {
+        "model_type": "youtu_llm",
+        "kv_lora_rank": 64,
+        "q_lora_rank": 48,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 64,
+        "v_head_dim": 64,
+    }
+    return write_tiny(directory, youtu_llm, extra, 0)
+
+
+WRITERS = [write_deepseek2, write_full, write_minicpm3, write_youtu]
+WIDTHS = {write_deepseek2: (128, 64), write_full: (128, 64), write_minicpm3: (64, 32), write_youtu: (64, 64)}
+
+
+def write_quantized(directory: Path, source: Path, **how: Any) -> Path:
+    """A model in a directory with its weights quantized, as `mlx_lm.convert` writes it."""
+    network, _, config = mlx_lm.load(str(source), return_config=True)
+    network, config = mlx_lm.utils.quantize_model(network, config, **how)
+    directory.mkdir()
+    for file in source.iterdir():
+        if file.name.startswith("tokenizer"):
+            (directory / file.name).write_bytes(file.read_bytes())
+    mx.save_safetensors(str(directory / "model.safetensors"), dict(tree_flatten(network.parameters())))
+    save_config(config, directory / "config.json")
+    return directory
+
+
+def networks(directory: Path) -> tuple[nn.Module, nn.Module]:
+    """mlx-lm's network of a directory, and one that keeps latents."""
+    both = [mlx_lm.load(str(directory))[0] for _ in range(2)]
+    keep_latents("tiny", both[1])
+    for network in both:
+        network.set_dtype(mx.float32)
+    return both[0], both[1]
+
+
+def difference(one: mx.array, other: mx.array) -> float:
+    """Of the largest logit."""
+    return float(mx.abs(one - other).max() / mx.abs(one).max())
+
+
+def check_same(directory: Path) -> None:
+    """In prompts, chunks and steps, without a cache, and of rows of different lengths."""
+    plain, latent = networks(directory)
+    prompt = mx.array(PROMPT)
+    assert difference(plain(prompt), latent(prompt)) < 1e-4
+    caches = make_prompt_cache(plain), make_prompt_cache(latent)
+    for part in (prompt[:, :20], prompt[:, 20:29], prompt[:, 29:30], prompt[:, 30:]):
+        assert difference(plain(part, cache=caches[0]), latent(part, cache=caches[1])) < 1e-4
+    rows = mx.concatenate([prompt[:, :20], mx.pad(prompt[:, 20:], [(0, 0), (9, 0)])])
+    batches = [[BatchKVCache([0, 9]) for _ in network.layers] for network in (plain, latent)]
+    for part in (rows, rows[:, :1]):
+        assert difference(plain(part, cache=batches[0]), latent(part, cache=batches[1])) < 1e-4
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def test_latents_are_enough(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    check_same(write(tmp_path / "m"))
+
+
+@pytest.mark.parametrize("mode", [{"bits": 4, "group_size": 32}, {"bits": 4, "group_size": 32, "mode": "mxfp4"}])
+def test_quantized_weights_are_moved_and_not_quantized_again(tmp_path: Path, mode: dict[str, Any]) -> None:
+    check_same(write_quantized(tmp_path / "q", write_deepseek2(tmp_path / "m"), **mode))
+
+
+def opened(directory: Path, hashes: ContentHashes, **options: Any) -> LoadedModel:
+    return load("tiny", str(directory), hashes=hashes, **options)
+
+
+@pytest.fixture
+def hashes(tmp_path: Path) -> ContentHashes:
+    return ContentHashes(tmp_path / "hashes.json")
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
+def test_a_cache_has_one_head_of_latents(tmp_path: Path, hashes: ContentHashes, write: Callable[[Path], Path]) -> None:
+    model = opened(write(tmp_path / "m"), hashes, quantization=QuantizationSettings(KVBits(8, 8), 32))
+    assert model.geometry.full == LayerGroup((0, 1), 1, *WIDTHS[write])
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_weights_take_what_they_took(tmp_path: Path, *, quantized: bool) -> None:
+    """Also while they are read: no second copy of a layer's but for a moment."""
+    directory = write_deepseek2(tmp_path / "m")
+    if quantized:
+        directory = write_quantized(tmp_path / "q", directory, bits=4, group_size=32)
+    plain, _ = mlx_lm.load(str(directory))
+    wanted = {name: part.nbytes for name, part in tree_flatten(plain.parameters())}
+    del plain
+    spec = ModelSpec("tiny", directory, dtype="float32")
+    info, network = open_network(spec, open_text(spec), AttentionBackend())
+    found = {name: part.nbytes for name, part in tree_flatten(network.model.parameters())}
+    assert (found, info.weight_bytes) == (wanted, sum(wanted.values()))
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    assert list(read_weights(info, network))[-1] == 1.0
+    assert mx.get_active_memory() - before <= 1.05 * info.weight_bytes + 65536
+
+
+def test_a_model_of_which_only_the_configuration_is_there_can_be_judged(tmp_path: Path) -> None:
+    config = json.loads((write_deepseek2(tmp_path / "m") / "config.json").read_text())
+    check_config("tiny", config, AttentionBackend(), QuantizationSettings())
+
+
+def test_an_adapter_of_the_matrix_behind_latents_keeps_all_heads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = write_deepseek2(tmp_path / "m")
+    spec = ModelSpec("tiny", directory, adapter=write_lora(tmp_path / "adapter", directory))
+    info, _ = open_network(spec, open_text(spec), AttentionBackend())
+    assert info.geometry.full == LayerGroup((0, 1), 2, 192, 128)
+    assert "kv_b_proj is LoRALinear" in str([vars(record) for record in caplog.records])
+
+
+def test_an_adapter_of_other_matrices_goes_with_latents(tmp_path: Path) -> None:
+    directory = write_deepseek2(tmp_path / "m")
+    adapter = write_lora(tmp_path / "adapter", directory, keys=["self_attn.q_proj", "self_attn.o_proj"])
+    spec = ModelSpec("tiny", directory, adapter=adapter)
+    info, network = open_network(spec, open_text(spec), AttentionBackend())
+    assert info.geometry.full == LayerGroup((0, 1), 1, 128, 64)
+    attention = network.model.layers[0].self_attn
+    assert isinstance(attention, LatentAttention)
+    assert type(attention.q_proj).__name__ == "LoRALinear"
