@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import s3
+from tests import blas, s3
 from tests.faults import shim
 from tests.full_matrix import FULL
+
+blas.preload()
 
 # Nothing that depends on the machine's speed.
 settings.register_profile(

@@ -24,10 +24,8 @@ _CONTEXT.set_forkserver_preload(["tests.system.preloaded"])
 class Forked:
     """`python -m MODULE ARGUMENTS…` with its output at the end of `log`; what is used here of subprocess.Popen."""
 
-    def __init__(self, command: tuple[str, ...], log: Path) -> None:
-        self._process: ForkServerProcess = _CONTEXT.Process(
-            target=_run, args=(command, log, dict(os.environ)), daemon=True
-        )
+    def __init__(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> None:
+        self._process: ForkServerProcess = _CONTEXT.Process(target=_run, args=(command, log, environment), daemon=True)
         self._process.start()
 
     @property

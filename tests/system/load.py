@@ -17,7 +17,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from gateway.cli.up.openblas import preload_here
+from tests import blas
 from tests.system.stack import Stack, running
 
 DOORS_AND_ENGINE = {"gateway": "gateway", "worker": "inference_service"}
@@ -122,7 +122,7 @@ async def observed(
     store_flags: tuple[str, ...] = (),
 ) -> AsyncIterator[Stack]:
     """The three services, which tell what they hold in files of `folder`."""
-    for name, value in {**preload_here().environment, "OBSERVED_DIR": str(folder)}.items():
+    for name, value in {blas.VARIABLE: "1", "OBSERVED_DIR": str(folder)}.items():
         patch.setenv(name, value)
     flags = {"worker_flags": worker_flags, "gateway_flags": gateway_flags, "store_flags": store_flags}
     async with running(model, "store", "worker", "gateway", under=("tests.system.observed",), **flags) as stack:

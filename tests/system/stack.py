@@ -34,7 +34,7 @@ from agentmem.v1 import (
     types_pb2,
 )
 from benchmarks.scraping import free_ports
-from gateway.cli.up.openblas import preload_here
+from tests import blas
 from tests.system.forked import Forked
 
 START_SECONDS = 180.0
@@ -149,8 +149,8 @@ class Stack:
     ) -> None:
         """`under`: a module that runs the services' modules, which follow it on the command line.
 
-        With it the services are started by name, else they are forked (`tests.system.forked`); but for the demo
-        model's worker where it can have OpenBLAS, with which `agentmem up` starts it, and half of its work is gone.
+        With it the services are started by name, else they are forked (`tests.system.forked`). The demo model's
+        worker has OpenBLAS, as `agentmem up` starts it where that is installed: most of its work is products.
         """
         self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
         self.data, self.run = self.root / data, self.root / "run"
@@ -186,18 +186,15 @@ class Stack:
         for name in names or ("store", "worker"):
             log = self.root / f"{name}.log"
             log.touch()
-            blas = preload_here().environment if (self.model, name) == ("demo", "worker") else {}
-            if blas:
-                blas = {**blas, "OPENBLAS_NUM_THREADS": "1"}  # the other core has tests of its own
-            if not self._under and not blas:
-                self.processes[name] = Forked(self._commands[name], log)
+            by_openblas = {blas.VARIABLE: "1"} if (self.model, name) == ("demo", "worker") else {}
+            environment = {**os.environ, **by_openblas}
+            if not self._under:
+                self.processes[name] = Forked(self._commands[name], log, environment)
                 continue
             python = (sys.executable, "-W", "error::DeprecationWarning:agentmem", "-m")
             with log.open("ab") as output:
                 command = (*python, *self._under, *self._commands[name])
-                self.processes[name] = subprocess.Popen(
-                    command, stdout=output, stderr=output, env={**os.environ, **blas}
-                )
+                self.processes[name] = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
     def _share_measured(self) -> None:
         """Give the worker what others have measured when they loaded models, and keep what it has."""

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 import psutil
 
+from tests import blas
 from tests.system.stack import Stack, free_port
 
 MODULES = {"store": "cache_service", "worker": "inference_service", "gateway": "gateway"}
@@ -29,7 +30,7 @@ class Supervised(Stack):
         super().__init__(model)
         gateway = free_port(3)
         self.ports |= {"gateway": gateway, "worker": gateway + 1, "store": gateway + 2}
-        self._environment = {"OPENBLAS_NUM_THREADS": "1", "AGENTMEM_WORKER_QUALITY_CHECK": "false", **settings}
+        self._environment = {blas.VARIABLE: "1", "AGENTMEM_WORKER_QUALITY_CHECK": "false", **settings}
 
     def start(self, *_: str) -> None:
         """Start `agentmem up`, which starts all."""

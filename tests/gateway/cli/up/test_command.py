@@ -19,6 +19,7 @@ import psutil
 import pytest
 import trustme
 
+from tests import blas
 from tests.gateway.running import ANY_PORT, eventually
 from tests.gateway.secured import add_key
 from tests.service_manager import Heard
@@ -30,6 +31,7 @@ BODY = {"model": "demo", "messages": [{"role": "user", "content": "hello"}], "ma
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker's check of quantized KV takes most of a first start, and other tests have it."""
     monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
+    monkeypatch.setenv(blas.VARIABLE, "1")
 
 
 async def line_with(output: asyncio.StreamReader, wanted: str) -> str:
