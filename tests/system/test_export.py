@@ -11,10 +11,11 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import load_file, save_file
 
+from agentmem.blockfile import parse
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.files import CHUNK, exported, forged, imported, messages, metadata, refusal
-from tests.system.shared import Writer
+from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import Client, Stack, Turn, running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
@@ -135,6 +136,29 @@ async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores
         for window in elsewhere.window_files():
             window.unlink()
         assert metadata(await exported(there, "b"))["kv_tokens"] == "0", "blocks alone are of no use"
+
+
+@pytest.mark.parametrize("write", [write_gpt_oss, write_qwen3_next, write_baichuan_m1])
+async def test_without_its_last_checkpoint_it_goes_on_from_the_one_before(stacks: SharedStacks, write: Writer) -> None:
+    """In the middle of a block, which is imported as far as it is exported."""
+    oracle = Oracle(stacks.directory(write))
+    async with stacks.using(write) as stack:
+        client = await stack.client()
+        await told(client)
+        whole = await exported(client, "a")
+        checkpoints = {path: parse(data, len(data))[0] for path in stack.window_files() if (data := path.read_bytes())}
+        ends = sorted((header.first_token + header.token_count, path) for path, header in checkpoints.items())
+        (before, _), (tokens, last) = ends[-2:]
+        assert metadata(whole)["kv_tokens"] == str(tokens) and before % 256
+        last.unlink()
+        file = await exported(client, "a")
+        assert metadata(file)["kv_tokens"] == str(before)
+        await client.delete_all()
+        assert not [*stack.block_files(), *stack.window_files()]
+        assert (await imported(client, file, "b")).warm_tokens == before
+        turn = await client.say("b", "And now?", **ARGUMENTS)
+        assert (turn.match, turn.cached) == ("EXTEND", {"warm": before})
+        await check(stack, oracle, turn, "b")
 
 
 async def test_without_files_the_ledger_is_exported_and_computed_again(stack: Stack, client: Client) -> None:
