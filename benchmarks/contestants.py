@@ -114,9 +114,9 @@ class Ours:
 
     def __init__(self, model: nn.Module, speeds: PathSpeeds | None = None) -> None:
         model = _copied(model)
-        keep_latents(self.name, model)
-        mx.eval(model.parameters())
         seam = AttentionBackend()
+        keep_latents(self.name, model, seam)
+        mx.eval(model.parameters())
         seam.install(model)
         self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
         self.paths = seam.self_test(self.geometry, speeds)

@@ -99,10 +99,14 @@ class KVCodec:
         k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
         return (k + self.k_offset, v + self.v_offset) if with_means and self.centred else (k, v)
 
+    def keys_back(self, keys: mx.array) -> mx.array:
+        """[..., width of packed K] out of K's packed basis, with its mean: K, and weighted means of K."""
+        return rotated_back(keys, self.k_mean) if self.rotates else keys
+
     def decode(self, keys: Quantized, values: Quantized) -> tuple[mx.array, mx.array]:
         """K and V [rows, kv_heads, n, width filled up to whole groups], in the model's own basis, with their means."""
         k, v = self.dequantize(keys, values, with_means=False)
-        return (rotated_back(k, self.k_mean), rotated_back(v, self.v_mean)) if self.rotates else (k, v)
+        return self.keys_back(k), rotated_back(v, self.v_mean) if self.rotates else v
 
     def sink_logits(self, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
         """The logits of `sinks` [heads] beside scores over packed K, float32 [rows, heads, n].

@@ -84,7 +84,8 @@ class Geometry:
     """All layers of a model: those with full attention, those with a sliding window, how both are quantized, and those
     that are recurrent. Layers are indices of caches.
 
-    `shows_arrays`: layers compute attention by themselves, over K and V as arrays; see `caches.views`.
+    `shows_arrays`: layers compute attention by themselves, over K and V as arrays; see `caches.views`. `latents`: K is
+    the latent of multi-head latent attention and V the part of its keys with positions; see `attention.latents`.
     """
 
     heads: int
@@ -94,6 +95,7 @@ class Geometry:
     sliding: LayerGroup | None = None
     states: StateGroup | None = None
     shows_arrays: bool = False
+    latents: bool = False
 
     @property
     def layers(self) -> int:

@@ -82,8 +82,8 @@ def judged(
     except ValueError as error:
         raise _refusal(model, str(error)) from error
     dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    heads = full.kv_heads if shows_arrays else backend.heads
-    return Geometry(heads, dtype, format, full, sliding, states, shows_arrays), int(logits.shape[-1])
+    heads, latents = (full.kv_heads, False) if shows_arrays else (backend.heads, backend.latents)
+    return Geometry(heads, dtype, format, full, sliding, states, shows_arrays, latents), int(logits.shape[-1])
 
 
 def _problem(model: str, network: Network, caches: Caches, backend: AttentionBackend) -> str:
@@ -123,7 +123,7 @@ def check_config(
     with refusing(f"model {model!r} cannot be set up from its config.json"):
         model_class, arguments = model_classes(config)
         network = model_class(arguments.from_dict(config))
-        keep_latents(model, network)
+        keep_latents(model, network, backend)
         backend.install(network)
         judged(model, network, backend, quantization)
 

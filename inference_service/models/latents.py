@@ -1,11 +1,12 @@
-"""Multi-head latent attention that keeps latents: DeepSeek V2, MiniCPM 3 and Youtu keep K and V of all heads in mlx-lm.
+"""Multi-head latent attention over latents: what takes the place of mlx-lm's in DeepSeek V2, V3 and models like them.
 
 A token's K and V are a linear function of its latent, but for the rotary part of K, which all heads share. So latent
 and rotary part are all that must be kept: 576 numbers of DeepSeek-V2-Lite's 16 x (192 + 128). They are written to a
-cache as K and V of one head, as mlx-lm's DeepSeek V3 does.
+cache as K and V of one head, as mlx-lm's DeepSeek V3 does; its DeepSeek V2 keeps K and V of all heads.
 
-One query is projected into the space of latents, and attends there: q (W c) = (q W) c. For many queries K and V of all
-heads are computed from the latents, for as long as the layer is computed: that takes fewer multiplications.
+A few queries are projected into the space of latents, and attend there, over packed latents: q (W c) = (q W) c. For
+many, K and V of all heads are computed from the latents, for as long as the layer is computed: that takes fewer
+multiplications.
 """
 
 import logging
@@ -16,31 +17,47 @@ import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
 from agentmem import logs
+from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.paths import fused
+from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches.buffers import BufferedCache
 
 log = logging.getLogger(__name__)
 
-_CLASSES: Final = {
+_ALL_HEADS: Final = {
     ("mlx_lm.models.deepseek_v2", "DeepseekV2Attention"): "scale",
     ("mlx_lm.models.minicpm3", "Attention"): "softmax_scale",
     ("mlx_lm.models.youtu_llm", "YoutuLLMAttention"): "scale",
 }
-"""Attention of one structure, and what each calls its scale."""
+"""Attention that keeps K and V of all heads, and what each calls its scale."""
+
+_LATENTS: Final = {
+    ("mlx_lm.models.bailing_hybrid", "MultiLatentAttention"): "dense",
+    ("mlx_lm.models.deepseek_v3", "DeepseekV3Attention"): "o_proj",
+    ("mlx_lm.models.glm4_moe_lite", "Glm4MoeLiteAttention"): "o_proj",
+    ("mlx_lm.models.kimi_linear", "KimiMLAAttention"): "o_proj",
+}
+"""Attention that keeps latents, but attends over arrays, and what each calls its last projection. Others like it scale
+queries, latents or outputs on the way (Mistral 4, LongCat, Kimi K3) and stay as they are."""
 
 
-def keep_latents(model: str, network: nn.Module) -> None:
-    """Replace the attention of all layers, where it is known, so that it keeps latents. `model` is its name in logs.
+def keep_latents(model: str, network: nn.Module, backend: AttentionBackend) -> None:
+    """Replace the attention of all layers where it is known, so that it keeps latents and attends by `backend`.
 
-    Weights are moved and not computed with, nor are they read. With an adapter on the matrix that makes K and V of
-    latents the layers stay as they are: of two matrices one would be left in each direction.
+    `model` is its name in logs. Weights are moved and not computed with, nor are they read. With an adapter on the
+    matrix that makes K and V of latents the layers keep K and V of all heads: it is not split into two.
     """
-    found = {name: module for name, module in network.named_modules() if _class(module) in _CLASSES}
+    found = {name: module for name, module in network.named_modules() if _class(module) in _ALL_HEADS}
     others = sorted({type(each.kv_b_proj).__name__ for each in found.values()} - {"Linear", "QuantizedLinear"})
     if others:
         message = "layers keep K and V of all heads, which take several times the memory of latents"
         logs.event(log, message, logging.WARNING, model=model, error=f"kv_b_proj is {', '.join(others)}")
         return
-    network.update_modules(tree_unflatten([(name, LatentAttention(module)) for name, module in found.items()]))
+    replaced: dict[str, LatentAttention] = {name: _OneMatrix(each, backend) for name, each in found.items()}
+    for name, module in network.named_modules():
+        if _class(module) in _LATENTS:
+            replaced[name] = _TwoMatrices(module, backend)
+    network.update_modules(tree_unflatten(list(replaced.items())))
 
 
 def _class(module: nn.Module) -> tuple[str, str]:
@@ -48,21 +65,30 @@ def _class(module: nn.Module) -> tuple[str, str]:
 
 
 class LatentAttention(nn.Module):  # type: ignore[misc]
-    """The attention that stood in a layer, with its projections, over latents. Engine thread only.
+    """The attention that stood in a layer, with its projections, over latents. Engine thread only."""
 
-    `kv_b_proj` is the same matrix with its rows in another order: those of K of all heads first.
-    """
-
-    def __init__(self, attention: Any) -> None:
+    def __init__(self, attention: Any, backend: AttentionBackend) -> None:
         super().__init__()
         for name, child in attention.children().items():
             self[name] = child
         self.heads: int = attention.num_heads
         self.latent_width: int = attention.kv_lora_rank
         self.nope_width: int = attention.qk_nope_head_dim
-        self.value_width: int = attention.v_head_dim
-        self.scale: float = getattr(attention, _CLASSES[_class(attention)])
-        self.kv_b_proj = _keys_first(attention.kv_b_proj, self.heads, self.nope_width)
+        self.scale: float = getattr(attention, _ALL_HEADS.get(_class(attention), "scale"))
+        self._backend = backend
+        self._last: str = _LATENTS.get(_class(attention), "o_proj")
+
+    def absorbed(self, queries: mx.array) -> mx.array:
+        """Queries [rows, heads, n, nope_width] in the space of latents."""
+        raise NotImplementedError
+
+    def of_latents(self, outputs: mx.array) -> mx.array:
+        """Outputs [rows, heads, n, latent_width] in the space of latents as [rows, heads, n, v_dim] of each head."""
+        raise NotImplementedError
+
+    def decompressed(self, latents: mx.array) -> tuple[mx.array, mx.array]:
+        """K without rotary part, and V, [rows, heads, tokens, …], of latents [rows, 1, tokens, latent_width]."""
+        raise NotImplementedError
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """Attention of tokens [rows, n, width] over themselves and what `cache` holds; it then holds them, too."""
@@ -71,55 +97,112 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         q_nope, q_rope = mx.split(q.reshape(rows, n, self.heads, -1).swapaxes(1, 2), [self.nope_width], axis=-1)
         latents, rotary = mx.split(self.kv_a_proj_with_mqa(x), [self.latent_width], axis=-1)
         latents, rotary = self.kv_a_layernorm(latents)[:, None], rotary[:, None]
-        offset = 0 if cache is None else cache.offset
-        q_rope, rotary = self.rope(q_rope, offset), self.rope(rotary, offset)
-        if cache is not None:
-            latents, rotary = cache.update_and_fetch(latents, rotary)
-        attend = self._absorbed if n == 1 else self._decompressed
-        out: mx.array = self.o_proj(attend(q_nope, q_rope, latents, rotary, mask).swapaxes(1, 2).reshape(rows, n, -1))
-        return out
+        if "rope" in self:  # Kimi Linear has no positions.
+            offset = 0 if cache is None else cache.offset
+            q_rope, rotary = self.rope(q_rope, offset), self.rope(rotary, offset)
+        if isinstance(cache, BufferedCache):
+            out = self._over_packed(q_nope, q_rope, latents, rotary, mask, cache)
+        else:
+            if cache is not None:
+                latents, rotary = cache.update_and_fetch(latents, rotary)
+            out = self._over_arrays(q_nope, q_rope, latents, rotary, mask)
+        last: mx.array = self[self._last](out.swapaxes(1, 2).reshape(rows, n, -1))
+        return last
 
-    def _absorbed(self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any) -> mx.array:
-        """One query in the space of latents [rows, 1, tokens, latent_width]."""
-        queries = self._product(q_nope, self._matrix(0, self.nope_width), transpose=False)
-        scores = (queries @ latents.swapaxes(2, 3) + q_rope @ rotary.swapaxes(2, 3)) * self.scale
-        if mask is not None:
-            scores = mx.where(mask, scores, -mx.inf)
-        out = mx.softmax(scores, axis=-1, precise=True) @ latents
-        first = self.heads * self.nope_width
-        return self._product(out, self._matrix(first, self.value_width), transpose=True)
+    def _over_packed(
+        self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any, cache: Any
+    ) -> mx.array:
+        if isinstance(cache, QuantizedKVCache):
+            mask = cache.make_mask(q_nope.shape[2])  # Some models ask for an array, which costs more than "causal".
+        packed = cache.update_and_fetch(latents, rotary)
+        path = self._backend.latent_path(q_nope, packed[0], packed[1], cache)
+        if path is None:
+            shown = zip(cache.codec.decode(*packed), (latents, rotary), strict=True)
+            latents, rotary = (whole[..., : new.shape[3]] for whole, new in shown)
+            return self._over_arrays(q_nope, q_rope, latents, rotary, mask)
+        out = path(self.absorbed(q_nope), q_rope, packed[0], packed[1], cache.codec, self.scale, mask)
+        return self.of_latents(out[..., : self.latent_width])
 
-    def _decompressed(
+    def _over_arrays(
         self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any
     ) -> mx.array:
-        """Any number of queries over K and V of all heads."""
-        k, v = mx.split(self.kv_b_proj(latents[:, 0]), [self.heads * self.nope_width], axis=-1)
-        k, v = (part.reshape(*part.shape[:2], self.heads, -1).swapaxes(1, 2) for part in (k, v))
+        """Over K and V of all heads, as arrays."""
+        k, v = self.decompressed(latents)
         rotary = mx.broadcast_to(rotary, (*k.shape[:3], rotary.shape[3]))
         queries, keys = mx.concatenate([q_nope, q_rope], axis=-1), mx.concatenate([k, rotary], axis=-1)
         return fused(queries, keys, v, self.scale, mask, None)
 
-    def _matrix(self, first: int, rows: int) -> list[mx.array | None]:
-        """So many rows of each head's part of `kv_b_proj`, from row `first` on: its weights, scales and biases."""
-        parts = (self.kv_b_proj.get(name) for name in ("weight", "scales", "biases"))
-        last = first + self.heads * rows
-        return [part if part is None else part[first:last].reshape(self.heads, rows, -1) for part in parts]
 
-    def _product(self, x: mx.array, matrix: list[mx.array | None], *, transpose: bool) -> mx.array:
-        """[rows, heads, n, …] times each head's matrix, or its transpose."""
-        weight, scales, biases = matrix
-        assert weight is not None
-        if scales is None:
-            return x @ (weight.swapaxes(1, 2) if transpose else weight)
-        by = self.kv_b_proj
-        how = {"group_size": by.group_size, "bits": by.bits, "mode": by.mode}
-        return mx.quantized_matmul(x, weight, scales=scales, biases=biases, transpose=transpose, **how)
+class _TwoMatrices(LatentAttention):
+    """Of which `embed_q` makes queries in the space of latents, and `unembed_out` values out of latents."""
+
+    def absorbed(self, queries: mx.array) -> mx.array:
+        out: mx.array = self.embed_q(queries)
+        return out
+
+    def of_latents(self, outputs: mx.array) -> mx.array:
+        out: mx.array = self.unembed_out(outputs)
+        return out
+
+    def decompressed(self, latents: mx.array) -> tuple[mx.array, mx.array]:
+        return self.embed_q(latents, transpose=False), self.unembed_out(latents)
 
 
-def _keys_first(projection: Any, heads: int, keys: int) -> Any:
-    """The same projection with its outputs in another order: K of all heads, then V of all heads."""
+class _OneMatrix(LatentAttention):
+    """Of which `kv_b_proj` makes K and V of latents. Its rows stand in another order: those of K of all heads first.
+
+    So it is one product where K and V of all heads are wanted, and for a few queries two parts, of K and of V.
+    """
+
+    def __init__(self, attention: Any, backend: AttentionBackend) -> None:
+        super().__init__(attention, backend)
+        _keys_first(self.kv_b_proj, self.heads, self.nope_width)
+        self._parts: list[Any] = []
+
+    def absorbed(self, queries: mx.array) -> mx.array:
+        return self._by_head(queries, 0, transpose=False)
+
+    def of_latents(self, outputs: mx.array) -> mx.array:
+        return self._by_head(outputs, 1, transpose=True)
+
+    def decompressed(self, latents: mx.array) -> tuple[mx.array, mx.array]:
+        k, v = mx.split(self.kv_b_proj(latents[:, 0]), [self.heads * self.nope_width], axis=-1)
+        k, v = (part.reshape(*part.shape[:2], self.heads, -1).swapaxes(1, 2) for part in (k, v))
+        return k, v
+
+    def _by_head(self, x: mx.array, part: int, *, transpose: bool) -> mx.array:
+        """[rows, heads, n, …] times each head's matrix of K (0) or V (1), or its transpose."""
+        rows, heads, n, width = x.shape
+        weight, *rest = self._of_side(part)
+        x = x.swapaxes(0, 1).reshape(heads, rows * n, width)  # So each matrix is read once for all rows.
+        if rest:
+            scales, biases = rest
+            by = self.kv_b_proj
+            how = {"group_size": by.group_size, "bits": by.bits, "mode": by.mode}
+            out = mx.quantized_matmul(x, weight, scales=scales, biases=biases, transpose=transpose, **how)
+        else:
+            out = x @ (weight.swapaxes(1, 2) if transpose else weight)
+        return out.reshape(heads, rows, n, -1).swapaxes(0, 1)
+
+    def _of_side(self, part: int) -> list[Any]:
+        """The weights of K (0) or V (1) by head, with scales and biases where they are quantized: views."""
+        if not self._parts or self._parts[0] is not self.kv_b_proj.weight:
+            wholes = [self.kv_b_proj.get(name) for name in ("weight", "scales", "biases") if name in self.kv_b_proj]
+            if len(wholes) == 2:
+                wholes.append(None)
+            end = self.heads * self.nope_width
+            sides = [
+                [whole if whole is None else whole[at].reshape(self.heads, -1, whole.shape[1]) for whole in wholes]
+                for at in (slice(end), slice(end, None))
+            ]
+            self._parts = [self.kv_b_proj.weight, *sides]
+        found: list[Any] = self._parts[1 + part]
+        return found
+
+
+def _keys_first(projection: Any, heads: int, keys: int) -> None:
+    """Put the outputs of a projection in another order: K of all heads, then V of all heads."""
     for name, part in projection.parameters().items():
         by_head = part.reshape(heads, -1, *part.shape[1:])
         sides = by_head[:, :keys], by_head[:, keys:]
         projection[name] = mx.concatenate([side.reshape(-1, *part.shape[1:]) for side in sides])
-    return projection

@@ -147,7 +147,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
         if spec.adapter is not None:
             network = load_adapters(network, str(spec.adapter))
             network.eval()
-        keep_latents(spec.model_id, network)
+        keep_latents(spec.model_id, network, backend)
         dtype = spec.dtype
         if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
             dtype = "float32"

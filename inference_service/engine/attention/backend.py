@@ -5,15 +5,15 @@ there.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, get_args
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from agentmem.errors import FailedPrecondition
+from inference_service.engine.attention.absorbed import AbsorbedPaths
+from inference_service.engine.attention.latents import LatentPath
 from inference_service.engine.attention.paths import (
     DEQUANTIZE_FUSED,
     FLASH_PREFILL,
@@ -26,7 +26,6 @@ from inference_service.engine.attention.paths import (
     many_queries,
 )
 from inference_service.engine.attention.self_test import (
-    Attend,
     arrays_error,
     decode_error,
     encoding_error,
@@ -34,51 +33,22 @@ from inference_service.engine.attention.self_test import (
     prefill_error,
 )
 from inference_service.engine.attention.speed import PathChoice, PathSpeeds
+from inference_service.engine.attention.trials import Heads, PathReport, errors, told
 from inference_service.engine.caches import (
     BatchQuantizedKVCache,
     BatchSlidingQuantizedKVCache,
     QuantizedKVCache,
     SlidingQuantizedKVCache,
 )
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
-from inference_service.engine.quantization import KVFormat, Quantized, width_of
+from inference_service.engine.quantization import Quantized
 
 QuantizedCache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
 
 
 ARRAYS = "arrays"
 """The path of layers that compute attention by themselves: they see K and V dequantized."""
-
-
-@dataclass(frozen=True)
-class PathReport:
-    """What the self-test found for one phase, or for one of the paths that a phase takes.
-
-    `relative_error` is the largest difference over the largest output. `note` says where the path is taken, what was
-    measured there, and which paths are not taken because they fail.
-    """
-
-    phase: str
-    path: str
-    relative_error: float
-    note: str = ""
-
-
-class Heads(NamedTuple):
-    """What a decode path depends on: a layer's heads, their widths, and how its KV is kept."""
-
-    heads: int
-    kv_heads: int
-    k_dim: int
-    v_dim: int
-    format: KVFormat
-    dtype: mx.Dtype
-
-    @classmethod
-    def of(cls, geometry: Geometry, group: LayerGroup) -> Self:
-        """Those of a layer group."""
-        return cls(geometry.heads, group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype)
 
 
 _EVERYWHERE = PathChoice([DEQUANTIZE_FUSED])
@@ -88,12 +58,15 @@ _EVERYWHERE = PathChoice([DEQUANTIZE_FUSED])
 class AttentionBackend:
     """Attention over the caches of all loaded models: those of one architecture share a module, and so a backend.
 
-    `calls` counts how often models came through it, `heads` is how many heads the last one had. Engine thread only.
+    `calls` counts how often models came through it, `heads` is how many heads the last one had, and `latents` whether
+    it attended over latents. Engine thread only.
     """
 
     def __init__(self) -> None:
         self.calls = 0
         self.heads = 0
+        self.latents = False
+        self._absorbed = AbsorbedPaths()
         self._choices: dict[Heads, PathChoice] = {}
         self._few_packed: set[Heads] = set()
         self._reports: dict[Geometry, list[PathReport]] = {}
@@ -125,11 +98,23 @@ class AttentionBackend:
         """
         return over_caches(self._path(queries, keys, values, cache))(queries, keys, values, cache, scale, mask, sinks)
 
+    def latent_path(
+        self, queries: mx.array, latents: Quantized, rotary: Quantized, cache: QuantizedCache
+    ) -> LatentPath | None:
+        """How queries [rows, heads, n, …] attend over what a cache shows of latents and rotary keys.
+
+        None where K and V of all heads are to be computed from them: for many queries, and where no path is right.
+        """
+        self.calls += 1
+        self.heads, self.latents = queries.shape[1], True
+        return self._absorbed.path(Heads.seen(queries, latents, rotary, cache.codec.format), queries, latents)
+
     def _path(self, queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedCache) -> Path:
+        heads = Heads.seen(queries, keys, values, cache.codec.format)
         if queries.shape[2] == 1:
-            choice = self._choices.get(_heads(queries, keys, values, cache), _EVERYWHERE)
+            choice = self._choices.get(heads, _EVERYWHERE)
             return ONE_QUERY[choice.at(queries.shape[0], keys.tokens)]
-        if few(queries.shape[2]) and _heads(queries, keys, values, cache) in self._few_packed:
+        if few(queries.shape[2]) and heads in self._few_packed:
             return MANY_QUERIES[FLASH_PREFILL]
         if isinstance(cache, SlidingQuantizedKVCache) and queries.shape[2] > cache.window:
             return partial(in_pieces, cache.window)
@@ -137,6 +122,8 @@ class AttentionBackend:
 
     def choice(self, geometry: Geometry) -> PathChoice:
         """What the self-test chose for the full-attention layers of such a geometry."""
+        if geometry.latents:
+            return self._absorbed.choice(geometry)
         return self._choices.get(Heads.of(geometry, geometry.full), _EVERYWHERE)
 
     def self_test(self, geometry: Geometry, speeds: PathSpeeds | None = None) -> list[PathReport]:
@@ -152,57 +139,38 @@ class AttentionBackend:
 
     def _tested_prefill(self, geometry: Geometry) -> list[PathReport]:
         """The fused kernel must be right; another way is not taken where it is not."""
-        errors, failures = _errors(MANY_QUERIES, many_queries(), prefill_error, geometry)
+        ways = {name: over_caches(MANY_QUERIES[name]) for name in many_queries()}
+        right, failures = errors(ways, prefill_error, geometry)
         if DEQUANTIZE_FUSED in failures:
             raise failures[DEQUANTIZE_FUSED]
-        if FLASH_PREFILL in errors:
-            self._few_packed.update(_all_heads(geometry))
-        notes = {DEQUANTIZE_FUSED: "; ".join(_told(failures)), FLASH_PREFILL: "a few queries"}
-        return [PathReport("prefill", path, error, notes[path]) for path, error in errors.items()]
+        if FLASH_PREFILL in right:
+            self._few_packed.update(Heads.all_of(geometry))
+        notes = {DEQUANTIZE_FUSED: "; ".join(told(failures)), FLASH_PREFILL: "a few queries"}
+        return [PathReport("prefill", path, error, notes[path]) for path, error in right.items()]
 
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
         encoding_error(geometry)
         if geometry.shows_arrays:
             error = arrays_error(geometry)
             return [PathReport(phase, ARRAYS, error, "the model's own attention") for phase in ("prefill", "decode")]
+        if geometry.latents:
+            return self._absorbed.tested(geometry, speeds)
         prefill = self._tested_prefill(geometry)
-        errors, failures = _errors(ONE_QUERY, candidates(), decode_error, geometry)
-        failed = _told(failures)
-        if not errors:
+        ways = {name: over_caches(ONE_QUERY[name]) for name in candidates()}
+        right, failures = errors(ways, decode_error, geometry)
+        failed = told(failures)
+        if not right:
             raise FailedPrecondition("; ".join(failed))
-        right = list(errors)
-        choice = PathChoice(right, speeds.of(geometry, right) if speeds and len(right) > 1 else None)
-        self._choices.update(dict.fromkeys(_all_heads(geometry), choice))
+        choice = PathChoice(list(right), speeds.of(geometry, list(right)) if speeds and len(right) > 1 else None)
+        self._choices.update(dict.fromkeys(Heads.all_of(geometry), choice))
         report = partial(PathReport, "decode")
         return [
             *prefill,
             *(
-                report(path, errors[path], "; ".join(filter(None, [choice.reason(path), *failed])))
+                report(path, right[path], "; ".join(filter(None, [choice.reason(path), *failed])))
                 for path in choice.taken
             ),
         ]
-
-
-def _errors(
-    ways: Mapping[str, Path], names: Sequence[str], error_of: Callable[[Attend, Geometry], float], geometry: Geometry
-) -> tuple[dict[str, float], dict[str, Exception]]:
-    """The error of each way that is right, and what is wrong with the others."""
-    errors: dict[str, float] = {}
-    failures: dict[str, Exception] = {}
-    for name in names:
-        try:
-            errors[name] = error_of(over_caches(ways[name]), geometry)
-        except (RuntimeError, ValueError, FailedPrecondition) as failure:
-            failures[name] = failure
-    return errors, failures
-
-
-def _told(failures: Mapping[str, Exception]) -> list[str]:
-    return [f"{path}: {failure}" for path, failure in failures.items()]
-
-
-def _all_heads(geometry: Geometry) -> list[Heads]:
-    return [Heads.of(geometry, group) for group in geometry.groups]
 
 
 class _Dispatch:
@@ -218,12 +186,6 @@ class _Dispatch:
         if not isinstance(cache, get_args(QuantizedCache)):
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
         self.backend.calls += 1
-        self.backend.heads = queries.shape[1]
+        self.backend.heads, self.backend.latents = queries.shape[1], False
         out = self.backend.attend(queries, keys, values, cache, scale, mask, sinks)
         return out if cache.value_width == out.shape[3] else out[..., : cache.value_width]
-
-
-def _heads(queries: mx.array, keys: Quantized, values: Quantized, by: QuantizedCache) -> Heads:
-    format = by.codec.format
-    heads, kv_heads = queries.shape[1], keys.weights.shape[1]
-    return Heads(heads, kv_heads, width_of(keys, format.k), width_of(values, format.v), format, keys.scales.dtype)

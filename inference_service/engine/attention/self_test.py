@@ -7,10 +7,11 @@ import mlx.core as mx
 import numpy as np
 
 from agentmem.errors import FailedPrecondition
+from inference_service.engine.attention.latents import LatentPath
 from inference_service.engine.attention.paths import Path
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup, new_cache
-from inference_service.engine.quantization import PLAIN, Quantization, Quantized, dequantize
+from inference_service.engine.quantization import PLAIN, Quantization, Quantized, dequantize, width_of
 from inference_service.engine.rotation import block_width, signs
 
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
@@ -40,6 +41,18 @@ def over_caches(path: Path) -> Attend:
 
     def attend(queries: mx.array, keys: Quantized, values: Quantized, cache: Any, *rest: Any) -> mx.array:
         return path(queries, keys, values, cache.codec, *rest)
+
+    return attend
+
+
+def over_latents(path: LatentPath) -> Attend:
+    """The same of latents, for queries of which those with positions come last."""
+
+    def attend(
+        queries: mx.array, latents: Quantized, rotary: Quantized, cache: Any, scale: float, mask: Any, _: Any
+    ) -> mx.array:
+        absorbed, with_positions = mx.split(queries, [width_of(latents, cache.codec.format.k)], axis=-1)
+        return path(absorbed, with_positions, latents, rotary, cache.codec, scale, mask)
 
     return attend
 
@@ -118,7 +131,7 @@ def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ..
         _group_error(attend, queries, lengths, geometry, group, sinks)
         for queries, lengths in shapes
         for group in geometry.groups
-        for sinks in (False, True)
+        for sinks in ((False,) if geometry.latents else (False, True))
     )
     if not error <= tolerance(geometry.dtype):
         raise FailedPrecondition(f"quantized attention is wrong on this backend: {phase} differs by {error:.2g}")
@@ -135,6 +148,8 @@ def _group_error(
         return (mx.random.normal(shape, key=next(keys)) + mean).astype(geometry.dtype)
 
     k_mean, v_mean = random(group.kv_heads, group.k_dim), 0.125 * random(group.kv_heads, group.v_dim)
+    if geometry.latents:
+        k_mean = 0.125 * k_mean  # The output has it, rounded with it.
     codec = KVCodec(geometry.format, (k_mean, v_mean))
 
     def some(rows: int, tokens: int) -> tuple[mx.array, mx.array]:
@@ -151,11 +166,13 @@ def _group_error(
         rotated = geometry.format.scheme != PLAIN
         k = plain_values(k_seen, geometry.format.k, k_mean, rotated=rotated)
         v = plain_values(v_seen, geometry.format.v, v_mean, rotated=rotated)
+        if geometry.latents:
+            k, v = mx.concatenate([k, v], axis=-1), k
         return plain_attention(queries, k, v, scale, group.window, sinks)
 
     rows = len(lengths)
     cache = type(caches[0]).merge(caches) if rows > 1 else caches[0]
-    q = random(rows, geometry.heads, queries, group.k_dim)
+    q = random(rows, geometry.heads, queries, group.k_dim + geometry.latents * group.v_dim)
     k, v = some(rows, queries)
     sinks = random(geometry.heads, mean=4.0) if with_sinks else None
     scale = group.k_dim**-0.5
@@ -170,7 +187,8 @@ def _group_error(
         wanted.append(attended(q, k_seen, v_seen))
     found = attend(q, k_seen, v_seen, cache, scale, mask, sinks).astype(mx.float32)
     truth = mx.concatenate(wanted, axis=0)
-    of_mean = mx.repeat(v_mean.astype(mx.float32), geometry.heads // group.kv_heads, axis=0)[:, None]
+    mean_seen = k_mean if geometry.latents else v_mean
+    of_mean = mx.repeat(mean_seen.astype(mx.float32), geometry.heads // group.kv_heads, axis=0)[:, None]
     error: float = (mx.abs(found - truth).max() / mx.abs(truth - of_mean).max()).item()  # type: ignore[assignment]
     return error
 

@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from inference_service.engine.attention.latents import ABSORBED
 from inference_service.engine.attention.paths import ONE_QUERY
+from inference_service.engine.attention.self_test import over_caches, over_latents
+from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
@@ -124,27 +127,29 @@ def _random_layer(geometry: Geometry, shape: Shape, seed: int) -> Layer:
         whole = quantize(random(group.kv_heads, shape.tokens + STEP, width, key), by)
         mx.eval(whole)
         sides.append(whole.between(0, shape.tokens))
-    queries = random(geometry.heads, 1, group.k_dim, keys[0])
+    queries = random(geometry.heads, 1, group.k_dim + geometry.latents * group.v_dim, keys[0])
     mx.eval(queries)
     return queries, sides[0], sides[1]
 
 
 def _seconds(path: str, layers: Sequence[Layer], geometry: Geometry, mask: mx.array | None) -> float:
     """The shortest of a few passes over the layers; on a GPU the first, which compiles kernels, does not count."""
-    scale, codec = geometry.full.k_dim**-0.5, KVCodec(geometry.format)
+    scale, cache = geometry.full.k_dim**-0.5, QuantizedKVCache(KVCodec(geometry.format))
+    attend = over_latents(ABSORBED[path]) if geometry.latents else over_caches(ONE_QUERY[path])
     if mx.default_device().type != mx.DeviceType.cpu:
-        mx.eval([ONE_QUERY[path](*layer, codec, scale, mask, None) for layer in layers])
+        mx.eval([attend(*layer, cache, scale, mask, None) for layer in layers])
     times: list[float] = []
     while len(times) < 5 and sum(times) < 0.05:
         started = time.perf_counter()
-        mx.eval([ONE_QUERY[path](*layer, codec, scale, mask, None) for layer in layers])
+        mx.eval([attend(*layer, cache, scale, mask, None) for layer in layers])
         times.append(time.perf_counter() - started)
     return min(times)
 
 
 def _key(geometry: Geometry, paths: Sequence[str]) -> str:
     full = geometry.full
-    shape = f"{geometry.heads} heads, {full.kv_heads} of {full.k_dim} and {full.v_dim}"
+    of = "latents" if geometry.latents else full.kv_heads
+    shape = f"{geometry.heads} heads, {of} of {full.k_dim} and {full.v_dim}"
     kept = f"{geometry.format} bits by {geometry.format.group_size}, {geometry.dtype}"
     version = importlib.metadata.version("mlx")
     return f"{mx.device_info()['device_name']}; mlx {version}; {shape}; {kept}; {' '.join(sorted(paths))}"

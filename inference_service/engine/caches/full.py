@@ -6,6 +6,7 @@ from typing import Self
 import mlx.core as mx
 
 from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
+from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
 
 
@@ -24,10 +25,15 @@ class QuantizedKVCache(BufferedCache):
         """Tokens."""
         return self.buffers.filled
 
-    def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> str | None:
-        """The mask for `n` queries: none is needed for one, and the fused kernel knows "causal"."""
-        if window_size is not None or return_array:
-            raise NotImplementedError("a full-attention cache has no windowed or explicit mask")
+    def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
+        """The mask for `n` queries: none is needed for one, and the fused kernel knows "causal".
+
+        Bool [n, total] where an array is asked for, as models with latents do.
+        """
+        if window_size is not None:
+            raise NotImplementedError("a full-attention cache has no windowed mask")
+        if return_array:
+            return banded(n, self.offset + n, self.offset + n)
         return None if n == 1 else "causal"
 
     def can_trim(self, n: int) -> bool:

@@ -87,7 +87,7 @@ def write_quantized(directory: Path, source: Path, **how: Any) -> Path:
 def networks(directory: Path) -> tuple[nn.Module, nn.Module]:
     """mlx-lm's network of a directory, and one that keeps latents."""
     both = [mlx_lm.load(str(directory))[0] for _ in range(2)]
-    keep_latents("tiny", both[1])
+    keep_latents("tiny", both[1], AttentionBackend())
     for network in both:
         network.set_dtype(mx.float32)
     return both[0], both[1]

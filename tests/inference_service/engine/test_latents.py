@@ -1,0 +1,105 @@
+"""Attention over packed latents is right, and the test at load finds what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from agentmem.errors import FailedPrecondition
+from agentmem.kv_bits import BITS
+from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.attention.absorbed import DECOMPRESS
+from inference_service.engine.attention.latents import ABSORBED, LatentPath
+from inference_service.engine.attention.self_test import decode_error, over_latents, prefill_error, tolerance
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.quantization import PLAIN, Quantized
+from tests.inference_service.engine.geometries import geometry
+
+
+def latents(heads: int = 4, k_dim: int = 128, v_dim: int = 64, **more: Any) -> Geometry:
+    return replace(geometry(heads=heads, kv_heads=1, k_dim=k_dim, v_dim=v_dim, **more), latents=True)
+
+
+SHAPES = [
+    latents(),
+    latents(heads=16, k_dim=512, group=64),
+    latents(heads=3, k_dim=96, v_dim=32, group=32),
+    latents(k_dim=64, bits=8, dtype=mx.bfloat16),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("path", ABSORBED)
+def test_one_query_and_a_few_are_right(path: str, shape: Geometry) -> None:
+    attend = over_latents(ABSORBED[path])
+    assert decode_error(attend, shape) < tolerance(shape.dtype)
+    assert prefill_error(attend, shape) < tolerance(shape.dtype)
+
+
+@pytest.mark.parametrize("path", ABSORBED)
+@pytest.mark.parametrize("bits", list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True)))
+def test_bits_of_latents_and_rotary_keys_apart_are_right(path: str, bits: tuple[int, int]) -> None:
+    shape = latents()
+    for scheme in (shape.format.scheme, PLAIN):
+        packed = replace(shape, format=replace(shape.format, k_bits=bits[0], v_bits=bits[1], scheme=scheme))
+        assert decode_error(over_latents(ABSORBED[path]), packed) < 1e-4
+
+
+def of_another_position(latents: Quantized) -> Quantized:
+    return latents.map(lambda part: mx.roll(part, 1, axis=2))
+
+
+def of_another_row(rotary: Quantized) -> Quantized:
+    return rotary.map(lambda part: mx.roll(part, 1, axis=0))
+
+
+def faulty(fault: str, path: LatentPath) -> LatentPath:
+    """A path that goes wrong in one way."""
+
+    def attend(
+        queries: mx.array, with_positions: mx.array, latents: Quantized, rotary: Quantized, codec: Any, *rest: Any
+    ) -> mx.array:
+        if fault == "latents of another position":
+            latents = of_another_position(latents)
+        if fault == "rotary keys of another row":
+            rotary = of_another_row(rotary)
+        if fault == "no rotary keys":
+            with_positions = mx.zeros_like(with_positions)
+        out = path(queries, with_positions, latents, rotary, codec, *rest)
+        return out - codec.k_mean if fault == "means left out" else out
+
+    return attend
+
+
+@pytest.mark.parametrize(
+    "fault", ["latents of another position", "rotary keys of another row", "no rotary keys", "means left out"]
+)
+@pytest.mark.parametrize("path", ABSORBED)
+def test_faults_are_found(path: str, fault: str) -> None:
+    with pytest.raises(FailedPrecondition, match="wrong on this backend"):
+        decode_error(over_latents(faulty(fault, ABSORBED[path])), latents())
+
+
+def test_what_is_right_is_taken_and_reported() -> None:
+    backend = AttentionBackend()
+    reports = backend.self_test(latents())
+    first = next(iter(ABSORBED))
+    assert [(report.phase, report.path) for report in reports] == [
+        ("prefill", DECOMPRESS),
+        ("prefill", first),
+        ("decode", first),
+    ]
+    assert backend.choice(latents()).taken == [first]
+
+
+def test_where_no_way_is_right_all_heads_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ABSORBED:
+        monkeypatch.setitem(ABSORBED, name, faulty("means left out", ABSORBED[name]))
+    backend = AttentionBackend()
+    reports = backend.self_test(latents())
+    assert [(report.phase, report.path) for report in reports] == [("prefill", DECOMPRESS), ("decode", DECOMPRESS)]
+    assert all(name in reports[-1].note for name in ABSORBED)
+    assert backend.choice(latents()).taken == [DECOMPRESS]
