@@ -33,9 +33,7 @@ def unfused(
     """Three quantized matmuls."""
     k, v = codec.format.k._asdict(), codec.format.v._asdict()
     q, r = (_folded(codec.queries(each, scale)) for each in (queries, rotary_queries))
-    scores = mx.quantized_matmul(q, *latents, transpose=True, **k) + mx.quantized_matmul(
-        r, *rotary, transpose=True, **v
-    )
+    scores = mx.quantized_matmul(q, *latents, transpose=True, **k), mx.quantized_matmul(r, *rotary, transpose=True, **v)
     weights = _weights(scores, queries.shape, mask)
     return _outputs(mx.quantized_matmul(weights, *latents, transpose=False, **k), queries.shape, codec)
 
@@ -47,7 +45,7 @@ def dequantized(
     """This layer's latents dequantized."""
     k, v = codec.dequantize(latents, rotary, with_means=False)
     q, r = (_folded(codec.queries(each, scale)) for each in (queries, rotary_queries))
-    weights = _weights(q @ k.swapaxes(2, 3) + r @ v.swapaxes(2, 3), queries.shape, mask)
+    weights = _weights((q @ k.swapaxes(2, 3), r @ v.swapaxes(2, 3)), queries.shape, mask)
     return _outputs(weights @ k, queries.shape, codec)
 
 
@@ -66,14 +64,15 @@ def _folded(queries: mx.array) -> mx.array:
     return queries.reshape(rows, 1, heads * n, width)
 
 
-def _weights(scores: mx.array, shape: tuple[int, ...], mask: Any) -> mx.array:
-    """The softmax over scores [rows, 1, heads times n, tokens] that a mask leaves."""
+def _weights(parts: tuple[mx.array, mx.array], shape: tuple[int, ...], mask: Any) -> mx.array:
+    """The softmax over sums of scores [rows, 1, heads times n, tokens] that a mask leaves, in float32 until the end."""
     rows, heads, n, _ = shape
-    tokens = scores.shape[-1]
+    tokens, dtype = parts[0].shape[-1], parts[0].dtype
+    scores = parts[0].astype(mx.float32) + parts[1].astype(mx.float32)
     if mask is not None:
         visible = banded(n, tokens, tokens) if isinstance(mask, str) else mask
         scores = mx.where(visible, scores.reshape(rows, heads, n, tokens), -mx.inf).reshape(scores.shape)
-    return mx.softmax(scores, axis=-1, precise=True)
+    return mx.softmax(scores, axis=-1).astype(dtype)
 
 
 def _outputs(outputs: mx.array, shape: tuple[int, ...], codec: KVCodec) -> mx.array:

@@ -12,7 +12,7 @@ from agentmem.errors import FailedPrecondition
 from agentmem.kv_bits import BITS
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.absorbed import DECOMPRESS
-from inference_service.engine.attention.latents import ABSORBED, LatentPath
+from inference_service.engine.attention.latents import ABSORBED, LATENT_DEQUANTIZE, LatentPath
 from inference_service.engine.attention.self_test import decode_error, over_latents, prefill_error, tolerance
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quantization import PLAIN, Quantized
@@ -27,14 +27,23 @@ SHAPES = [
     latents(),
     latents(heads=16, k_dim=512, group=64),
     latents(heads=3, k_dim=96, v_dim=32, group=32),
-    latents(k_dim=64, bits=8, dtype=mx.bfloat16),
+    latents(k_dim=64, bits=8),
 ]
+OF_16_BITS = [latents(heads=16, k_dim=512, group=64, dtype=mx.bfloat16), latents(dtype=mx.float16)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("path", ABSORBED)
 def test_one_query_and_a_few_are_right(path: str, shape: Geometry) -> None:
     attend = over_latents(ABSORBED[path])
+    assert decode_error(attend, shape) < tolerance(shape.dtype)
+    assert prefill_error(attend, shape) < tolerance(shape.dtype)
+
+
+@pytest.mark.parametrize("shape", OF_16_BITS)
+def test_16_bits_are_right(shape: Geometry) -> None:
+    """By arrays: on a CPU, MLX adds products of a quantized matmul in 16 bits, which the test at load does not pass."""
+    attend = over_latents(ABSORBED[LATENT_DEQUANTIZE])
     assert decode_error(attend, shape) < tolerance(shape.dtype)
     assert prefill_error(attend, shape) < tolerance(shape.dtype)
 
