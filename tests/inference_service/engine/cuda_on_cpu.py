@@ -5,6 +5,7 @@ the place of CUDA. It proves indices, barriers and arithmetic; what NVIDIA's com
 import ctypes
 import hashlib
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,13 +23,14 @@ _TYPES = {
     mx.bool_: "bool",
 }
 _AXES = 10
+_FLAGS = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fPIC")
 _PTX = re.compile(
     r"^#define ADD_PRODUCT\(.*?[^\\]$|^__device__ __forceinline__ void load_transposed\(.*?^}$", re.M | re.S
 )
 """What has instructions of the GPU's own: the header has these functions."""
 
 _SOURCE = """
-#include "{header}"
+#include "cuda_on_cpu.h"
 {code}
 using Shape = std::array<int32_t, {axes}>;
 using Strides = std::array<int64_t, {axes}>;
@@ -84,14 +86,18 @@ class CudaOnCPU:
         if digest not in self._compiled:
             path = self._directory / f"{digest}.cpp"
             path.write_text(code)
-            flags = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC"]
-            command = ["g++", *flags, str(path), "-o", str(path.with_suffix(".so"))]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(done.stderr)
+            if not self._compiled:
+                self._compile_header()
+            _compile("-shared", str(path), "-o", str(path.with_suffix(".so")))
             self._compiled[digest] = ctypes.CDLL(str(path.with_suffix(".so")))
             self._compiled[digest].launch.restype = ctypes.c_bool
         return self._compiled[digest]
+
+    def _compile_header(self) -> None:
+        """Where g++ looks for it first: half of what a kernel takes is the standard library's headers."""
+        header = Path(__file__).with_suffix(".h")
+        copied = Path(shutil.copy(header, self._directory))
+        _compile("-x", "c++-header", str(copied), "-o", f"{copied}.gch")
 
     def _launched(
         self,
@@ -125,6 +131,12 @@ class CudaOnCPU:
         ]
 
 
+def _compile(*arguments: str) -> None:
+    done = subprocess.run(["g++", *_FLAGS, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+
+
 def _code(
     input_names: Sequence[str],
     inputs: Sequence[mx.array],
@@ -146,7 +158,6 @@ def _code(
         parameters.append(f"{_TYPES[dtype]}* {name}")
         arguments.append(f"static_cast<{_TYPES[dtype]}*>(out[{i}])")
     return _SOURCE.format(
-        header=Path(__file__).with_suffix(".h"),
         code=_PTX.sub("", header),
         axes=_AXES,
         parameters=", ".join(parameters),
