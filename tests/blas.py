@@ -33,6 +33,7 @@ def preload() -> None:
     before = os.environ.get("LD_PRELOAD", "")
     os.environ["LD_PRELOAD"] = f"{library}:{before}" if before else str(library)
     _loaded.cache_clear()
+    _loaded()
 
 
 @contextmanager

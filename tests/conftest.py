@@ -80,6 +80,13 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     return bucket
 
 
+@pytest.fixture(scope="module")
+def by_openblas() -> Iterator[None]:
+    """Products of a module's tests are by OpenBLAS, where that can be had: for what compares no bits."""
+    with blas.openblas():
+        yield
+
+
 @pytest.fixture(scope="session")
 def fault_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that injects faults of disks, built here."""

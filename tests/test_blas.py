@@ -1,5 +1,6 @@
 """MLX's products by NumPy's OpenBLAS."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,17 +24,23 @@ def by_openblas() -> Iterator[None]:
         yield
 
 
-def child() -> str:
-    """The libraries of a process after a product."""
-    return subprocess.run([sys.executable, "-c", _PRODUCT], check=True, capture_output=True, text=True).stdout
+def child(program: str = _PRODUCT, **environment: str) -> str:
+    """The libraries of a process after a product. It has no need of NumPy."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **environment}).stdout
 
 
 def test_processes_that_are_started_have_it(by_openblas: None) -> None:
-    assert NUMPYS in child(), "NumPy is not imported there"
+    assert NUMPYS in child()
 
 
 def test_nobody_else_has_it() -> None:
     assert NUMPYS not in child()
+
+
+def test_a_process_that_was_started_without_has_it_once_it_is_loaded(by_openblas: None) -> None:
+    loads = "from tests import blas; blas.preload()\n"
+    assert NUMPYS in child(f"{loads}with blas.openblas(): {_PRODUCT}", LD_PRELOAD="")
 
 
 @pytest.mark.parametrize("transposed", [*product((False, True), repeat=2)])

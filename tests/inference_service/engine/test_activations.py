@@ -24,6 +24,7 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "deepseek2": tiny_models.write_deepseek2,
 }
 LOOSEST = 5.0
+pytestmark = pytest.mark.usefixtures("by_openblas")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the check of quantized KV finds of models: random ones of each architecture, and one that has learned."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,11 @@ from inference_service.engine.network import Network
 from inference_service.engine.quality import LADDER, Quality, divergences, kl_divergence, measure, sample
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.text.tokenizer import Tokenizer
-from tests import blas, tiny_models
+from tests import tiny_models
 
 DEMO = Path(quality.__file__).parents[1] / "demo_model"
 TOKENS = quality.TOKENS
-
-
-@pytest.fixture(scope="module", autouse=True)
-def by_openblas() -> Iterator[None]:
-    """Figures are compared with limits, and take thousands of products."""
-    with blas.openblas():
-        yield
+pytestmark = pytest.mark.usefixtures("by_openblas")
 
 
 @dataclass(frozen=True)

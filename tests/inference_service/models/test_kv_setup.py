@@ -21,6 +21,7 @@ from inference_service.settings import WorkerSettings
 from tests.tiny_models import write_llama
 
 BAD = dict.fromkeys(LADDER, 9.0)
+pytestmark = pytest.mark.usefixtures("by_openblas")
 
 
 @pytest.mark.parametrize(

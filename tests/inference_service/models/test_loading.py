@@ -25,6 +25,7 @@ from tests.scripted_model import write_scripted
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba, write_qwen2
 
 DEMO = Path(opening.__file__).parents[1] / "demo_model"
+pytestmark = pytest.mark.usefixtures("by_openblas")
 
 
 @pytest.fixture
