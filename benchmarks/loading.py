@@ -27,6 +27,7 @@ def load(
     pool_bytes: int | None = None,
     batch_bytes: int | None = None,
     hashes: ContentHashes,
+    calibration_tokens: int = TOKENS,
 ) -> LoadedModel:
     """Load a model from a directory, alone on the device, all steps in one. Engine thread.
 
@@ -41,7 +42,7 @@ def load(
     memory = sizes(usable_bytes() - info.weight_bytes, info.geometry, info.context_length, pool_bytes, batch_bytes)
     needs = needs_of(info, 0, pool_bytes, batch_bytes)
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
-    text = sample(info.tokenizer, TOKENS)
+    text = sample(info.tokenizer, calibration_tokens)
     calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme == ROTATED else None
     loaded = take_memory(opened, paths, KVSetup(info.geometry.format, calibration), memory, 0, TurnHints())
     loaded.prepare()

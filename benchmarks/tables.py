@@ -10,6 +10,7 @@ from typing import Any
 
 import rich.table
 from rich.console import Console
+from rich.markup import escape
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def show(tables: Sequence[Table]) -> None:
         for number, column in enumerate(table.columns):
             shown.add_column(column, justify="right" if number else "left")
         for row in table.rows:
-            shown.add_row(*row)
+            shown.add_row(*map(escape, row))
         console.print(shown)
 
 
