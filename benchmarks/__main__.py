@@ -27,6 +27,7 @@ NAMES = {
     "key-outliers": "benchmarks.key_outliers",
     "lookahead": "benchmarks.lookahead",
     "memory": "benchmarks.memory.command",
+    "models": "benchmarks.census.command",
     "prefix": "benchmarks.prefix.command",
     "quality": "benchmarks.quality.command",
     "report": "benchmarks.report.command",

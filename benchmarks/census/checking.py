@@ -1,0 +1,192 @@
+"""Whether the engine runs a small random model right: alone, in a batch, hot, after a restart, from a partial match.
+
+Two texts take the way of turns, each token given instead of chosen, and every log-probability is compared with that of
+the whole text computed at once (`recomputing`).
+"""
+
+import copy
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import mlx.core as mx
+import numpy as np
+
+from benchmarks.census.configs import VOCABULARY
+from benchmarks.census.memory import Memory, kept
+from benchmarks.census.recomputing import LogProbs, Recomputed
+from inference_service.domain import Sampling
+from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.geometry import Caches
+from inference_service.engine.sampling import TokenSampler
+from inference_service.memory.windows import capture_positions
+from inference_service.models.loaded import LoadedModel
+
+TOLERANCE = 1e-3
+"""The most by which a log-probability may differ: roundings in float32."""
+OWN_TOLERANCE = 5e-3
+"""The most for mlx-lm's own caches, where attention rounds otherwise, and all positions count."""
+OWN = "mlx-lm"
+SEEN = 0.1
+"""By how much what is said must hang on what came before, or that it is equal proves nothing."""
+
+PROMPT, ANSWER, NEXT = 300, 5, 12
+"""Tokens of the first prompt, of each answer, and of the second prompt: more than a block and a window."""
+SYSTEM, GENERATION = 270, 296
+"""Where the first prompt's system prompt ends, and where its generation prompt begins."""
+LEFT_AT = 298
+"""Where a prompt leaves the text of the first."""
+OTHER = 250
+"""Tokens of the other text."""
+_TEXTS = 3
+
+
+class _GivenTokens(TokenSampler):
+    """Chooses the tokens given, whatever is likely."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        super().__init__(Sampling())
+        self._token_ids = token_ids
+        self.rows: list[mx.array] = []
+        """Log-probabilities before each token; one more than tokens, because the engine computes a step ahead."""
+
+    def rewind(self, token_ids: Sequence[int]) -> None:
+        del self.rows[len(token_ids) :]
+
+    def __call__(self, logprobs: mx.array) -> mx.array:
+        self.rows.append(logprobs[0])
+        return mx.array([self._token_ids[min(len(self.rows), len(self._token_ids)) - 1]], dtype=mx.uint32)
+
+
+class _Turns:
+    """Turns on a model's engine."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self.decode_steps = 0
+        model.engine.stepped = self._stepped
+
+    def _stepped(self, phase: str) -> None:
+        self.decode_steps += phase == "decode"
+
+    def prefilled(self, token_ids: Sequence[int], checkpoints: Sequence[int] = ()) -> tuple[Caches, TurnJob]:
+        """Caches of a text, and the turn that computed them."""
+        new_caches = self._model.new_caches
+        turn = TurnJob(token_ids, new_caches, None, lambda _: None, threading.Event(), checkpoints=checkpoints)
+        self._run([turn])
+        return turn.future.result()[0], turn
+
+    def decoded(self, *texts: tuple[Sequence[int], Callable[[], Caches]]) -> Iterator[tuple[LogProbs, Caches]]:
+        """Texts' last tokens, decoded together: what was expected before each, and caches of the whole text."""
+        turns = []
+        for token_ids, caches in texts:
+            decoding = Decoding(ANSWER, sampling=Sampling(ignore_eos=True))
+            turn = TurnJob(token_ids[:-ANSWER], caches, decoding, lambda _: None, threading.Event())
+            turn.sampler = _GivenTokens(token_ids[-ANSWER:])
+            turns.append(turn)
+        self._run(turns)
+        for turn in turns:
+            assert isinstance(turn.sampler, _GivenTokens)
+            rows = np.array(mx.stack(turn.sampler.rows[:ANSWER]).astype(mx.float32))
+            yield rows, turn.future.result()[0]
+
+    def _run(self, turns: Sequence[TurnJob]) -> None:
+        for turn in turns:
+            self._model.engine.add(turn)
+        while self._model.engine.step():
+            pass
+
+
+def checked(model: LoadedModel) -> dict[str, float]:
+    """By how much each way differs from computing the whole text at once.
+
+    Where one differs, other texts are tried, and the best counts: a rounding may change a choice of experts or a code
+    of K and V, and with these what is said, but not in every text. Raises ValueError where a difference could not be
+    seen, or where a way is not the one that should be gone, and what turns raise.
+    """
+    tried = []
+    for seed in range(_TEXTS):
+        tried.append(_differences(model, *texts(seed)))
+        if not wrong(tried[-1]):
+            break
+    return min(tried, key=lambda found: len(wrong(found)))
+
+
+def wrong(differences: Mapping[str, float]) -> dict[str, float]:
+    """Those that are more than rounding."""
+    most = {OWN: OWN_TOLERANCE}
+    return {way: off for way, off in differences.items() if not off < most.get(way, TOLERANCE)}
+
+
+def texts(seed: int) -> tuple[list[int], list[int]]:
+    """The tokens of both; the other's answer, and the token before it, are those of the first."""
+    generator = random.Random(seed)
+    lengths = PROMPT + ANSWER + NEXT + ANSWER, OTHER - ANSWER - 1
+    first, second = ([generator.randrange(3, VOCABULARY) for _ in range(length)] for length in lengths)
+    return first, [*second, *first[PROMPT - 1 : PROMPT + ANSWER]]
+
+
+def _differences(model: LoadedModel, first: Sequence[int], second: Sequence[int]) -> dict[str, float]:
+    turns = _Turns(model)
+    recomputed = Recomputed(model, first)
+    whole, other = recomputed.logprobs, Recomputed(model, second).logprobs
+    once = first[: PROMPT + ANSWER]
+    if (seen := _off(_answer(other, second), whole, once)) < SEEN:
+        raise ValueError(f"what it says hangs on what it was told by {seen:.1g}: nothing can be seen of it")
+    found = {OWN: _difference(recomputed.by_mlx_lm(), whole)}
+    caches, prefill = turns.prefilled(once[: PROMPT - 1], capture_positions((SYSTEM, GENERATION), PROMPT))
+    other_caches, _ = turns.prefilled(second[: OTHER - ANSWER - 1])
+    [(rows, _)] = turns.decoded((once, lambda: copy.deepcopy(caches)))
+    found["alone"] = _off(rows, whole, once)
+    turns.decode_steps = 0
+    (rows, caches), (other_rows, _) = turns.decoded((once, lambda: caches), (second, lambda: other_caches))
+    together = turns.decode_steps < 2 * (ANSWER - 1)
+    if together != model.engine.model.rows_together:
+        raise ValueError(f"rows are decoded {'together' if together else 'alone'}, against what was proved")
+    found["batched"] = max(_off(rows, whole, once), _off(other_rows, other, second))
+    with TemporaryDirectory() as directory, kept(model, once, caches, prefill.captured, Path(directory)) as memory:
+        for way, keep_tokens, hot in (
+            ("hot", len(once), True),
+            ("warm", len(once), False),
+            ("partial", LEFT_AT, False),
+        ):
+            found[way] = _resumed(model, turns, memory, first, keep_tokens, whole, hot=hot)
+    return found
+
+
+def _resumed(
+    model: LoadedModel,
+    turns: _Turns,
+    memory: Memory,
+    text: Sequence[int],
+    keep_tokens: int,
+    whole: LogProbs,
+    *,
+    hot: bool,
+) -> float:
+    restored = memory.found(text[:-ANSWER], keep_tokens, hot=hot)
+    exact = keep_tokens == LEFT_AT and model.geometry.states is not None
+    if restored.tokens != (wanted := GENERATION if exact else keep_tokens):
+        raise ValueError(f"{restored.tokens} tokens are reused instead of {wanted}")
+    [(rows, _)] = turns.decoded((text, restored.caches))
+    return _off(rows, whole, text)
+
+
+def _off(rows: LogProbs, whole: LogProbs, text: Sequence[int]) -> float:
+    """By how much an answer's differ from those of a longer text."""
+    return _difference(rows, _answer(whole, text))
+
+
+def _answer(whole: LogProbs, text: Sequence[int]) -> LogProbs:
+    """What is expected of a text's last tokens."""
+    return whole[len(text) - 1 - ANSWER : len(text) - 1]
+
+
+def _difference(found: LogProbs, wanted: LogProbs) -> float:
+    """The largest; some models rule tokens out, whose log-probability is -inf."""
+    possible = np.isfinite(wanted)
+    if not np.array_equal(possible, np.isfinite(found)):
+        return float("inf")
+    return float(np.abs(found[possible] - wanted[possible]).max())

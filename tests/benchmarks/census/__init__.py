@@ -1,0 +1,1 @@
+"""The census of model types."""
