@@ -30,8 +30,9 @@ $(VENV)/.installed: pyproject.toml uv.lock
 demo: setup  ## an agent that remembers after kill -9
 	$(BIN)/python -m benchmarks.demo
 
+# In the order of tests/conftest.py: by default files of one test come last, and the longest tests have files of their own.
 test: setup  ## all tests
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 lint: setup  ## style and common bugs
 	$(BIN)/ruff format --check $(PACKAGES)
