@@ -16,6 +16,8 @@ SIDES: Final = [f"{side}_{part}" for side in "kv" for part in ("words", "scales"
 
 FILES: Final = ("rotation.cu", "attention/quantized.cu")
 """Device code that all of them are compiled behind."""
+TILES: Final = (*FILES, "attention/tiles.cu")
+"""That of kernels on tensor cores."""
 
 _MERGE = """
   const int64_t at = int64_t(blockIdx.x) * stats_shape[3];
@@ -38,7 +40,13 @@ _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_str
 
 
 def joined(
-    stats: mx.array, partial: mx.array, queries: mx.array, scale: float, sinks: mx.array | None, codec: KVCodec
+    stats: mx.array,
+    partial: mx.array,
+    queries: mx.array,
+    scale: float,
+    sinks: mx.array | None,
+    codec: KVCodec,
+    v_mean: mx.array | None,
 ) -> mx.array:
     """What the chunks gave as one, out of the packed basis and with the mean of V: [rows, heads, n, v_dim].
 
@@ -47,7 +55,7 @@ def joined(
     [heads]. Raises ValueError for means of another type.
     """
     rows, heads, n, _, v_dim = partial.shape
-    dtype, k_mean, v_mean = queries.dtype, codec.k_mean, codec.v_mean
+    dtype, k_mean = queries.dtype, codec.k_mean
     inputs = [stats, partial]
     if sinks is not None:
         inputs.append(sinks)

@@ -80,7 +80,7 @@ def flash_decoding(
         output_shapes=[(rows, heads, 1, chunks, 2), (rows, heads, 1, chunks, v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    return joined(stats, partial, queries, scale, sinks, codec)
+    return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
 
 
 def _split(group: int, k_dim: int, v_dim: int, by: KVFormat) -> _Split:

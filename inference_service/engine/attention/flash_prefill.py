@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.attention.chunks import FILES, SIDES, block, joined, readable, template_fields
+from inference_service.engine.attention.chunks import SIDES, TILES, block, joined, readable, template_fields
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.quantization import KVFormat, Quantized, filled_up, width_of
@@ -84,7 +84,7 @@ def flash_prefill(
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    return joined(stats, partial, queries, scale, sinks, codec)
+    return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
 
 
 def _check(k_dim: int, v_dim: int, by: KVFormat) -> None:
@@ -105,5 +105,5 @@ def _attend_kernel(dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale:
         **template_fields(dtype, k_dim, v_dim, by, scale, "0"),
     )
     inputs = ["queries", *SIDES, *(["visible_at"] if given else [])]
-    files = [*FILES, "attention/flash_prefill.cu"]
+    files = [*TILES, "attention/flash_prefill.cu"]
     return kernel("flash_prefill", inputs, ["stats", "partial"], source, files, k_dim if block(k_dim, by) else 0)

@@ -15,10 +15,13 @@ from typing import Any, Final
 
 import mlx.core as mx
 
+from inference_service.engine.attention.flash_latents import flash_latents
 from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.quantization import Quantized
 
+LATENT_FLASH: Final = "latent_flash"
 LATENT_QUANTIZED_MATMUL: Final = "latent_quantized_matmul"
 LATENT_DEQUANTIZE: Final = "latent_dequantize"
 
@@ -49,13 +52,17 @@ def dequantized(
     return _outputs(weights @ k, queries.shape, codec)
 
 
-ABSORBED: dict[str, LatentPath] = {LATENT_QUANTIZED_MATMUL: unfused, LATENT_DEQUANTIZE: dequantized}
+ABSORBED: dict[str, LatentPath] = {
+    LATENT_FLASH: flash_latents,
+    LATENT_QUANTIZED_MATMUL: unfused,
+    LATENT_DEQUANTIZE: dequantized,
+}
 """The ways, the one to prefer where nothing was measured first."""
 
 
 def latent_candidates() -> list[str]:
     """Those of `ABSORBED` that this backend could run, in their order. The self-test finds which of them do."""
-    return list(ABSORBED)
+    return [name for name in ABSORBED if name != LATENT_FLASH or available()]
 
 
 def _folded(queries: mx.array) -> mx.array:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.engine import cuda_encoding
-from inference_service.engine.attention import chunks, flash_decoding, flash_prefill, self_test
+from inference_service.engine.attention import chunks, flash_decoding, flash_latents, flash_prefill, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -51,6 +51,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
     made = (
         chunks._merge_kernel,
         flash_decoding._chunks_kernel,
+        flash_latents._attend_kernel,
         flash_prefill._attend_kernel,
         cuda_encoding._proven,
     )

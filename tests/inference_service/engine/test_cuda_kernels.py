@@ -193,4 +193,4 @@ def test_means_of_another_type_are_refused() -> None:
     codec = KVCodec(means=(mx.zeros((1, 64)), mx.zeros((1, 64))))
     stats, partial = mx.zeros((1, 1, 1, 3, 2)), mx.zeros((1, 1, 1, 3, 64))
     with pytest.raises(ValueError, match="means of another type"):
-        joined(stats, partial, mx.zeros((1, 1, 1, 64), mx.float16), 1.0, None, codec)
+        joined(stats, partial, mx.zeros((1, 1, 1, 64), mx.float16), 1.0, None, codec, codec.v_mean)
