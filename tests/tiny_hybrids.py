@@ -25,7 +25,7 @@ _DELTA_NET = {
 }
 
 
-def write_qwen3_next(directory: Path, seed: int = 0) -> Path:
+def write_qwen3_next(directory: Path, seed: int = 0, context: int = 4096) -> Path:
     """A Qwen3-Next of four layers: gated delta nets, gated attention, a mixture of experts."""
     extra: dict[str, Any] = {
         **_EXPERTS,
@@ -39,7 +39,7 @@ def write_qwen3_next(directory: Path, seed: int = 0) -> Path:
         "rope_theta": 10000.0,
         "partial_rotary_factor": 0.5,
     }
-    return write_tiny(directory, qwen3_next, extra, seed)
+    return write_tiny(directory, qwen3_next, extra, seed, context=context)
 
 
 def write_qwen3_5(directory: Path, seed: int = 0) -> Path:
@@ -169,7 +169,7 @@ def write_jamba(directory: Path, seed: int = 0) -> Path:
     return write_tiny(directory, jamba, extra, seed)
 
 
-def write_baichuan_m1(directory: Path, seed: int = 0) -> Path:
+def write_baichuan_m1(directory: Path, seed: int = 0, context: int = 4096) -> Path:
     """A Baichuan M1 of two layers, one with a window of 64 tokens: convolutions over K and V in front of attention."""
     extra: dict[str, Any] = {
         "model_type": "baichuan_m1",
@@ -179,7 +179,7 @@ def write_baichuan_m1(directory: Path, seed: int = 0) -> Path:
         "conv_window": 2,
         "rope_theta": 10000.0,
     }
-    return write_tiny(directory, baichuan_m1, extra, seed)
+    return write_tiny(directory, baichuan_m1, extra, seed, context=context)
 
 
 HYBRIDS: list[Callable[[Path], Path]] = [

@@ -99,7 +99,7 @@ def write_qwen2(directory: Path, seed: int = 0) -> Path:
     return write_tiny(directory, qwen2, extra, seed)
 
 
-def write_gemma3(directory: Path, seed: int = 0, window: int = 64) -> Path:
+def write_gemma3(directory: Path, seed: int = 0, window: int = 64, context: int = 4096) -> Path:
     """A Gemma 3 of four layers: three with a sliding window, one with full attention, one KV head."""
     extra = {
         "model_type": "gemma3_text",
@@ -109,7 +109,7 @@ def write_gemma3(directory: Path, seed: int = 0, window: int = 64) -> Path:
         "sliding_window_pattern": 4,
         "query_pre_attn_scalar": 64,
     }
-    return write_tiny(directory, gemma3_text, extra, seed)
+    return write_tiny(directory, gemma3_text, extra, seed, context=context)
 
 
 def write_gpt_oss(directory: Path, seed: int = 0, window: int = 64) -> Path:

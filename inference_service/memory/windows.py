@@ -9,9 +9,9 @@ sequence shares with what the window was computed from):
 
     0 … start … r - W … r … position        good if start <= max(0, r - W): a query at r may see W tokens before it
 
-Windows are saved at the end of a shared system prompt, before a generation prompt and at the end of a turn. Their names
-depend on the tokens before them alone, so a guess where nothing was saved costs a look-up, and one that is found is
-right.
+Windows are saved at the end of a shared system prompt, on the way of a long prompt (`spacing`), before a generation
+prompt and at the end of a turn. Their names depend on the tokens before them alone, so a guess where nothing was saved
+costs a look-up, and one that is found is right.
 """
 
 from bisect import bisect_right
@@ -23,6 +23,7 @@ import numpy as np
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
 from agentmem.identity import Ledger, TokenIds
 from agentmem.v1 import cache_store_pb2 as pb
+from inference_service.memory.spacing import STEP, firsts_of_stretches
 
 _NEAREST = 8
 """How many turns' ends and generation prompts to look for on each side of where the sequence leaves the ledger."""
@@ -67,17 +68,20 @@ def window_candidates(
 ) -> tuple[WindowCandidate, ...]:
     """Return windows to look for, each once, for a `sequence` whose first `keep_tokens` tokens are those of the ledger.
 
-    They are at the plan's own `checkpoints`, at the first and the nearest ends of the ledger's turns, and where the
-    first, the nearest and the last generation prompts begin, in the sequence and in the ledger. Such a prompt is what
-    follows the last checkpoint, if that is short. What lies behind `keep_tokens` in the ledger is named by the ledger's
-    tokens and can serve only if it is trimmed; so there is none where all are good `exact`ly at their positions.
+    They are at the plan's own `checkpoints`, at all multiples of STEP, at ends of the ledger's turns, before the last
+    tokens of their prompts, and where generation prompts begin, in the sequence and in the ledger. Such a prompt is
+    what follows the last checkpoint, if that is short. Of turns and generation prompts it is the nearest, and those
+    that `kept_positions` may have kept. What lies behind `keep_tokens` in the ledger is named by the ledger's tokens
+    and can serve only if it is trimmed; so there is none where all are good `exact`ly at their positions.
     """
     limit = min(keep_tokens, len(sequence) - 1)
     generation_prompt = sequence[checkpoints[-1] :] if checkpoints else ()
     beginning = generation_prompt[:_PROMPT_BEGINNING] if len(generation_prompt) <= _LONGEST_PROMPT else ()
     prompts = _occurrences(sequence, beginning)
     ends = [turn.end_token for turn in ledger.turns]
-    own = {*checkpoints, *_up_to(limit, prompts), *_up_to(len(sequence), prompts), *_up_to(limit, ends)}
+    before = sorted({max(0, turn.end_token - turn.generated_tokens - 1) for turn in ledger.turns})
+    own = {*checkpoints, *range(STEP, len(sequence), STEP), *_up_to(limit, prompts), *_up_to(len(sequence), prompts)}
+    own |= {*_up_to(limit, ends), *_up_to(limit, before)}
     ids = fingerprint, namespace
     candidates = list(candidates_at(*ids, sequence, {at for at in own if 0 < at < len(sequence)}))
     if limit and not exact:
@@ -124,12 +128,6 @@ def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...
     exact = tuple(checkpoints) or (tokens - 1,)
     shared = exact[0] // BLOCK_TOKENS * BLOCK_TOKENS
     return tuple(sorted({shared, *exact} - {0}))
-
-
-def kept_positions(positions: Iterable[int]) -> tuple[int, ...]:
-    """Return which windows an agent keeps: the first, which other agents may share, and the last two."""
-    each = sorted(set(positions))
-    return (*each[:1], *each[1:][-2:])
 
 
 def window_headers(
@@ -195,9 +193,9 @@ def _occurrences(token_ids: TokenIds, pattern: TokenIds) -> list[int]:
 
 
 def _up_to(limit: int, positions: Sequence[int]) -> list[int]:
-    """Return, of increasing positions, the first and the nearest that are not beyond `limit`."""
+    """Return, of increasing positions not beyond `limit`, the first of each stretch of STEP tokens and the nearest."""
     within = positions[: bisect_right(positions, limit)]
-    return [*within[:1], *within[-_NEAREST:]]
+    return [*firsts_of_stretches(within), *within[-_NEAREST:]]
 
 
 def _beyond(limit: int, positions: Sequence[int]) -> Sequence[int]:

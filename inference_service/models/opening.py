@@ -22,6 +22,7 @@ from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import load_tokenizer
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import KVFormat
+from inference_service.memory.spacing import checkpoint_distance
 from inference_service.models.capability import QuantizationSettings, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
 from inference_service.models.latents import keep_latents
@@ -101,6 +102,11 @@ class ModelInfo(ModelText):
     def model_id(self) -> str:
         """Its name."""
         return self.spec.model_id
+
+    @property
+    def checkpoint_distance(self) -> int:
+        """Tokens between two checkpoints on the way of a long prompt; 0 for a model that resumes anywhere."""
+        return checkpoint_distance(self.geometry.window_bytes, self.geometry.bytes_per_token)
 
     def with_format(self, format: KVFormat) -> Self:
         """The same model with its KV packed otherwise."""

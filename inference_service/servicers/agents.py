@@ -83,6 +83,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 turn.restored = Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
             else:
                 options = {"incompatible": turn.incompatible}
+                await self.persister.wait_resumable(probe.key, turn.earlier_checkpoints)
                 turn.restored = await self.restorer.probe(probe.key, model, turn.lookup, **options)
         return pb.ProbeAgentResponse(
             cache=turn.cache_report(), version=opened.version.to_proto(), context_trim=turn.context_trim()

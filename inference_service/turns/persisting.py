@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentmem import tracing
@@ -23,7 +23,7 @@ from inference_service.storage.transport import Target, Transport, TransportSele
 log = logging.getLogger(__name__)
 
 MAX_CAPTURED_BYTES = 1 << 30
-"""Captured windows that may wait to be written; more are dropped, and cost a prefill if they are ever needed."""
+"""Captured checkpoints that may wait to be written; more are dropped, and cost a prefill if they are ever needed."""
 WAIT_SECONDS = 5.0
 """How long to wait for an agent's KV to be written; KV that comes later may have to be computed again."""
 
@@ -62,6 +62,17 @@ class State:
         names = {header.chain_hash for header in self.windows}
         taken_over = {name: window for name, window in older.captured.items() if name in names}
         return replace(self, captured={**taken_over, **self.captured})
+
+    def within(self, room: int) -> "State":
+        """Return this state with those of its captured checkpoints that fit into so many bytes, the last first."""
+        if self.captured_bytes <= room:
+            return self
+        fitting = {}
+        for name, checkpoint in sorted(self.captured.items(), key=lambda each: each[1].position, reverse=True):
+            if checkpoint.nbytes <= room:
+                fitting[name] = checkpoint
+                room -= checkpoint.nbytes
+        return replace(self, captured=fitting)
 
     def read(self, header: BlockHeader) -> dict[str, bytes] | None:
         """Return a private copy of a block or window; None if it is not in memory. Engine thread."""
@@ -102,11 +113,14 @@ class Persister:
             older = self._waiting.pop(place)
             state = state.after(older)
             _release(older)
-        if sum(each.captured_bytes for each in [*self._waiting, state]) > MAX_CAPTURED_BYTES:
+        room = MAX_CAPTURED_BYTES - sum(each.captured_bytes for each in self._waiting)
+        if (fitting := state.within(room)) is not state:
             log.warning(
-                "more checkpoints wait to be written than %d bytes: those of a turn are dropped", MAX_CAPTURED_BYTES
+                "more checkpoints wait to be written than %d bytes: %d of a turn are dropped",
+                MAX_CAPTURED_BYTES,
+                len(state.captured) - len(fitting.captured),
             )
-            state = replace(state, captured={})
+            state = fitting
         self._waiting.insert(place, state)  # In the older one's place: an agent that speaks often is written, too.
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -141,14 +155,18 @@ class Persister:
         """Wait until all of the agent's KV is written, at most so long."""
         await self._wait(lambda state: state.key == key, seconds)
 
-    async def wait_resumable(self, key: AgentKey) -> None:
+    async def wait_resumable(self, key: AgentKey, names: Collection[bytes] = ()) -> None:
         """Wait, at most so long, where an agent's last turn left no checkpoint in the pool but one to be written.
 
-        That is so when an answer was cut behind which a recurrent state stands already.
+        That is so when an answer was cut behind which a recurrent state stands already. And where the next turn leaves
+        the conversation before its end: then `names` are those of the checkpoints from which it could go on.
         """
-        await self._wait(
-            lambda state: state.key == key and bool(state.captured) and not state.table.pieces, WAIT_SECONDS
-        )
+
+        def needed(state: State) -> bool:
+            wanted = not state.table.pieces or not state.captured.keys().isdisjoint(names)
+            return state.key == key and bool(state.captured) and wanted
+
+        await self._wait(needed, WAIT_SECONDS)
 
     def _unwritten(self) -> list[State]:
         return [*self._waiting, *([self._writing] if self._writing else [])]

@@ -16,7 +16,8 @@ from inference_service.engine.generation import CacheLengthError, TurnJob, check
 from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import kept_positions, window_headers
+from inference_service.memory.spacing import kept_positions
+from inference_service.memory.windows import window_headers
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import PoolError
@@ -45,7 +46,7 @@ class PoolWriter:
         table = await self.write(model, reservation, job.caches, len(ledger), blocks)
         if table is None:
             return
-        windows = _windows(turn, job, table)
+        windows = _windows(turn, model, job, table)
         model.memory.hot.put(key, HotState(turn.version, ledger, table, windows))
         named = window_headers(*ids, windows)
         captured = {
@@ -108,12 +109,11 @@ def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
     return replace(ledger, opening_bytes=turn.opening_bytes)
 
 
-def _windows(turn: Turn, job: TurnJob, table: Table) -> dict[int, int]:
+def _windows(turn: Turn, model: LoadedModel, job: TurnJob, table: Table) -> dict[int, int]:
     """Return the agent's windows: stored tokens by position. None for a model of full attention alone."""
-    on_disk, hot = turn.restored.stored_windows(), turn.reservation.hot.windows if turn.reservation.hot else {}
-    windows = {position: tokens for position, tokens in on_disk.items() if position <= turn.keep_tokens}
+    windows, hot = turn.restored.stored_windows(), turn.reservation.hot.windows if turn.reservation.hot else {}
     windows |= {position: tokens for position, tokens in hot.items() if position <= turn.shared_tokens}
     windows |= {position: checkpoint.tokens for position, checkpoint in job.captured.items()}
     if table.pieces:
         windows[table.tokens] = table.window_tokens
-    return {position: windows[position] for position in kept_positions(windows)}
+    return {position: windows[position] for position in kept_positions(windows, model.checkpoint_distance)}

@@ -93,12 +93,12 @@ class Restored:
         return self.by_tier[-1].tier if self.tokens else types_pb2.TIER_NONE
 
     def stored_windows(self) -> dict[int, int]:
-        """Return the ledger's windows that are on disk, if any KV is used: stored tokens by position."""
+        """Return the sequence's windows that are on disk, if any KV is used: stored tokens by position."""
         if not self.tokens:
             return {}
         stored = stored_tokens(self.lookup.windows, self.window_files)
-        kept = self.lookup.keep_tokens
-        return {w.position: stored[w.name] for w in self.lookup.windows if w.name in stored and w.position <= kept}
+        found = (window for window in self.lookup.windows if window.name in stored)
+        return {window.position: stored[window.name] for window in found if window.position == window.usable_tokens}
 
     def hold(self, reservation: Reservation) -> None:
         """Pin what is in the pool for as long as the reservation lasts."""

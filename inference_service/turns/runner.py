@@ -20,6 +20,8 @@ from agentmem.validation import automatic_snapshot
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.thread import EngineThread
+from inference_service.memory.plan import Plan
+from inference_service.memory.spacing import periodic_positions
 from inference_service.memory.windows import capture_positions
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.serving import Models
@@ -198,7 +200,7 @@ class TurnRunner:
         if turn.retokenized:  # What was computed of other tokens never serves, not even where some have stayed.
             return Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
         key, options = turn.request.key, {"incompatible": turn.incompatible}
-        await self.persister.wait_resumable(key)
+        await self.persister.wait_resumable(key, turn.earlier_checkpoints)
         return await self.restorer.find(key, model, turn.lookup, turn.reservation, **options)
 
     async def _generate(self, turn: Turn, model: LoadedModel) -> TurnJob:
@@ -217,7 +219,7 @@ class TurnRunner:
             turn.stream.cancelled,
             started,
             turn.restored.tokens,
-            capture_positions(plan.checkpoints, len(plan.sequence)) if turn.request.commits else (),
+            _checkpoints(plan, model) if turn.request.commits else (),
         )
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")
@@ -248,6 +250,12 @@ class TurnRunner:
         turn.timing.annotate_request(prompt_tokens=len(turn.plan.sequence), **found(turn))
         self.turn_log.started(turn)
         turn.stream.started(turn.started, model.tokenizer)
+
+
+def _checkpoints(plan: Plan, model: LoadedModel) -> set[int]:
+    """Return where prefill is to keep checkpoints."""
+    tokens = len(plan.sequence)
+    return {*capture_positions(plan.checkpoints, tokens), *periodic_positions(model.checkpoint_distance, tokens)}
 
 
 def _failure(turn: Turn, job: TurnJob) -> str:

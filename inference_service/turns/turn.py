@@ -120,6 +120,12 @@ class Turn:
         return len(self.plan.sequence) + (self.decoding.max_tokens if self.decoding else 0)
 
     @property
+    def earlier_checkpoints(self) -> set[bytes]:
+        """Names of those from which a turn may go on that leaves its ledger before the end; else none."""
+        cut = self.plan.keep_tokens < len(self.ledger)
+        return {window.name for window in self.lookup.windows} if cut else set()
+
+    @property
     def miss_reason(self) -> Reason:
         """Why not more was reused; unspecified where all that could be was."""
         all_reused = self.restored.tokens >= self.plan.keep_tokens

@@ -20,7 +20,6 @@ from inference_service.memory.windows import (
     WindowCandidate,
     capture_positions,
     choose_window,
-    kept_positions,
     likely_positions,
     resume_position,
     stored_tokens,
@@ -148,7 +147,7 @@ def test_turns_and_checkpoints_are_candidates(case: Case) -> None:
     assert {*kept[:1], *kept[-8:]} <= shared
     if case.keep:
         assert set([end for end in ends if end > case.keep][:8]) <= trimmed
-    assert len(case.candidates) <= 2 + 3 * 9 + 2 * 8
+    assert len(case.candidates) <= 2 + 4 * 9 + 2 * 8
 
 
 @given(case=cases(), data=st.data())
@@ -210,7 +209,9 @@ def test_an_agent_that_goes_on_looks_where_its_turns_ended() -> None:
         window_candidates(FINGERPRINT, NAMESPACE, ledger, len(ledger), sequence, (302, generation_prompt))
     )
     first = len(SYSTEM) + 22
-    assert set(found) == {302, first, first + 5, first + 27, first + 32, generation_prompt}
+    turns = {first, first + 5, first + 27, first + 32}
+    raw = {first + 2, first + 29}
+    assert set(found) == {302, *turns, *raw, generation_prompt}, "before the last token of a prompt, if it was raw"
     assert all(position == usable for position, usable in found.items())
 
 
@@ -272,12 +273,13 @@ def test_nothing_kept_and_nothing_known() -> None:
 
 def test_the_same_prompt_again_trims_the_turn() -> None:
     ledger = agent(((1, 2, 3), ()))
-    (candidate,) = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), ())
+    before, candidate = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), ())
     assert (candidate.position, candidate.usable_tokens) == (3, 2)
     assert choose_window([candidate], {candidate.name: 3}, 64, 100) == (candidate, 2)
     assert choose_window([candidate], {candidate.name: 3}, 64, 100, exact=True) is None
     again = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), (), exact=True)
-    assert again == (), "a state cannot be trimmed"
+    assert again == (before,), "a state cannot be trimmed"
+    assert before.position == 2, "where a raw prompt leaves one"
 
 
 # Headers and rows.
@@ -318,8 +320,6 @@ def test_where_windows_of_a_prompt_are_kept() -> None:
     assert capture_positions((100,), 110) == (100,)
     assert capture_positions((), 600) == (512, 599), "the last token is always computed again"
     assert capture_positions((), 1) == ()
-    assert kept_positions([700, 256, 300, 900]) == (256, 700, 900)
-    assert kept_positions([5, 5]) == (5,)
 
 
 def test_without_a_prompt_the_ledger_says_where_windows_are_likely() -> None:

@@ -15,6 +15,7 @@ from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.engine.scheduling import most_batch_bytes
+from inference_service.memory.spacing import periodic_positions
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import (
@@ -136,6 +137,14 @@ async def test_states_that_a_turn_captures_are_admitted_with_it() -> None:
             memory = ModelMemory(geometry, 0, Sizes(Space(2, 2), batch_bytes), TurnHints())
             with nullcontext() if fits else pytest.raises(FailedPrecondition):
                 assert memory.admission.reserve_now(request) is not None
+
+
+@pytest.mark.parametrize(("tokens", "periodic"), [(8191, 0), (8192, 1), (16_384, 2), (100_000, 3)])
+def test_checkpoints_on_the_way_of_a_long_prompt_are_counted(tokens: int, periodic: int) -> None:
+    memory = ModelMemory(GEMMA_12B, 0, Sizes(Space(1, 5), GIB), TurnHints())
+    row = most_batch_bytes([tokens], GEMMA_12B.bytes_per_token, 0) + GEMMA_12B.window_bytes
+    assert memory._batch_bytes([tokens]) == 2 * row + periodic * GEMMA_12B.window_bytes
+    assert len(periodic_positions(8192, tokens)) <= periodic
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from agentmem import tracing
 from agentmem.blockfile import digest
 from agentmem.errors import Unavailable
-from agentmem.identity import FileName, Version
+from agentmem.identity import FileKind, FileName, Version
 from agentmem.v1 import cache_store_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.arenas import Arenas
@@ -31,6 +31,7 @@ from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.storage import transport
 from inference_service.storage.blocks import read_block
 from inference_service.storage.transport import TransportSelector
+from inference_service.turns import persisting
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")
@@ -194,6 +195,24 @@ async def test_a_newer_state_replaces_one_that_waits_and_takes_over_its_windows(
         assert FileName.of(states[1].windows[0]) in w.store.published[1][2]
 
 
+async def test_of_more_checkpoints_than_may_wait_the_last_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path) as w:
+        state, _ = await w.state(1)
+        (name, last), first = *state.captured.items(), state.blocks[0].chain_hash
+        captured = {first: last._replace(position=256), name: last}
+        state = replace(state, captured=captured, windows=[replace(state.blocks[0], window=True), *state.windows])
+        assert state.within(2 * last.nbytes) is state
+        monkeypatch.setattr(persisting, "MAX_CAPTURED_BYTES", 2 * last.nbytes - 1)
+        w.persister.publish(state)
+        w.release(state)
+        await w.persister.flush(10)
+        names = {reference.chain_hash for reference in w.store.published[0][2] if reference.kind is FileKind.WINDOW}
+        assert names == {header.chain_hash for header in state.windows} - {first}
+        assert "1 of a turn are dropped" in caplog.text
+
+
 async def test_each_state_is_written_for_the_turn_that_made_it(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         w.store.gate.clear()
@@ -232,6 +251,8 @@ async def test_a_turn_waits_where_its_only_checkpoint_is_one_to_be_written(tmp_p
         w.persister.publish(state)
         w.release(state)
         await w.persister.wait_resumable(KEY)  # The pool has one.
+        await w.persister.wait_resumable(KEY, {state.windows[1].chain_hash})
+        earlier = asyncio.create_task(w.persister.wait_resumable(KEY, {b"none", *state.captured}))
         cut, _ = await w.state(2, seed=1)
         w.pool.pieces.release(cut.table.pieces)
         cut = replace(cut, table=replace(cut.table, pieces=()), windows=cut.windows[:1])
@@ -241,8 +262,10 @@ async def test_a_turn_waits_where_its_only_checkpoint_is_one_to_be_written(tmp_p
         await w.persister.wait_resumable(KEY._replace(agent_id="other"))
         await asyncio.sleep(0.05)
         assert not waiting.done()
+        assert not earlier.done(), "a prompt that leaves the conversation needs the one before"
         w.store.gate.set()
         await waiting
+        await earlier
         assert [version.number for version, _, _ in w.store.published] == [1, 2]
 
 
