@@ -19,6 +19,7 @@ what it rests on
     store/          the cache store's latencies, memory and files
     transfer.py     KV by path and by stream
     restoring.py    files of KV to caches, beside reading the same bytes
+    checkpoints.py  checkpoints on the way of a long prompt: what they cost and save
     memory/         KV bytes and agents in a budget, by arithmetic and measured
     prefix/         matching by text against matching by tokens
     quality/        what quantized KV costs a real language model (smollm2.py); key_outliers.py: where plain 4 bits fail

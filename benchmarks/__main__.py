@@ -22,6 +22,7 @@ NAMES = {
     "blas": "benchmarks.blas",
     "break-even": "benchmarks.break_even",
     "capacity": "benchmarks.capacity",
+    "checkpoints": "benchmarks.checkpoints",
     "engine": "benchmarks.engine",
     "gateway": "benchmarks.gateway",
     "key-outliers": "benchmarks.key_outliers",
@@ -43,7 +44,7 @@ NAMES = {
 }
 
 
-IN_PROCESS = frozenset({"architectures", "engine", "key-outliers", "quality", "restoring"})
+IN_PROCESS = frozenset({"architectures", "checkpoints", "engine", "key-outliers", "quality", "restoring"})
 """Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 
 

@@ -137,13 +137,14 @@ GEOMETRIES = {
 google/gemma-3-12b-it (its text model), openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite."""
 
 
-def random_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
-    """The model of a configuration, its weights in memory."""
+def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = True) -> nn.Module:
+    """The model of a configuration, its weights in memory; in bfloat16 where they are not quantized."""
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)
     model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
     model.set_dtype(mx.bfloat16)
-    nn.quantize(model, GROUP_SIZE, BITS, class_predicate=_fits)
+    if quantized:
+        nn.quantize(model, GROUP_SIZE, BITS, class_predicate=_fits)
     for _, array in tree_flatten(model.parameters()):
         mx.eval(array)  # one by one, so that no more than one unquantized matrix exists at a time
     mx.clear_cache()

@@ -47,12 +47,17 @@ def write(name: str, directory: Path, layers: int | None = None, seed: int = 0) 
     config: dict[str, Any] = dict(GEOMETRIES[name])
     if layers is not None:
         config["num_hidden_layers"] = layers
+    write_model(config, directory, seed)
+
+
+def write_model(config: dict[str, Any], directory: Path, seed: int = 0, *, quantized: bool = True) -> None:
+    """The model of a configuration."""
     directory.mkdir(parents=True, exist_ok=True)
-    weights = dict(tree_flatten(random_model(config, seed).parameters()))
+    weights = dict(tree_flatten(random_model(config, seed, quantized=quantized).parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})
-    quantization = {"group_size": GROUP_SIZE, "bits": BITS}
+    quantization = {"quantization": {"group_size": GROUP_SIZE, "bits": BITS}} if quantized else {}
     (directory / "config.json").write_text(
-        json.dumps({**config, "quantization": quantization, "eos_token_id": _SPECIAL.index("<|im_end|>")})
+        json.dumps({**config, **quantization, "eos_token_id": _SPECIAL.index("<|im_end|>")})
     )
     write_tokenizer(directory, config["vocab_size"])
 

@@ -41,6 +41,7 @@ CPU = (
     "restart",
     "break-even --samples 9",
     "restoring",
+    "checkpoints",
     "quality",
     "architectures{architectures}",
 )

@@ -20,6 +20,16 @@ from inference_service.pool.admission import Reservation
 from inference_service.pool.kv import Table
 from inference_service.turns.fetching import Fetcher
 
+_NO_FAULT = frozenset(
+    {
+        types_pb2.MISS_REASON_UNSPECIFIED,
+        types_pb2.MISS_REASON_ABSENT,
+        types_pb2.MISS_REASON_EVICTED,
+        types_pb2.MISS_REASON_INCOMPATIBLE,
+    }
+)
+"""Reasons that speak of blocks which were not found: where all of the ledger's were, they are not why it was left."""
+
 
 def kv_lookup(
     namespace: str,
@@ -269,7 +279,7 @@ class Restorer:
 
     def _conclude(self, found: Restored, reason: Reason) -> None:
         """Record what the choice reads, and why it is not more."""
-        if found.tokens < found.lookup.keep_tokens <= found.block_tokens:
-            reason = reason or types_pb2.MISS_REASON_NOT_TRIMMABLE
+        if found.tokens < found.lookup.keep_tokens <= found.block_tokens and reason in _NO_FAULT:
+            reason = types_pb2.MISS_REASON_NOT_TRIMMABLE
         found.reason = reason or (types_pb2.MISS_REASON_UNSPECIFIED if found.tokens else types_pb2.MISS_REASON_ABSENT)
         found.load_bytes = sum(file.size_bytes for _, file in found.wanted_files())
