@@ -26,8 +26,12 @@ from inference_service.models.opening import ModelSpec, open_text
 class _DequantizedCache:
     """Holds what quantization leaves of K and V, one pass long, by the scheme `rotated`.
 
-    `bits` must not be an attribute: mlx-lm would take the path of its own quantized caches.
+    `bits` must not be an attribute: mlx-lm would take the path of its own quantized caches. An indexer, whose K is its
+    V, keeps the halves of K as both.
     """
+
+    start_position = 0
+    """Of chunked attention, whose model has a mask of its own."""
 
     def __init__(self, packing: "_Packing", means: tuple[mx.array, mx.array]) -> None:
         """`means` of K and of V are float32 [kv_heads, 1, width]."""
@@ -37,10 +41,17 @@ class _DequantizedCache:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         assert not self.offset, "one pass only"
         self.offset += keys.shape[2]
-        self.k = _Side(self._packing, keys, self._means[0], self._packing.k_bits)
-        self.v = _Side(self._packing, values, self._means[1], self._packing.v_bits)
+        sides = _halves(keys) if keys is values else (keys, values)
+        self.k = _Side(self._packing, sides[0], self._means[0], self._packing.k_bits)
+        self.v = _Side(self._packing, sides[1], self._means[1], self._packing.v_bits)
         self.shown = self.k.values, self.v.values
+        if keys is values:
+            self.shown = (mx.concatenate(self.shown, axis=-1),) * 2
+        self.keys, self.values = self.shown
         return self.shown
+
+    def maybe_trim_front(self) -> None:
+        """Of chunked attention, whose model has a mask of its own."""
 
     def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
         at, seen = mx.arange(n)[:, None], mx.arange(n)[None]
@@ -71,13 +82,20 @@ class _MeansCache(_DequantizedCache):
         self.offset = 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        k, v = (x[0].astype(mx.float32).mean(axis=1).astype(mx.float16)[:, None] for x in (keys, values))
+        sides = _halves(keys) if keys is values else (keys, values)
+        k, v = (x[0].astype(mx.float32).mean(axis=1).astype(mx.float16)[:, None] for x in sides)
         self.means = k.astype(mx.float32), v.astype(mx.float32)
         self.shown = self.keys, self.values = keys, values
         return self.shown
 
     def attend(self, queries: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
         return _attention(queries, self.keys, self.values, scale, mask, sinks)
+
+
+def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
+    """Along the last axis."""
+    middle = x.shape[-1] // 2
+    return x[..., :middle], x[..., middle:]
 
 
 class _Packing(NamedTuple):

@@ -5,11 +5,12 @@ then a test of greedy text cannot fail.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, mamba, phi, qwen2, qwen3
+from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, phi, plamo3, qwen2, qwen3
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -156,17 +157,9 @@ def write_deepseek2(directory: Path, seed: int = 0) -> Path:
     return write_tiny(directory, deepseek_v2, extra, seed)
 
 
-def write_mamba(directory: Path) -> Path:
-    """A Mamba: a state instead of attention."""
-    extra = {
-        "model_type": "mamba",
-        "state_size": 8,
-        "conv_kernel": 4,
-        "use_bias": False,
-        "use_conv_bias": True,
-        "time_step_rank": 4,
-    }
-    return write_tiny(directory, mamba, extra, 0)
+def write_plamo3(directory: Path) -> Path:
+    """A PLaMo 3, which cannot run: in mlx-lm's code its window is a token longer in prefill than in decode."""
+    return write_tiny(directory, plamo3, {"model_type": "plamo3", "window_size": 64, "sliding_window_pattern": 2}, 0)
 
 
 def write_tiny(  # type: ignore[no-untyped-def]
@@ -194,6 +187,15 @@ def write_tiny(  # type: ignore[no-untyped-def]
     model = module.Model(module.ModelArgs.from_dict(config))
     weights = {name: _sharpened(name, value) for name, value in tree_flatten(model.parameters())}
     mx.save_safetensors(str(directory / "model.safetensors"), weights)
+    return directory
+
+
+def change_weights(directory: Path, change: Callable[[str, mx.array], mx.array]) -> Path:
+    """Write a model's weights again, each by its name and value; the model's directory."""
+    path = str(directory / "model.safetensors")
+    changed = {name: change(name, value) for name, value in mx.load(path).items()}
+    mx.eval(changed)
+    mx.save_safetensors(path, changed)
     return directory
 
 

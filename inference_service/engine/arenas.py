@@ -28,6 +28,7 @@ class Arena:
         self.group = group
         self.block_tokens = block_tokens
         shapes = geometry.shapes(group, block_tokens)
+        self._prefix = geometry.prefix(group)
         self._dtypes = {name: dtype for name, (dtype, _) in shapes.items()}
         self._arrays: dict[str, mx.array] = {
             name: mx.zeros((blocks, *shape), dtype=MLX_DTYPE[dtype]) for name, (dtype, shape) in shapes.items()
@@ -57,7 +58,9 @@ class Arena:
         wanted = mx.array(list(blocks))
         for name, array in self._arrays.items():
             for row, each in enumerate(buffers):
-                array[wanted, row] = _split(each.part(name)[0, :, start:end], self.block_tokens)
+                array[wanted, row] = _split(
+                    each.part(name.removeprefix(self._prefix))[0, :, start:end], self.block_tokens
+                )
             mx.eval(array)  # One tensor after the other: what is transient is one tensor's share.
 
     def gather(
@@ -71,7 +74,7 @@ class Arena:
         count = -(-max(tokens + 1, room) // self.block_tokens)
         warm = uploaded(more, self._dtypes, (count - len(blocks)) * self.block_tokens) if more else []
         if more and not blocks:
-            return [_buffers(parts, tokens) for parts in warm]
+            return [self._buffers(parts, tokens) for parts in warm]
         spare = [] if more else [0] * (count - len(blocks))
         wanted = self._places([*blocks, *spare])
         layers = []
@@ -81,14 +84,14 @@ class Arena:
                 found = mx.take(array.reshape(-1, *array.shape[3:]), wanted[row], axis=0)
                 whole = found.reshape(1, found.shape[0], -1, found.shape[3])
                 parts[name] = mx.concatenate([whole, warm[row][name]], axis=2) if more else whole
-            layers.append(_buffers(parts, tokens))
+            layers.append(self._buffers(parts, tokens))
         mx.eval([layer.arrays for layer in layers])
         return layers
 
     def upload(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:
         """Private, evaluated buffers [1, kv_heads, tokens, width] of a file, less `surplus` tokens, per layer."""
-        tokens = file["k.weights"].shape[2]
-        return [_buffers(parts, tokens - surplus) for parts in uploaded([file], self._dtypes, tokens)]
+        tokens = file[next(iter(self._dtypes))].shape[2]
+        return [self._buffers(parts, tokens - surplus) for parts in uploaded([file], self._dtypes, tokens)]
 
     def read(self, blocks: Sequence[int], tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens in `blocks`, as the tensors of a file by name."""
@@ -104,6 +107,10 @@ class Arena:
         On some backends that takes seconds, which the first turn would wait for.
         """
         self.write(self.gather([0], self.block_tokens - 1), 0, [0])
+
+    def _buffers(self, parts: Mapping[str, mx.array], tokens: int) -> KVBuffers:
+        k, v = (Quantized(*(parts[f"{self._prefix}{side}.{part}"] for part in Quantized._fields)) for side in "kv")
+        return KVBuffers(k, v, tokens)
 
     def _places(self, blocks: Sequence[int]) -> mx.array:
         """Which of a tensor's pieces of one head and block are those of `blocks`, [layers, kv_heads, blocks].
@@ -124,14 +131,6 @@ def _split(tokens: mx.array, block_tokens: int) -> mx.array:
     return tokens.reshape(heads, -1, block_tokens, width).swapaxes(0, 1)
 
 
-def _buffers(parts: Mapping[str, mx.array], tokens: int) -> KVBuffers:
-    return KVBuffers(_quantized(parts, "k"), _quantized(parts, "v"), tokens)
-
-
-def _quantized(parts: Mapping[str, mx.array], side: str) -> Quantized:
-    return Quantized(parts[f"{side}.weights"], parts[f"{side}.scales"], parts[f"{side}.biases"])
-
-
 class Arenas:
     """All memory of a model's agents: blocks of its full-attention layers, pieces of its sliding layers' windows, and
     recurrent layers' states, which go with a piece. States take no memory before there are some.
@@ -141,8 +140,8 @@ class Arenas:
         """`codecs` are the layers' own, which restored caches go on with; without, K and V are not centred."""
         self._geometry = geometry
         self._codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
-        self.full = Arena(geometry, geometry.full, blocks, BLOCK_TOKENS)
-        self._all = [self.full]
+        self._full = [Arena(geometry, group, blocks, BLOCK_TOKENS) for group in geometry.full_groups]
+        self._all = list(self._full)
         if geometry.sliding is not None:
             self._all.append(Arena(geometry, geometry.sliding, pieces, geometry.piece_tokens))
         self._states: dict[int, States] = {}
@@ -151,8 +150,7 @@ class Arenas:
     @property
     def sliding(self) -> Arena:
         """The windows' pieces, of a model that has sliding layers."""
-        _, sliding = self._all
-        return sliding
+        return self._all[-1]
 
     @property
     def nbytes(self) -> int:
@@ -172,12 +170,17 @@ class Arenas:
 
     def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
         """Copy a sequence's blocks from `first_block` on into `blocks`, and the checkpoint at its end into `pieces`."""
-        for arena, first, places in zip(self._all, (first_block, 0), (blocks, pieces), strict=False):
+        for arena in self._all:
+            first, places = (first_block, blocks) if arena in self._full else (0, pieces)
             arena.write([caches[layer].buffers for layer in arena.group.layers], first, places)
         if pieces and self._geometry.states is not None:
             states = states_of(caches)
             mx.eval(states)
             self._states[pieces[0]] = states
+
+    def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
+        """A private copy of the first `tokens` tokens in a block, as the tensors of a file by name."""
+        return {name: data for arena in self._full for name, data in arena.read([block], tokens).items()}
 
     def checkpoint(self, pieces: Sequence[int], tokens: int, position: int) -> Checkpoint:
         """That in `pieces`, of whose window the first `tokens` tokens end at `position`; states are shared."""
@@ -212,9 +215,9 @@ class Arenas:
         geometry = self._geometry
         window, states = (checkpoint.window, checkpoint.states) if checkpoint else ((), ())
         caches: dict[int, LayerCache] = {}
-        layers = self.full.gather(blocks, tokens, files, room)
-        for layer, buffers in zip(geometry.full.layers, layers, strict=True):
-            caches[layer] = QuantizedKVCache.restored(buffers, self._codecs[layer])
+        for arena in self._full:
+            for layer, buffers in zip(arena.group.layers, arena.gather(blocks, tokens, files, room), strict=True):
+                caches[layer] = QuantizedKVCache.restored(buffers, self._codecs[layer])
         for layer, buffers in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
             caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, self._codecs[layer])
         for layer, arrays in zip(geometry.states.layers if geometry.states else (), states, strict=True):

@@ -167,11 +167,12 @@ class Calibrations:
     def of(
         self, fingerprint: str, network: Network, token_ids: Sequence[int], geometry: Geometry
     ) -> Calibration | None:
-        """What is known of a model, or measured on it over a text, then kept; None for a scheme that needs none.
+        """What is known of a model, or measured on it over a text, then kept; None for a scheme that needs none,
+        or a model without attention.
 
         Engine thread.
         """
-        if geometry.format.scheme == PLAIN:
+        if geometry.format.scheme == PLAIN or not geometry.groups:
             return None
         known = self.known(fingerprint, geometry)
         if known is None:
@@ -230,6 +231,8 @@ class _MeansCache:
         self.means = [side[0].astype(mx.float32).mean(axis=1) for side in (keys, values)]
         self.offset += keys.shape[2]
         return keys, values
+
+    fetch_arrays = update_and_fetch
 
     def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
         return banded(n, n, window_size or n)

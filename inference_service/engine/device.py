@@ -185,8 +185,7 @@ def _extrapolated(network: Any, geometry: Geometry) -> int:
 
 def dequantized_bytes(geometry: Geometry, context_length: int) -> int:
     """One layer's K and V in the compute dtype."""
-    full = geometry.full
-    return context_length * full.kv_heads * (full.k_dim + full.v_dim) * int(geometry.dtype.size)
+    return context_length * geometry.layer_bytes_per_token
 
 
 def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:

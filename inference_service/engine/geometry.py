@@ -16,7 +16,7 @@ from inference_service.engine.caches.states import StateCache
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes, width_of
 
-SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
+SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16", mx.int64: "I64"}
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
 LayerCache = QuantizedKVCache | SlidingQuantizedKVCache | StateCache
@@ -84,8 +84,10 @@ class Geometry:
     """All layers of a model: those with full attention, those with a sliding window, how both are quantized, and those
     that are recurrent. Layers are indices of caches.
 
-    `shows_arrays`: layers compute attention by themselves, over K and V as arrays; see `caches.views`. `latents`: K is
-    the latent of multi-head latent attention and V the part of its keys with positions; see `attention.latents`.
+    `full` has no layers in a model that is recurrent throughout. `also_full` is full-attention KV of other shapes, as
+    the keys of an indexer. `shows_arrays`: layers compute attention by themselves, over K and V as arrays; see
+    `caches.views`. `latents`: K is the latent of multi-head latent attention and V the part of its keys with positions;
+    see `attention.latents`.
     """
 
     heads: int
@@ -96,6 +98,7 @@ class Geometry:
     states: StateGroup | None = None
     shows_arrays: bool = False
     latents: bool = False
+    also_full: tuple[LayerGroup, ...] = ()
 
     @property
     def layers(self) -> int:
@@ -110,7 +113,12 @@ class Geometry:
     @property
     def groups(self) -> tuple[LayerGroup, ...]:
         """The layer groups that the model has, full attention first."""
-        return (self.full,) if self.sliding is None else (self.full, self.sliding)
+        return self.full_groups if self.sliding is None else (*self.full_groups, self.sliding)
+
+    @property
+    def full_groups(self) -> tuple[LayerGroup, ...]:
+        """Those with full attention: what blocks hold."""
+        return (self.full, *self.also_full) if self.full.layers else ()
 
     def new_caches(self, codecs: Sequence[KVCodec] = ()) -> Caches:
         """Empty caches, those with KV with the `codecs` of their layers; without, K and V are not centred."""
@@ -128,8 +136,8 @@ class Geometry:
         return (KVCodec(self.format),) * self.layers
 
     def block_shapes(self, tokens: int) -> TensorShapes:
-        """The tensors of a block file: all full-attention layers."""
-        return self.shapes(self.full, tokens)
+        """The tensors of a block file: all full-attention layers. None of a model that is recurrent throughout."""
+        return {name: shape for group in self.full_groups for name, shape in self.shapes(group, tokens).items()}
 
     def window_shapes(self, tokens: int) -> TensorShapes:
         """The tensors of a checkpoint's file: all sliding layers, and the arrays of all recurrent ones."""
@@ -139,14 +147,19 @@ class Geometry:
         return window | (self.states.shapes if self.states else {})
 
     def shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
-        """The six tensors of `tokens` tokens of one layer group."""
+        """The six tensors of `tokens` tokens of one layer group, by their names in a file."""
         shapes: TensorShapes = {}
+        prefix = self.prefix(group)
         for name in TENSORS:
             side, part = name.split(".")
             width, by = (group.k_dim, self.format.k) if side == "k" else (group.v_dim, self.format.v)
             dtype = SAFETENSORS_DTYPE[mx.uint32 if part == "weights" else self.dtype]
-            shapes[name] = (dtype, (len(group.layers), group.kv_heads, tokens, last_axes(width, by)[part]))
+            shapes[prefix + name] = (dtype, (len(group.layers), group.kv_heads, tokens, last_axes(width, by)[part]))
         return shapes
+
+    def prefix(self, group: LayerGroup) -> str:
+        """What the names of a group's tensors begin with: "" of the first of full attention and of the sliding one."""
+        return f"{self.also_full.index(group) + 1}." if group in self.also_full else ""
 
     @property
     def dtype_name(self) -> str:
@@ -156,13 +169,18 @@ class Geometry:
     @property
     def bytes_per_token(self) -> int:
         """Bytes of quantized KV per token, full-attention layers."""
-        return round(self._token_bytes(self.full))
+        return round(sum(map(self._token_bytes, self.full_groups)))
+
+    @property
+    def layer_bytes_per_token(self) -> int:
+        """Bytes of a token's K and V of one full-attention layer in the compute dtype, of the widest."""
+        widest = max((group.kv_heads * (group.k_dim + group.v_dim) for group in self.full_groups), default=0)
+        return widest * int(self.dtype.size)
 
     @property
     def shown_bytes_per_token(self) -> int:
         """Bytes of a token's K and V of one layer as an array, where layers see arrays; else 0."""
-        group = self.full
-        return self.shows_arrays * group.kv_heads * (group.k_dim + group.v_dim) * int(self.dtype.size)
+        return self.shows_arrays * self.layer_bytes_per_token
 
     @property
     def resumes_anywhere(self) -> bool:
@@ -239,22 +257,24 @@ def state_group(caches: Sequence[Any]) -> StateGroup | None:
     return StateGroup(tuple(states), arrays) if states else None
 
 
-def group_layers(caches: Sequence[Any]) -> tuple[LayerGroup, LayerGroup | None]:
-    """The layer groups of a model, from caches that hold its first update.
+def group_layers(caches: Sequence[Any]) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
+    """The layer groups of a model, of full attention and with a sliding window, from caches that hold its first update.
 
-    Raises ValueError, saying what differs, for a model whose layers of one kind are not of one shape, or that has no
-    full-attention layer.
+    Raises ValueError, saying what differs, for layers with sliding windows that are not of one shape.
     """
-    groups = []
-    for kind in (QuantizedKVCache, SlidingQuantizedKVCache):
-        layers = tuple(i for i, cache in enumerate(caches) if type(cache) is kind)
-        shapes = {_shape(caches[layer]) for layer in layers}
-        if len(shapes) > 1:
-            raise ValueError(f"layers of one kind have different KV shapes: {sorted(shapes, key=str)}")
-        groups.append(LayerGroup(layers, *shapes.pop()) if layers else None)
-    if groups[0] is None:
-        raise ValueError("no layer has full attention")
-    return groups[0], groups[1]
+    full, sliding = (_grouped(caches, kind) for kind in (QuantizedKVCache, SlidingQuantizedKVCache))
+    if len(sliding) > 1:
+        raise ValueError(f"layers with sliding windows have different KV shapes: {sorted(map(str, sliding))}")
+    return full, sliding[0] if sliding else None
+
+
+def _grouped(caches: Sequence[Any], kind: type[Any]) -> tuple[LayerGroup, ...]:
+    """Those of one kind by shape, in the order of their first layers."""
+    layers: dict[tuple[int, int, int, int | None], list[int]] = {}
+    for i, cache in enumerate(caches):
+        if isinstance(cache, kind):
+            layers.setdefault(_shape(cache), []).append(i)
+    return tuple(LayerGroup(tuple(found), *shape) for shape, found in layers.items())
 
 
 def _shape(cache: QuantizedKVCache | SlidingQuantizedKVCache) -> tuple[int, int, int, int | None]:

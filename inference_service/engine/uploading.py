@@ -155,7 +155,7 @@ class _Joined(io.RawIOBase):
         self.failure: Exception | None = None
         self._files = files  # Runs are views of their memory.
         self._runs = {name: runs([file[name] for file in files]) for name in dtypes}
-        self._filled = sum(file["k.weights"].shape[2] for file in files)
+        self._filled = sum(file[next(iter(dtypes))].shape[2] for file in files)
         if self._filled > capacity:
             raise ValueError(f"{self._filled} tokens of files for {capacity}")
         self._capacity = capacity

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKVCache, make_prompt_cache
 
 from agentmem import kv_bits, logs
 from agentmem.errors import AgentmemError, FailedPrecondition
@@ -21,7 +21,15 @@ from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKV
 from inference_service.engine.caches.buffers import BufferedCache
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Caches, Geometry, LayerCache, group_layers, merged, state_group
+from inference_service.engine.geometry import (
+    Caches,
+    Geometry,
+    LayerCache,
+    LayerGroup,
+    group_layers,
+    merged,
+    state_group,
+)
 from inference_service.engine.mlx_lm_adapter import model_classes
 from inference_service.engine.network import Network, flat
 from inference_service.engine.quantization import KVFormat
@@ -32,10 +40,7 @@ log = logging.getLogger(__name__)
 _PROMPTS = ([[0, 0]], [[0]])
 """Token ids of a forward pass of each phase: several queries, and one."""
 
-_LAYER_KINDS = {
-    "ChunkedKVCache": "attend within chunks",
-    "RotatingKVCache": "have a sliding window that keeps the first tokens of the context",
-}
+_LAYER_KINDS = {"RotatingKVCache": "have a sliding window that keeps the first tokens of the context"}
 """What layers do, by the name of the cache that mlx-lm gives them."""
 
 _ADVICE = (
@@ -64,7 +69,7 @@ def judged(
     """
     own = make_prompt_cache(network)
     plain = flat(own)
-    _check_kinds(model, network, own, plain)
+    _check_kinds(model, network, plain)
     with refusing(f"model {model!r} cannot run on this machine, whatever its KV"):
         for tokens in _PROMPTS:
             logits = network(mx.array(tokens), cache=own)
@@ -81,9 +86,12 @@ def judged(
         states = state_group(caches)
     except ValueError as error:
         raise _refusal(model, str(error)) from error
-    dtype = caches[full.layers[0]].buffers.both()[0].scales.dtype
-    heads, latents = (full.kv_heads, False) if shows_arrays else (backend.heads, backend.latents)
-    return Geometry(heads, dtype, format, full, sliding, states, shows_arrays, latents), int(logits.shape[-1])
+    first, *others = full or (LayerGroup((), 0, 0, 0),)
+    dtype = caches[first.layers[0]].buffers.both()[0].scales.dtype if full else logits.dtype
+    packed = bool(full or sliding) and not shows_arrays
+    heads, latents = (backend.heads, backend.latents) if packed else (first.kv_heads, False)
+    geometry = Geometry(heads, dtype, format, first, sliding, states, shows_arrays, latents, tuple(others))
+    return geometry, int(logits.shape[-1])
 
 
 def _problem(model: str, network: Network, caches: Caches, backend: AttentionBackend) -> str:
@@ -105,6 +113,8 @@ def _problem(model: str, network: Network, caches: Caches, backend: AttentionBac
     if network.shows_arrays:
         unused = [layer for layer, cache in enumerate(caches) if cache.empty()]
         return f"layers {_ranges(unused)} of {len(caches)} keep nothing" if unused else ""
+    if len({cache.buffers.both()[0].weights.shape[1] for cache in caches if type(cache) is QuantizedKVCache}) > 1:
+        return "layers have different numbers of heads"
     with_kv = sum(isinstance(cache, BufferedCache) for cache in caches)
     if (seen := backend.calls - before) == 3 * with_kv:
         return ""
@@ -157,36 +167,21 @@ def _refusal(model: str, problem: str) -> FailedPrecondition:
     return FailedPrecondition(f"model {model!r} cannot run with quantized KV: {problem}; {_ADVICE}")
 
 
-def _check_kinds(model: str, network: Any, own: Sequence[Any], caches: Sequence[Any]) -> None:
-    """Raise FailedPrecondition for layers with other caches than those of attention and of recurrent layers.
-
-    `own` are those that mlx-lm made, `caches` the same without CacheLists.
-    """
+def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
+    """Raise FailedPrecondition for layers with other caches than those of attention and of recurrent layers."""
+    known = (KVCache, ChunkedKVCache, ArraysCache)
     others: dict[str, list[int]] = {}
     for layer, cache in enumerate(caches):
-        if type(cache) not in (KVCache, ArraysCache) and not (type(cache) is RotatingKVCache and not cache.keep):
+        if type(cache) not in known and not (type(cache) is RotatingKVCache and not cache.keep):
             others.setdefault(type(cache).__name__, []).append(layer)
     if not caches:
         raise _refusal(model, "it has no layers that keep anything")
-    recurrent = [layer for layer, cache in enumerate(caches) if type(cache) is ArraysCache]
-    if recurrent and not any(type(cache) is KVCache for cache in caches):
-        where = f"layers {_ranges(recurrent)} of {len(caches)} ({_layer_class(network, recurrent[0])}, ArraysCache)"
-        what = "keep a recurrent state, and none has full attention; memory without blocks of KV is not kept yet"
-        raise _refusal(model, f"{where} {what}")
     said = []
-    if several := [layer for layer, cache in enumerate(own) if _attends_twice(cache)]:
-        where = f"layers {_ranges(several)} of {len(own)} ({_layer_class(network, several[0])}, CacheList)"
-        said.append(f"{where} have several caches each (attention beside an indexer)")
     for name, layers in others.items():
         does = _LAYER_KINDS.get(name, "have a cache of the model's own")
         said.append(f"layers {_ranges(layers)} of {len(caches)} ({_layer_class(network, layers[0])}, {name}) {does}")
     if said:
         raise _refusal(model, f"{' and '.join(said)}, and such layers' memory is not kept yet")
-
-
-def _attends_twice(cache: Any) -> bool:
-    """Whether a layer's caches have KV of several kinds."""
-    return type(cache) is CacheList and sum(type(each) is not ArraysCache for each in cache.caches) > 1
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -221,6 +216,8 @@ def _quantized(caches: Sequence[Any], format: KVFormat) -> Caches:
             return StateCache([None] * len(cache.cache))
         if type(cache) is RotatingKVCache:
             return SlidingQuantizedKVCache(cache.max_size, codec)
+        if type(cache) is ChunkedKVCache:  # All that a query may see of its chunk is within as many tokens before it.
+            return SlidingQuantizedKVCache(cache.chunk_size, codec)
         return QuantizedKVCache(codec)
 
     return [new(cache) for cache in caches]

@@ -73,6 +73,7 @@ def kv_fingerprint(model: str, geometry: Geometry, calibration: Calibration | No
         "group_size": geometry.format.group_size,
         "scheme": geometry.format.scheme,
         "calibration": calibration.digest if calibration else "",
+        **({"also_full": str(geometry.also_full)} if geometry.also_full else {}),
         **({"states": str(geometry.states)} if geometry.states else {}),
     }
     return _digest(described)

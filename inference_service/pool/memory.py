@@ -52,7 +52,9 @@ def sizes(
 
     A hybrid model's pool gets a window to each `typical_tokens` tokens of full attention: as many windows as such
     agents. Longer ones leave windows unused, shorter ones blocks. Nothing is left where `free_bytes` is negative.
+    Blocks that take nothing, of a model without full attention, are as many as agents at the end of their context need.
     """
+    typical_tokens = typical_tokens if geometry.bytes_per_token else context_length
     free_bytes = max(0, free_bytes)
     agent_bytes = context_length * geometry.bytes_per_token + geometry.window_bytes
     pool = min(free_bytes // 2, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
@@ -111,6 +113,7 @@ class ModelMemory:
         distance = checkpoint_distance(geometry.window_bytes, geometry.bytes_per_token)
         periodic = sum(most_periodic(distance, tokens) for tokens in lengths)
         batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
-        batches += batches * geometry.shown_bytes_per_token // geometry.bytes_per_token
+        if geometry.shows_arrays:
+            batches += batches * geometry.shown_bytes_per_token // geometry.bytes_per_token
         captured = rows * MOST_CAPTURED * geometry.state_bytes + periodic * geometry.window_bytes
         return 2 * (batches + rows * geometry.window_bytes) + captured

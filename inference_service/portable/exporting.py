@@ -59,7 +59,8 @@ class _Parts:
         """Return where the KV of each layer begins; () if there is none."""
         first = dict.fromkeys(range(geometry.layers if self.tokens else 0), 0)
         if self.window is not None:
-            first |= dict.fromkeys(layers_of(geometry, window=True), self.window.first_token)
+            for layers in layers_of(geometry, window=True).values():
+                first |= dict.fromkeys(layers, self.window.first_token)
         return tuple(first.values())
 
 

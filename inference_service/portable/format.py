@@ -38,7 +38,7 @@ of version 1 name no model and have no calibration; they are read, and never wri
 SLACK = 256
 """Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
 
-DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
+DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 
 
 _Dim = Annotated[int, Field(strict=True, gt=0, le=1 << 20)]
@@ -85,7 +85,7 @@ class KVGeometry:
     dtype: Annotated[str, Field(pattern="^(F32|F16|BF16)$")]
     bits: Annotated[StrictInt | StrictStr, AfterValidator(_as_described)]
     group_size: Annotated[int, Field(strict=True, ge=32, le=64, multiple_of=32)]
-    layers: Annotated[tuple[LayerShape, ...], Field(min_length=1, max_length=4096)]
+    layers: Annotated[tuple[LayerShape, ...], Field(max_length=4096)]
     states: Annotated[tuple[_Arrays, ...], Field(max_length=4096)] = ()
 
     @classmethod
@@ -201,11 +201,16 @@ def kv_geometry(geometry: Geometry) -> KVGeometry:
     return KVGeometry(dtype, bits, by.group_size, shapes, described)
 
 
-def layers_of(geometry: Geometry, *, window: bool) -> tuple[int, ...]:
-    """Return the layers whose KV is in windows, or those whose KV is in blocks; counted among all that have KV."""
-    group = geometry.sliding if window else geometry.full
-    layers = group.layers if group is not None else ()
-    return tuple(number for number, layer in enumerate(geometry.kv_layers) if layer in layers)
+def layers_of(geometry: Geometry, *, window: bool) -> dict[str, tuple[int, ...]]:
+    """Return the layers whose KV is in windows, or those whose KV is in blocks; counted among all that have KV.
+
+    They are by what the names of their tensors begin with in such a file.
+    """
+    groups = geometry.full_groups if not window else filter(None, [geometry.sliding])
+    return {
+        geometry.prefix(group): tuple(n for n, layer in enumerate(geometry.kv_layers) if layer in group.layers)
+        for group in groups
+    }
 
 
 def state_tensors(geometry: Geometry) -> dict[str, str]:
@@ -243,6 +248,8 @@ def check(manifest: Manifest) -> None:
         TypeAdapter(KVGeometry).validate_python(vars(geometry))
     except ValidationError as error:
         raise damaged("its KV has a strange geometry") from error
+    if not geometry.layers and not geometry.states:
+        raise damaged("its KV has no layers")
     if any(dim % geometry.group_size for _, *dims, _ in geometry.layers for dim in dims):
         raise damaged("a layer of a strange width")
     if len(firsts) != (len(geometry.layers) if manifest.kv_tokens else 0):

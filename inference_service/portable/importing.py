@@ -103,7 +103,7 @@ class Importer:
         def read(part: BlockHeader) -> dict[str, bytes]:
             places, layers = received.manifest.places, layers_of(model.geometry, window=part.window)
             states = spool.read_states(received.data, places, state_tensors(model.geometry)) if part.window else {}
-            kv = spool.read(received.data, places, layers, part.first_token, part.token_count) if layers else {}
+            kv = spool.read(received.data, places, layers, part.first_token, part.token_count)
             return {**kv, **states}
 
         paths = await self._store.stage(key.namespace, files)
@@ -237,6 +237,6 @@ def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> dict[FileN
     files = list(headers(*ids))
     if files and not model.geometry.resumes_anywhere:
         sliding = layers_of(model.geometry, window=True)
-        first = manifest.first_positions[sliding[0]] if sliding else 0
+        first = max((manifest.first_positions[layers[0]] for layers in sliding.values()), default=0)
         files += window_headers(*ids, {manifest.kv_tokens: manifest.kv_tokens - first})
     return {FileName.of(file): file for file in files}

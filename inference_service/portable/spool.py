@@ -5,6 +5,7 @@ tensor per layer, [1, tokens, kv_heads, width], so that what follows is written 
 are single tensors in both.
 """
 
+import itertools
 import shutil
 import tempfile
 import threading
@@ -28,6 +29,8 @@ _EXPONENTS = {"F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80), "F32": (n
 """Bits that a float has all set where it is not finite."""
 
 Places = Mapping[str, TensorPlace]
+Layers = Mapping[str, Sequence[int]]
+"""What `format.layers_of` gives."""
 
 
 class SpoolFile:
@@ -105,29 +108,28 @@ def disk_errors() -> Iterator[None]:
 
 
 def write(
-    file: SpoolFile, places: Places, layers: Sequence[int], first_position: int, tokens: int, tensors: HostTensors
+    file: SpoolFile, places: Places, layers: Layers, first_position: int, tokens: int, tensors: HostTensors
 ) -> None:
     """Write the first `tokens` tokens of a block or window, which begins at `first_position`, to their places.
 
-    `tensors` are [layers, kv_heads, tokens, width], and `layers` their layers' numbers in the model. Raises OSError,
-    and ResourceExhausted where the disk is full.
+    `tensors` are [layers, kv_heads, tokens, width]. Raises OSError, and ResourceExhausted where the disk is full.
     """
-    for name in TENSORS:
-        for row, layer in enumerate(layers):
+    for prefix, name in itertools.product(layers, TENSORS):
+        for row, layer in enumerate(layers[prefix]):
             place = places[tensor_name(layer, name)]
-            data = np.ascontiguousarray(tensors[name][row, :, :tokens].swapaxes(0, 1))
+            data = np.ascontiguousarray(tensors[prefix + name][row, :, :tokens].swapaxes(0, 1))
             file.write(data.tobytes(), _start(place, first_position))
 
 
-def read(file: SpoolFile, places: Places, layers: Sequence[int], first_position: int, tokens: int) -> dict[str, bytes]:
+def read(file: SpoolFile, places: Places, layers: Layers, first_position: int, tokens: int) -> dict[str, bytes]:
     """Return the tensors of a block or window, [layers, kv_heads, tokens, width] as bytes.
 
     Raises OSError, and DataLoss for scales or biases that are not finite: they would spoil whatever attends to them.
     """
     found = {}
-    for name in TENSORS:
+    for prefix, name in itertools.product(layers, TENSORS):
         parts = []
-        for layer in layers:
+        for layer in layers[prefix]:
             place = places[tensor_name(layer, name)]
             piece = file.read(tokens * place.token_bytes, _start(place, first_position))
             if len(piece) != tokens * place.token_bytes:
@@ -136,7 +138,7 @@ def read(file: SpoolFile, places: Places, layers: Sequence[int], first_position:
             if not _is_finite(data, place.dtype):
                 raise damaged("some numbers are not finite")
             parts.append(data.reshape(tokens, *place.shape[2:]).swapaxes(0, 1))
-        found[name] = np.stack(parts).tobytes()
+        found[prefix + name] = np.stack(parts).tobytes()
     return found
 
 

@@ -87,7 +87,7 @@ def _known(info: ModelInfo) -> pb.Model:
         kv_bits=str(geometry.format),
         kv_scheme=geometry.format.scheme,
         kv_group_size=geometry.format.group_size,
-        full_layers=len(geometry.full.layers),
+        full_layers=sum(len(group.layers) for group in geometry.full_groups),
         sliding_layers=len(geometry.sliding.layers) if geometry.sliding else 0,
         sliding_window=geometry.window,
         kv_heads=geometry.full.kv_heads,

@@ -78,7 +78,7 @@ class State:
         """Return a private copy of a block or window; None if it is not in memory. Engine thread."""
         arenas, table = self.model.arenas, self.table
         if not header.window:
-            return arenas.full.read([table.blocks[header.first_token // BLOCK_TOKENS]], header.token_count)
+            return arenas.read_block(table.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
         if header.chain_hash in self.captured:
             return tensors_of(self.captured[header.chain_hash], self.model.geometry.states)
         if table.pieces and header.first_token + header.token_count == table.tokens:

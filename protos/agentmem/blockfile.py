@@ -29,7 +29,7 @@ CHUNK_BYTES = 256 * 1024
 
 MAX_HEADER_BYTES = 64 * 1024
 
-_DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
+_DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 
 
 class BlockFileError(Exception):
@@ -143,7 +143,7 @@ def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict
         raise BlockFileError("header", f"{type(error).__name__} while reading it") from error
     states = {name for name in specs if header.window and name.startswith(STATE)}
     kv = specs.keys() - states
-    if kv != set(TENSORS) and (kv or not states):
+    if kv != {prefix + name for prefix in {_prefix(name) for name in kv} for name in TENSORS}:
         raise BlockFileError("header", "unexpected tensors")
     expected = end_of_header
     for name, spec in sorted(specs.items(), key=lambda item: item[1].start):
@@ -155,6 +155,12 @@ def parse(prefix: bytes | memoryview, file_size: int) -> tuple[BlockHeader, dict
     if expected != file_size:
         raise BlockFileError("truncated", f"{file_size} bytes instead of {expected}")
     return header, specs
+
+
+def _prefix(name: str) -> str:
+    """Return what stands before a tensor's own name: "" or, of a further group of layers, a number and a dot."""
+    number, dot, rest = name.partition(".")
+    return number + dot if number.isdecimal() and rest in TENSORS else ""
 
 
 def verify(found: BlockHeader, wanted: BlockHeader) -> None:

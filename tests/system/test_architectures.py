@@ -13,7 +13,7 @@ from tests.oracle import Oracle
 from tests.system.stack import running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, restarted
 from tests.tiny_models import write_deepseek2, write_llama, write_llama_80, write_qwen2, write_qwen3
-from tests.tiny_own_attention import write_deepseek3
+from tests.tiny_own_attention import write_deepseek3, write_deepseek32
 
 TOKEN_BYTES = {
     write_llama: 320,
@@ -21,6 +21,7 @@ TOKEN_BYTES = {
     write_qwen3: 320,
     write_deepseek2: 240,
     write_deepseek3: 160,
+    write_deepseek32: 320,
     write_llama_80: 576,
 }
 """Of Q4 KV in float32."""

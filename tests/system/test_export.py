@@ -20,6 +20,11 @@ from tests.system.stack import Client, Stack, Turn, running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
 from tests.tiny_models import write_gpt_oss, write_llama
+from tests.tiny_own_attention import write_deepseek32
+from tests.tiny_states import write_mamba2
+
+MODELS = [write_gpt_oss, write_qwen3_next, write_baichuan_m1, write_mamba2]
+"""That resume from checkpoints: windows, states beside full attention, both, and states alone."""
 
 
 async def told(client: Client, agent: str = "a") -> None:
@@ -111,7 +116,22 @@ async def test_kv_that_is_centred_otherwise_is_left_out_and_its_means_are_taken_
         assert same(await client.say("a", "And now?", **ARGUMENTS), await there.say("b", "And now?", **ARGUMENTS))
 
 
-@pytest.mark.parametrize("write", [write_gpt_oss, write_qwen3_next, write_baichuan_m1])
+async def test_an_indexers_keys_go_along(tmp_path: Path) -> None:
+    """They are full-attention KV of another shape than the latents beside them."""
+    directory = write_deepseek32(tmp_path / "m")
+    async with running(f"tiny={directory}") as stack, running(f"tiny={directory}") as elsewhere:
+        client, there = await stack.client(), await elsewhere.client()
+        await told(client)
+        file = await exported(client, "a")
+        await imported(there, file, "b")
+        here_turn = await client.say("a", "And now?", **ARGUMENTS)
+        there_turn = await there.say("b", "And now?", **ARGUMENTS)
+        assert there_turn.cached == {"warm": int(metadata(file)["total_tokens"])}
+        assert same(here_turn, there_turn)
+        await check(elsewhere, Oracle(directory), there_turn, "b")
+
+
+@pytest.mark.parametrize("write", MODELS)
 async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores_disk(
     write: Writer, tmp_path: Path
 ) -> None:
@@ -138,7 +158,7 @@ async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores
         assert metadata(await exported(there, "b"))["kv_tokens"] == "0", "blocks alone are of no use"
 
 
-@pytest.mark.parametrize("write", [write_gpt_oss, write_qwen3_next, write_baichuan_m1])
+@pytest.mark.parametrize("write", MODELS)
 async def test_without_its_last_checkpoint_it_goes_on_from_the_one_before(stacks: SharedStacks, write: Writer) -> None:
     """In the middle of a block, which is imported as far as it is exported."""
     oracle = Oracle(stacks.directory(write))

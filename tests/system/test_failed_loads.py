@@ -27,10 +27,10 @@ from tests.tiny_models import (
     save_tokenizer,
     write_gemma3,
     write_llama,
-    write_mamba,
+    write_plamo3,
 )
 
-NO_SHARD, CUT, UNREADABLE, MAMBA, LARGE, LIES = "no-shard", "cut", "unreadable", "mamba", "large", "lies"
+NO_SHARD, CUT, UNREADABLE, PLAMO, LARGE, LIES = "no-shard", "cut", "unreadable", "plamo", "large", "lies"
 EXITS = "exits"
 UNDECODED, WORDS = "undecoded", "words"
 
@@ -42,7 +42,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     models = {"good": write_llama(root / "good")}
     for seed, name in enumerate((NO_SHARD, CUT, UNREADABLE, LIES), start=1):
         models[name] = write_llama(root / name, seed=seed)
-    models[MAMBA] = write_mamba(root / MAMBA)
+    models[PLAMO] = write_plamo3(root / PLAMO)
     models[EXITS] = write_olmo(root / EXITS)
     models[UNDECODED] = write_undecoded(root / UNDECODED)
     models[WORDS] = write_words(root / WORDS)
@@ -106,7 +106,7 @@ def break_weights(how: str, path: Path) -> None:
         (CUT, "model.safetensors is damaged or cut short"),
         (UNREADABLE, "cannot be loaded from"),
         (LIES, "cannot be loaded from"),
-        (MAMBA, "MambaBlock|ResidualBlock"),
+        (PLAMO, "Plamo3DecoderLayer"),
         (LARGE, "too little for one"),
         (EXITS, "its code ends the process"),
         (UNDECODED, r"decoder \(none\) does not say which bytes a token stands for.*put that there"),

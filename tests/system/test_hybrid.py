@@ -13,12 +13,13 @@ from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import Client, Stack, Turn, chat
 from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_gemma3, write_gpt_oss
+from tests.tiny_own_attention import write_llama4
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
 LONG = "The colour of the boat is green. " * 45
 WINDOW, SLACK = 64, 256
 
-WINDOWED = {"gemma3": write_gemma3, "gpt_oss": write_gpt_oss}
+WINDOWED = {"gemma3": write_gemma3, "gpt_oss": write_gpt_oss, "llama4": write_llama4}
 RECURRENT = {"qwen3_next": write_qwen3_next, "falcon_h1": write_falcon_h1, "baichuan_m1": write_baichuan_m1}
 
 models = pytest.mark.parametrize("write", WINDOWED.values(), ids=WINDOWED)

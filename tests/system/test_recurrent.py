@@ -11,8 +11,9 @@ from tests.system.stack import chat, running
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, hot_and_after_a_restart, recurrent, restarted
 from tests.tiny_hybrids import HYBRIDS, write_qwen3_next
 from tests.tiny_own_attention import write_kimi_linear
+from tests.tiny_states import STATES
 
-EVERY = [*HYBRIDS, write_kimi_linear]
+EVERY = [*HYBRIDS, write_kimi_linear, *STATES]
 every = pytest.mark.parametrize("write", EVERY, ids=[write.__name__.removeprefix("write_") for write in EVERY])
 
 

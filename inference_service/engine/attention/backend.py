@@ -149,6 +149,8 @@ class AttentionBackend:
         return [PathReport("prefill", path, error, notes[path]) for path, error in right.items()]
 
     def _tested(self, geometry: Geometry, speeds: PathSpeeds | None) -> list[PathReport]:
+        if not geometry.groups:
+            return []
         encoding_error(geometry)
         if geometry.shows_arrays:
             error = arrays_error(geometry)
@@ -161,7 +163,8 @@ class AttentionBackend:
         failed = told(failures)
         if not right:
             raise FailedPrecondition("; ".join(failed))
-        choice = PathChoice(list(right), speeds.of(geometry, list(right)) if speeds and len(right) > 1 else None)
+        measured = speeds.of(geometry, list(right)) if speeds and len(right) > 1 and geometry.full_groups else None
+        choice = PathChoice(list(right), measured)
         self._choices.update(dict.fromkeys(Heads.all_of(geometry), choice))
         report = partial(PathReport, "decode")
         return [

@@ -145,6 +145,10 @@ class BufferedCache:
         self.buffers.append(*self.quantized(keys, values))
         return self.buffers.view()
 
+    def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """As `update_and_fetch`, dequantized: K and V in the model's own basis, filled up to whole groups."""
+        return self.codec.decode(*self.update_and_fetch(keys, values))
+
     def size(self) -> int:
         """Tokens stored, padding included."""
         return self.buffers.filled

@@ -60,9 +60,14 @@ class BatchQuantizedKVCache(BatchCache):
     """
 
     @property
+    def offsets(self) -> list[int]:
+        """Each row's tokens."""
+        return [self.buffers.filled - padding for padding in self.padding]
+
+    @property
     def offset(self) -> mx.array:
         """Each row's tokens, int32 [rows]."""
-        return mx.array([self.buffers.filled - padding for padding in self.padding])
+        return mx.array(self.offsets)
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none for one token without padding."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import BufferedCache
 from inference_service.engine.caches.full import QuantizedKVCache
 from inference_service.engine.caches.sliding import banded
+from inference_service.engine.caches.states import BatchStateCache, StateCache
 
 
 class View:
@@ -25,18 +25,35 @@ class View:
         self.cache: Any = cache
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
+        self.start_position = 0
+        """Of chunked attention: the first token that `update_and_fetch` returns."""
 
     @property
     def offset(self) -> Any:
-        """As the cache's: tokens, or those of each row."""
-        return self.cache.offset
+        """Tokens, int; int32 [rows] of several rows. Some models compute with it as Python does."""
+        offsets: list[int] = getattr(self.cache, "offsets", [])
+        return offsets[0] if len(offsets) == 1 else self.cache.offset
+
+    def maybe_trim_front(self) -> None:
+        """Of chunked attention: show as many tokens before the new ones as a chunk has, at most."""
+        self.start_position = max(0, self.offset - self.cache.window) if self.offset else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; all that a query sees, dequantized."""
-        shown = self.cache.update_and_fetch(keys, values)
-        k, v = self.cache.codec.decode(*shown)
-        self.keys, self.values = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
-        return self.keys, self.values
+        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; all that a query sees, dequantized.
+
+        Where K is V, as an indexer's, its halves are kept as both.
+        """
+        if halved := keys is values:
+            keys, values = mx.split(keys, 2, axis=-1)
+        k, v = self.cache.fetch_arrays(keys, values)
+        k, v = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
+        if halved:
+            k = v = mx.concatenate([k, v], axis=-1)
+        if self.start_position:
+            shown = self.offset - self.start_position
+            k, v = k[:, :, -shown:], v[:, :, -shown:]
+        self.keys, self.values = k, v
+        return k, v
 
     def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
         """What the last `update_and_fetch` returned."""
@@ -45,11 +62,10 @@ class View:
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [n, total], or [rows, 1, n, total] of a batch; None where one query sees all. Never a name."""
         if not isinstance(self.cache, QuantizedKVCache):
-            own = getattr(self.cache, "window", None)
-            mask: mx.array | None = self.cache.make_mask(n, own and window_size, return_array=return_array)
+            mask: mx.array | None = self.cache.make_mask(n, window_size, return_array=return_array)
             return mask
         total = self.cache.offset + n
-        if n == 1 and not return_array and (window_size is None or total <= window_size):
+        if n == 1 and (window_size is None or total <= window_size):
             return None
         return banded(n, total, window_size or total)
 
@@ -59,5 +75,5 @@ class View:
 
 
 def viewed(caches: Any) -> list[Any]:
-    """Views of those that are quantized; the others as they are."""
-    return [View(cache) if isinstance(cache, BufferedCache) else cache for cache in caches]
+    """Views of those with K and V; recurrent layers' as they are."""
+    return [cache if isinstance(cache, StateCache | BatchStateCache) else View(cache) for cache in caches]

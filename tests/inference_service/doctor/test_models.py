@@ -13,7 +13,7 @@ from agentmem import checkup
 from agentmem.checkup import Finding, State
 from inference_service.doctor.checks import checks
 from inference_service.settings import WorkerSettings
-from tests.tiny_models import write_gemma3, write_llama, write_mamba
+from tests.tiny_models import write_gemma3, write_llama, write_plamo3
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def _lost_shard(model: Path) -> None:
 
 def _other_kind(model: Path) -> None:
     shutil.rmtree(model)
-    write_mamba(model)
+    write_plamo3(model)
 
 
 @pytest.mark.parametrize(

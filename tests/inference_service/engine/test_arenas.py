@@ -160,7 +160,7 @@ def test_an_arena_is_as_empty_after_it_was_warmed_up(dtype: mx.Dtype, heads: int
     arenas = Arenas(made, BLOCKS, PIECES)
     arenas.warm_up()
     for block in range(BLOCKS):
-        assert not any(map(any, arenas.full.read([block], BLOCK_TOKENS).values()))
+        assert not any(map(any, arenas.read_block(block, BLOCK_TOKENS).values()))
     for piece in range(PIECES):
         assert not any(map(any, arenas.sliding.read([piece], made.piece_tokens).values()))
 
@@ -242,7 +242,7 @@ def test_caches_of_a_hybrid_model(dtype: mx.Dtype, heads: int) -> None:
     full, sliding = random_tensors(made, made.full, 600), random_tensors(made, made.sliding, 310)
     blocks, pieces = [5, 0, 8], [7, 3, 4, 11, 0]
     arenas.write(caches_of(made, 600, full, sliding), 0, blocks, pieces)
-    file = as_file(as_arrays(arenas.full.read([blocks[2]], 88), made, made.full, 88), made)
+    file = as_file(as_arrays(arenas.read_block(blocks[2], 88), made, made.full, 88), made)
     for tokens, numbers, files in [(600, blocks, []), (600, blocks[:2], [file]), (590, blocks, [])]:
         found = arenas.caches(tokens, numbers, files, arenas.checkpoint(pieces, 310 - (600 - tokens), tokens))
         assert [type(cache) for cache in found] == [type(cache) for cache in made.new_caches()]

@@ -31,6 +31,7 @@ from tests.tiny_models import (
     write_qwen3,
 )
 from tests.tiny_own_attention import OWN_ATTENTION
+from tests.tiny_states import STATES
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -39,8 +40,10 @@ FLIPPED_CODES = 0.005
 KL_ALONE, KL_ONE_PASS = 1e-3, 0.07
 SLIDING = [write_gemma3, write_gpt_oss]
 OTHERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, write_deepseek2]
-WRITERS = [*OTHERS, *SLIDING, *HYBRIDS, *OWN_ATTENTION]
-POSITIONED = [writer for writer in WRITERS if writer not in WITHOUT_POSITIONS]
+WRITERS = [*OTHERS, *SLIDING, *HYBRIDS, *OWN_ATTENTION, *STATES]
+WITH_KV = [writer for writer in WRITERS if writer not in STATES]
+RECURRENT = [*HYBRIDS, *STATES]
+POSITIONED = [writer for writer in WITH_KV if writer not in WITHOUT_POSITIONS]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 TEXT = "The boat by the sea, ü€😀 nobody knows. "
 REPEATS, LENGTHS = (1, 9, 16, 3), (24, 10, 14, 30)
@@ -194,6 +197,7 @@ def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, rows: Rows) ->
         assert goes_on(model, oracle, row.caches, row.sequence)
 
 
+@pytest.mark.parametrize("directory", WITH_KV, ids=names(WITH_KV), indirect=True)
 def test_packed_kv_equals_that_of_rows_alone(model: LoadedModel, rows: Rows) -> None:
     """But for codes that rounding flips, each to its neighbour; none on Linux's CPU, which computes row by row."""
     by_itself = {uid: alone(model, row)[0] for uid, row in rows.items()}
@@ -317,17 +321,18 @@ def test_wrong_positions_are_found(model: LoadedModel, oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize("fault", [no_padding_mask, swapped_rows, stale])
+@pytest.mark.parametrize("directory", WITH_KV, ids=names(WITH_KV), indirect=True)
 def test_injected_faults_are_found(model: LoadedModel, oracle: Oracle, fault: Callable[[list[Any]], None]) -> None:
     assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, fault)))
 
 
 @pytest.mark.parametrize("fault", [swapped_states, short_convolutions])
-@pytest.mark.parametrize("directory", HYBRIDS, ids=names(HYBRIDS), indirect=True)
+@pytest.mark.parametrize("directory", RECURRENT, ids=names(RECURRENT), indirect=True)
 def test_a_state_of_another_is_found(model: LoadedModel, oracle: Oracle, fault: Callable[[list[Any]], None]) -> None:
     assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, fault)))
 
 
-@pytest.mark.parametrize("directory", HYBRIDS, ids=names(HYBRIDS), indirect=True)
+@pytest.mark.parametrize("directory", RECURRENT, ids=names(RECURRENT), indirect=True)
 def test_a_state_of_a_token_before_is_found(model: LoadedModel, oracle: Oracle) -> None:
     before: dict[int, tuple[list[int], list[Any]]] = {}
 

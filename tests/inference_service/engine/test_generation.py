@@ -28,7 +28,8 @@ from inference_service.models.loaded import LoadedModel
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
-from tests.tiny_own_attention import write_gemma2, write_kimi_linear
+from tests.tiny_own_attention import write_deepseek32, write_gemma2, write_kimi_linear, write_llama4
+from tests.tiny_states import write_recurrent_gemma
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -46,8 +47,11 @@ TOLERANCE = 1e-3
         write_baichuan_m1,
         write_gemma2,
         write_kimi_linear,
+        write_llama4,
+        write_deepseek32,
+        write_recurrent_gemma,
     ],
-    ids=["llama", "gpt_oss", "deepseek2", "qwen3_next", "falcon_h1", "baichuan_m1", "gemma2", "kimi_linear"],
+    ids=lambda write: write.__name__.removeprefix("write_"),
 )
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return request.param(tmp_path_factory.mktemp("model"))
@@ -138,7 +142,7 @@ def restored(model: LoadedModel, caches: Caches, tokens: int) -> Caches:
     counts = [min(256, tokens - 256 * i) for i in range(len(blocks))]
     half = len(blocks) // 2
     files = [
-        host(arenas.full.read([block], count), geometry.block_shapes(count))
+        host(arenas.read_block(block, count), geometry.block_shapes(count))
         for block, count in list(zip(blocks, counts, strict=True))[half:]
     ]
     return arenas.caches(tokens, blocks[:half], files, checkpoint)
@@ -257,7 +261,7 @@ def test_trimmed_equals_recomputed(
         _, events = turn(model, caches, other)
         assert difference(oracle, other, events) < TOLERANCE
         trim_to(caches, 100)
-    assert {cache.buffers.filled for cache in caches if isinstance(cache, QuantizedKVCache)} == {100}
+    assert {cache.buffers.filled for cache in caches if isinstance(cache, QuantizedKVCache)} <= {100}
     if not geometry.resumes_anywhere:
         assert space_of(caches, geometry) == (0, 0)
         with pytest.raises(CacheLengthError, match="checkpoint"):

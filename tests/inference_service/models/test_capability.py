@@ -26,49 +26,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 512,
     "rope_theta": 10000.0,
 }
-MAMBA: dict[str, Any] = {
-    "state_size": 8,
-    "conv_kernel": 4,
-    "use_bias": False,
-    "use_conv_bias": True,
-    "time_step_rank": 4,
-    "num_hidden_layers": 4,
-}
-DEEPSEEK32: dict[str, Any] = {
-    "kv_lora_rank": 32,
-    "q_lora_rank": 32,
-    "qk_rope_head_dim": 16,
-    "qk_nope_head_dim": 32,
-    "v_head_dim": 32,
-    "index_head_dim": 32,
-    "index_n_heads": 2,
-    "index_topk": 8,
-    "moe_intermediate_size": 32,
-    "n_shared_experts": 1,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.0,
-    "norm_topk_prob": True,
-    "moe_layer_freq": 1,
-    "attention_bias": False,
-}
-LLAMA4: dict[str, Any] = {
-    "text_config": SIZES
-    | {
-        "model_type": "llama4_text",
-        "attention_bias": False,
-        "rope_scaling": None,
-        "attention_chunk_size": 16,
-        "interleave_moe_layer_step": 2,
-        "intermediate_size_mlp": 128,
-        "num_experts_per_tok": 1,
-        "num_local_experts": 2,
-        "use_qk_norm": True,
-    }
-}
+PLAMO3: dict[str, Any] = {"window_size": 64, "sliding_window_pattern": 2}
 
 
 def refusal(model_type: str, **more: Any) -> str:
@@ -85,9 +43,11 @@ def refusal(model_type: str, **more: Any) -> str:
 @pytest.mark.parametrize(
     ("model_type", "more", "said"),
     [
-        ("mamba", MAMBA, "layers 0-3 of 4 (ResidualBlock, ArraysCache) keep a recurrent state, and none has full"),
-        ("llama4", LLAMA4, "layers 0-2 of 4 (TransformerBlock, ChunkedKVCache) attend within chunks"),
-        ("deepseek_v32", DEEPSEEK32, "layers 0-3 of 4 (DeepseekV32DecoderLayer, CacheList) have several caches each"),
+        (
+            "plamo3",
+            PLAMO3,
+            "layer 0 (Plamo3DecoderLayer) reads its cache in a way of its own (the layer's window is 64",
+        ),
     ],
 )
 def test_a_refusal_names_the_layers_and_what_to_do(model_type: str, more: dict[str, Any], said: str) -> None:

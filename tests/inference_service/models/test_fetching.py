@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inference_service.models.sources import registry
-from tests.inference_service.models.test_capability import MAMBA, SIZES
+from tests.inference_service.models.test_capability import PLAMO3, SIZES
 from tests.model_hub import Hub, Repository, model_hub
 
 CHUNK = 10 << 20
@@ -265,11 +265,11 @@ def test_loading_a_directory_needs_no_network(tell: Fetcher, hub: Hub) -> None:
 
 
 def test_a_model_that_cannot_run_is_refused_by_its_config_before_a_download(tell: Fetcher, hub: Hub) -> None:
-    config = {"model_type": "mamba", **SIZES, **MAMBA}
+    config = {"model_type": "plamo3", **SIZES, **PLAMO3}
     hub.repositories["org/own"] = Repository(model(b"x" * 1000) | {"config.json": json.dumps(config).encode()})
     came = tell("org/own", do="info")
     assert (came["error"], hub.fetched("model-1.safetensors")) == ("FailedPrecondition", [])
-    assert "layers 0-3 of 4 (ResidualBlock, ArraysCache) keep a recurrent state" in came["message"]
+    assert "layer 0 (Plamo3DecoderLayer) reads its cache in a way of its own" in came["message"]
 
 
 def test_nothing_speaks_against_a_model_that_is_not_here(tell: Fetcher, hub: Hub) -> None:

@@ -22,7 +22,7 @@ from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.opening import ModelSpec, open_text
 from tests.scripted_model import write_scripted
-from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_mamba, write_qwen2
+from tests.tiny_models import write_deepseek2, write_gemma3, write_llama, write_plamo3, write_qwen2
 
 DEMO = Path(opening.__file__).parents[1] / "demo_model"
 pytestmark = pytest.mark.usefixtures("by_openblas")
@@ -113,9 +113,9 @@ def test_latents_and_rotary_keys_are_k_and_v_of_one_head(tmp_path: Path, hashes:
     assert loaded(write_deepseek2(tmp_path / "m"), hashes).geometry.full == LayerGroup((0, 1), 1, 128, 64)
 
 
-def test_other_caches_are_refused_by_name(tmp_path: Path, hashes: ContentHashes) -> None:
-    with pytest.raises(FailedPrecondition, match="ArraysCache"):
-        loaded(write_mamba(tmp_path / "m"), hashes)
+def test_layers_that_cannot_run_are_refused_by_name(tmp_path: Path, hashes: ContentHashes) -> None:
+    with pytest.raises(FailedPrecondition, match="DecoderLayer"):
+        loaded(write_plamo3(tmp_path / "m"), hashes)
 
 
 @pytest.mark.parametrize(

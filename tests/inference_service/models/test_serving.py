@@ -21,7 +21,7 @@ from inference_service.models.residency import MemoryLimits
 from inference_service.models.slots import State
 from inference_service.pool.kv import HotState, Table
 from tests.inference_service.models.world import World, serving
-from tests.tiny_models import write_llama, write_mamba
+from tests.tiny_models import write_llama, write_plamo3
 
 
 async def test_a_request_for_another_model_swaps(directories: dict[str, str], data: Path) -> None:
@@ -221,7 +221,7 @@ def broken(kind: str, directory: Path, like: str) -> str:
     if kind == "no directory":
         return str(directory / "none")
     if kind == "layers":
-        return str(write_mamba(directory))
+        return str(write_plamo3(directory))
     write_llama(directory, seed=9)
     weights = directory / "model.safetensors"
     if kind == "missing shard":
@@ -244,7 +244,7 @@ def broken(kind: str, directory: Path, like: str) -> str:
         ("missing shard", "model-00002-of-00002.safetensors missing"),
         ("cut short", "model.safetensors is damaged or cut short"),
         ("other shape", "cannot be loaded"),
-        ("layers", r"layers 0-1 of 2 \(\w+, ArraysCache\) keep a recurrent state"),
+        ("layers", r"layer 0 \(Plamo3DecoderLayer\) reads its cache in a way of its own"),
     ],
 )
 async def test_what_cannot_be_loaded_leaves_the_old_model_serving(

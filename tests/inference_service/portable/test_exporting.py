@@ -169,7 +169,7 @@ async def test_a_window_at_the_end(tmp_path: Path) -> None:
     assert (received.manifest.kv_tokens, received.manifest.first_positions) == (TOKENS, (350, 0, 350, 0))
     check_blocks(made, received)
     window = list(made.headers)[-1]
-    found = read(received.data, received.manifest.places, (0, 2), 350, 250)
+    found = read(received.data, received.manifest.places, {"": (0, 2)}, 350, 250)
     assert found == {key: array.tobytes() for key, array in made.tensors[window].items()}
     received.data.close()
 
@@ -190,7 +190,7 @@ async def test_a_window_beyond_the_blocks_is_cut(tmp_path: Path) -> None:
     assert (received.manifest.kv_tokens, received.manifest.first_positions) == (512, (336, 0, 336, 0))
     check_blocks(made, received)
     window = list(made.headers)[-1]
-    found = read(received.data, received.manifest.places, (0, 2), 336, 512 - 336)
+    found = read(received.data, received.manifest.places, {"": (0, 2)}, 336, 512 - 336)
     assert found == {key: array[:, :, : 512 - 336].tobytes() for key, array in made.tensors[window].items()}
     received.data.close()
 

@@ -65,9 +65,9 @@ def test_the_models_shape() -> None:
     assert kv_geometry(HERE) == manifest().geometry
     apart = kv_geometry(replace(HERE, format=KVFormat(5, 4)))
     assert apart == replace(manifest().geometry, bits="5/4")
-    assert layers_of(HERE, window=True) == (0, 2)
-    assert layers_of(HERE, window=False) == (1, 3)
-    assert layers_of(replace(HERE, sliding=None), window=True) == ()
+    assert layers_of(HERE, window=True) == {"": (0, 2)}
+    assert layers_of(HERE, window=False) == {"": (1, 3)}
+    assert layers_of(replace(HERE, sliding=None), window=True) == {}
 
 
 def test_what_was_exported_here_fits() -> None:
@@ -128,7 +128,7 @@ def with_states(*layers: tuple[StateShape, ...], **changes: Any) -> Manifest:
 
 def test_states_are_counted_among_recurrent_layers_and_kv_among_those_that_have_some() -> None:
     assert kv_geometry(RECURRENT) == with_states(SHAPES, SHAPES).geometry
-    assert layers_of(RECURRENT, window=False) == (0, 1)
+    assert layers_of(RECURRENT, window=False) == {"": (0, 1)}
     assert state_tensors(RECURRENT) == {
         "state.0.0": "state_0_0",
         "state.0.1": "state_0_1",
@@ -136,7 +136,7 @@ def test_states_are_counted_among_recurrent_layers_and_kv_among_those_that_have_
         "state.3.1": "state_1_1",
     }
     beside = replace(HERE, states=StateGroup((0, 5), (ARRAYS,) * 2), sliding=LayerGroup((2, 4), 1, 64, 64, window=512))
-    assert layers_of(replace(beside, full=LayerGroup((1, 3), 2, 64, 64)), window=True) == (1, 3)
+    assert layers_of(replace(beside, full=LayerGroup((1, 3), 2, 64, 64)), window=True) == {"": (1, 3)}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from inference_service.portable.format import KVGeometry, LayerShape, StateShape
 from inference_service.portable.spool import SpoolFile, read, read_states, write, write_states
 from tests.inference_service.portable.files import ITEM, block
 
-FULL, SLIDING = (0, 2), (1,)
+FULL, SLIDING = {"": (0, 2)}, {"": (1,)}
 
 
 @contextmanager

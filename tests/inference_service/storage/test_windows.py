@@ -51,7 +51,7 @@ def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple
     pieces = list(range(-(-stored // geometry.piece_tokens)))
     model.arenas.write(caches, 0, [1, 0], pieces)
     saved = [
-        (header, model.arenas.full.read([block], header.token_count))
+        (header, model.arenas.read_block(block, header.token_count))
         for header, block in zip(blocks, [1, 0], strict=True)
     ]
     window = model.arenas.sliding.read(pieces, stored)
