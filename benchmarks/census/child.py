@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, KVCache, RotatingKVCache, make_prompt_cache
 
 from agentmem.errors import FailedPrecondition
 from benchmarks import children
@@ -28,7 +28,7 @@ _POOL_BYTES, _BATCH_BYTES = 16 << 20, 64 << 20
 _CALIBRATION_TOKENS = 64
 """Means only have to be there."""
 
-_KINDS = {KVCache: "full", RotatingKVCache: "sliding", ArraysCache: "recurrent"}
+_KINDS = {KVCache: "full", RotatingKVCache: "sliding", ChunkedKVCache: "chunked", ArraysCache: "recurrent"}
 
 
 def examine(name: str) -> dict[str, Any]:

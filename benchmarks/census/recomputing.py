@@ -71,9 +71,14 @@ def logprobs(logits: mx.array) -> LogProbs:
 
 
 def _updated(update: Callable[..., Any], codec: _Recording, keys: mx.array, values: mx.array) -> Any:
-    """An update of mlx-lm's cache with what ours has packed of the same K and V."""
-    unpacked = [part[..., : given.shape[-1]] for part, given in zip(codec.unpacked(), (keys, values), strict=True)]
-    for part, given in zip(unpacked, (keys, values), strict=True):
+    """An update of mlx-lm's cache with what ours has packed of the same K and V; of an indexer, halves of K."""
+    halved = keys is values or not values.shape[-1]
+    sides = mx.split(keys, 2, axis=-1) if halved else (keys, values)
+    unpacked = [part[..., : given.shape[-1]] for part, given in zip(codec.unpacked(), sides, strict=True)]
+    for part, given in zip(unpacked, sides, strict=True):
         if part.shape != given.shape or mx.linalg.norm(part - given) > _FAITHFUL * mx.linalg.norm(given):
             raise ValueError("mlx-lm's own caches get other K and V than the engine's")
+    if halved:
+        k = mx.concatenate(unpacked, axis=-1)
+        return update(k, k if keys is values else values)
     return update(*unpacked)

@@ -155,13 +155,14 @@ class _Joined(io.RawIOBase):
         self.failure: Exception | None = None
         self._files = files  # Runs are views of their memory.
         self._runs = {name: runs([file[name] for file in files]) for name in dtypes}
-        self._filled = sum(file[next(iter(dtypes))].shape[2] for file in files)
+        named = next(iter(dtypes))
+        self._filled = sum(file[named].shape[2] for file in files)
         if self._filled > capacity:
             raise ValueError(f"{self._filled} tokens of files for {capacity}")
         self._capacity = capacity
         self._shared = at_once > 0
         self._place = _Place()
-        self.layers = next(iter(files[0].values())).shape[0]
+        self.layers = files[0][named].shape[0]
         entries, tensors, end = {}, [], 0
         for name, dtype in dtypes.items():
             _, heads, _, width = files[0][name].shape

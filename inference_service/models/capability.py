@@ -43,6 +43,9 @@ _PROMPTS = ([[0, 0]], [[0]])
 _LAYER_KINDS = {"RotatingKVCache": "have a sliding window that keeps the first tokens of the context"}
 """What layers do, by the name of the cache that mlx-lm gives them."""
 
+_WRONG = {"mlx_lm.models.phi3small": "tokens of its block-sparse layers see later ones"}
+"""Models whose answers hang on how a prompt was cut, by their modules: faults of mlx-lm's code."""
+
 _ADVICE = (
     "take a model of full or sliding-window attention and recurrent layers (Llama, Mistral, Qwen 2, 3 and 3.5, "
     "Gemma 3, GPT-OSS, Granite 4, …), or serve this one with mlx_lm.server, without a memory"
@@ -169,6 +172,8 @@ def _refusal(model: str, problem: str) -> FailedPrecondition:
 
 def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
     """Raise FailedPrecondition for layers with other caches than those of attention and of recurrent layers."""
+    if wrong := _WRONG.get(type(network).__module__):
+        raise _refusal(model, wrong)
     known = (KVCache, ChunkedKVCache, ArraysCache)
     others: dict[str, list[int]] = {}
     for layer, cache in enumerate(caches):

@@ -38,7 +38,7 @@ of version 1 name no model and have no calibration; they are read, and never wri
 SLACK = 256
 """Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
 
-DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
 
 
 _Dim = Annotated[int, Field(strict=True, gt=0, le=1 << 20)]

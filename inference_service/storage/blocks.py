@@ -17,9 +17,9 @@ from agentmem.v1 import types_pb2
 from inference_service.engine.geometry import Geometry, HostTensors, TensorShapes
 from inference_service.memory.match import Reason
 
-NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2", "I64": "<i8"}
+NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
 """The dtypes of tensors by safetensors' names; 16-bit floats are read as uint16."""
-_SERIALIZE_DTYPE = {"U32": "uint32", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64"}
+_SERIALIZE_DTYPE = {"U32": "uint32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class Built(NamedTuple):

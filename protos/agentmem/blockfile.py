@@ -29,7 +29,7 @@ CHUNK_BYTES = 256 * 1024
 
 MAX_HEADER_BYTES = 64 * 1024
 
-_DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
+_DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
 
 
 class BlockFileError(Exception):

@@ -41,9 +41,9 @@ class View:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; all that a query sees, dequantized.
 
-        Where K is V, as an indexer's, its halves are kept as both.
+        Where K is V, or V has no width, as of indexers, the halves of K are kept as K and V.
         """
-        if halved := keys is values:
+        if halved := keys is values or not values.shape[-1]:
             keys, values = mx.split(keys, 2, axis=-1)
         k, v = self.cache.fetch_arrays(keys, values)
         k, v = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
