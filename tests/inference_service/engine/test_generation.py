@@ -17,7 +17,6 @@ from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching
 from inference_service.engine.arenas import Arenas
-from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.caches.views import View
@@ -228,20 +227,15 @@ def test_injected_faults_are_found(
 def test_missing_mask_is_found(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attend, make_mask = AttentionBackend.attend, View.make_mask
+    for kind in (QuantizedKVCache, SlidingQuantizedKVCache, View):
 
-    def all_seen(self: View, *args: Any, **kwargs: Any) -> mx.array | None:
-        mask = make_mask(self, *args, **kwargs)
-        return None if mask is None else mx.ones_like(mask)
+        def all_seen(cache: Any, n: int, *args: Any, masked: Any = kind.make_mask, **kwargs: Any) -> mx.array | None:
+            mask = masked(cache, n, *args, **kwargs)
+            if isinstance(mask, str):
+                return mx.ones((n, cache.offset + n), mx.bool_)
+            return None if mask is None else mx.ones_like(mask)
 
-    def unmasked(
-        self: AttentionBackend, q: Any, k: Any, v: Any, cache: Any, scale: float, mask: Any, sinks: Any
-    ) -> Any:
-        mask = mx.ones_like(mask) if isinstance(mask, mx.array) else None
-        return attend(self, q, k, v, cache, scale, mask, sinks)
-
-    monkeypatch.setattr(AttentionBackend, "attend", unmasked)
-    monkeypatch.setattr(View, "make_mask", all_seen)
+        monkeypatch.setattr(kind, "make_mask", all_seen)
     _, events = turn(model, model.new_caches(), prompt)
     assert difference(oracle, prompt, events) > 10 * TOLERANCE
 
