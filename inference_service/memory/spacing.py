@@ -27,12 +27,12 @@ _LAST = 2
 def checkpoint_distance(checkpoint_bytes: int, token_bytes: int) -> int:
     """Return how many tokens are between two checkpoints of a short prompt; 0 for a model that has none.
 
-    `token_bytes` are those of a token's KV in blocks.
+    `token_bytes` are those of a token's KV in blocks; 0 without full attention.
     """
     if not checkpoint_bytes:
         return 0
     distance = STEP
-    while distance * token_bytes < checkpoint_bytes:
+    while token_bytes and distance * token_bytes < checkpoint_bytes:
         distance *= 2
     return distance
 

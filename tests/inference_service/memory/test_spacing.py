@@ -35,8 +35,18 @@ MB = 1_000_000
         (77 * MB, 6_912, 16_384),
         (153 * MB, 4_608, 65_536),
         (118 * MB, 18_432, 8192),
+        (83 * MB, 0, STEP),
     ],
-    ids=["full attention", "least", "as its blocks", "a byte more", "Qwen3-Next 80B", "Granite 4 Small", "Gemma 3 12B"],
+    ids=[
+        "full attention",
+        "least",
+        "as its blocks",
+        "a byte more",
+        "Qwen3-Next 80B",
+        "Granite 4 Small",
+        "Gemma 3 12B",
+        "Mamba 2 2.7B",
+    ],
 )
 def test_the_distance(checkpoint_bytes: int, token_bytes: int, distance: int) -> None:
     assert checkpoint_distance(checkpoint_bytes, token_bytes) == distance
