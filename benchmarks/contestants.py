@@ -4,12 +4,14 @@ Each computes prompts, lets agents generate together, and lets one more join and
 and the caches that hold all of them but the last. Times are in seconds, memory in bytes.
 """
 
+import asyncio
 import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -17,6 +19,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.v1 import cache_store_pb2
 from inference_service.domain import Sampling
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend, PathSpeeds
@@ -25,8 +28,12 @@ from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
 from inference_service.engine.network import Network
+from inference_service.memory.restore import headers
+from inference_service.memory.windows import window_headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
+from inference_service.storage.blocks import BlockMiss, write_block
+from inference_service.storage.transport import PathTransport
 
 ENDLESS = 1 << 30
 """Tokens that nobody generates."""
@@ -42,7 +49,8 @@ class Row:
     @classmethod
     def of(cls, tokens: Sequence[int], caches: list[Any]) -> "Row":
         """From caches that also hold a few tokens more, whose ids do not matter."""
-        return cls([*tokens, *[tokens[-1]] * (caches[0].offset + 1 - len(tokens))], caches)
+        end = next(cache.offset for cache in caches if hasattr(cache, "offset"))  # mlx-lm's of states have none
+        return cls([*tokens, *[tokens[-1]] * (end + 1 - len(tokens))], caches)
 
     def shortened(self, by: int) -> "Row":
         """The same without the last tokens; the caches share their arrays."""
@@ -50,6 +58,8 @@ class Row:
         for cache in caches:
             if hasattr(cache, "buffers"):
                 cache.buffers = copy.copy(cache.buffers)
+            if hasattr(cache, "cache"):  # The arrays of states are replaced in their list.
+                cache.cache = list(cache.cache)
             if by:
                 cache.trim(by)
         return Row(self.tokens[: len(self.tokens) - by], caches)
@@ -152,19 +162,59 @@ class Ours:
         caches, _ = turn.future.result()
         return Prefilled(*first[0], Row.of(tokens, caches))
 
+    def restored(self, row: Row, directory: Path, samples: int) -> list[float]:
+        """Seconds from the files of an agent's blocks and its checkpoint, each byte verified, to caches; by turns.
+
+        The worker's own functions write and read them; they are in the page cache.
+        """
+        geometry, tokens = self.geometry, row.caches[0].offset
+        arenas, blocks, pieces = self._in_arenas(row)
+        ids = "benchmark", "benchmark", row.tokens[:tokens]
+        held, _ = space_of(row.caches, geometry)
+        parts = [(header, arenas.read_block(blocks[i], header.token_count)) for i, header in enumerate(headers(*ids))]
+        if pieces:
+            [header] = window_headers(*ids, {tokens: held})
+            parts.append((header, arenas.read(pieces, held)))
+        files = []
+        for number, (header, tensors) in enumerate(parts):
+            path = str(directory / str(number))
+            digest, size = write_block(path, header, tensors, geometry)
+            files.append((header, cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)))
+        del parts
+        seconds = []
+        with asyncio.Runner() as loop:
+            for _ in range(samples + 1):
+                mx.clear_cache()
+                started = time.perf_counter()
+                host = loop.run(PathTransport().read_all(files, geometry))
+                good = [tensors for tensors in host if not isinstance(tensors, BlockMiss)]
+                window = arenas.uploaded(good.pop(), 0, tokens) if pieces else None
+                caches = arenas.caches(tokens, [], good, window, tokens + 2)
+                mx.synchronize()
+                seconds.append(time.perf_counter() - started)
+                del host, good, window, caches
+        return seconds
+
+    def _in_arenas(self, row: Row) -> tuple[Arenas, list[int], list[int]]:
+        """An agent in a pool of its own, with its blocks and the pieces of its checkpoint."""
+        tokens = row.caches[0].offset
+        blocks = list(reversed(range(-(-tokens // BLOCK_TOKENS))))
+        _, count = space_of(row.caches, self.geometry)
+        pieces = list(range(count))
+        arenas = Arenas(self.geometry, len(blocks), len(pieces))
+        arenas.write(row.caches, 0, blocks, pieces)
+        mx.synchronize()
+        return arenas, blocks, pieces
+
     def running(self, rows: Sequence[Row]) -> "_OursRunning":
         """On the batch engine."""
         return _OursRunning(self, rows)
 
     def resume(self, row: Row) -> float:
         """Gathering the pool's blocks, which lie in any order, and merging the caches into a batch of one."""
-        geometry, tokens = self.geometry, row.caches[0].offset
-        blocks = list(reversed(range(-(-tokens // BLOCK_TOKENS))))
-        held, count = space_of(row.caches, geometry)
-        pieces = list(range(count))
-        arenas = Arenas(geometry, len(blocks), len(pieces))
-        arenas.write(row.caches, 0, blocks, pieces)
-        mx.synchronize()
+        tokens = row.caches[0].offset
+        held, _ = space_of(row.caches, self.geometry)
+        arenas, blocks, pieces = self._in_arenas(row)
         started = time.perf_counter()
         caches = arenas.caches(tokens, blocks, [], arenas.checkpoint(pieces, held, tokens) if pieces else None)
         mx.eval([cache.state for cache in merged(caches)])

@@ -6,10 +6,10 @@
 Contestants are mlx-lm's BatchGenerator over its default caches, and, where there is one agent, mlx-lm's model over its
 default caches and over QuantizedKVCache without a generator. Measured are: tokens/s and peak memory over the weights of
 prompts up to their first token; tokens/s of agents that generate together; what it costs when one more joins and
-leaves; how long KV at rest takes to become caches; bytes of KV. The contestants take turns sample by sample, and the
-first sample of each, which compiles, is kept apart. In a batch agents differ in length by 16 tokens where caches can be
-trimmed, as agents do. Geometries stand for models: their weights are random and 4-bit (`benchmarks/geometries.py`), the
-demo model's are its own.
+leaves; how long KV at rest takes to become caches, in memory and in files; bytes of KV. The contestants take turns
+sample by sample, and the first sample of each, which compiles, is kept apart. In a batch agents differ in length by 16
+tokens where caches can be trimmed, as agents do. Geometries stand for models: their weights are random and 4-bit
+(`benchmarks/geometries.py`), the demo model's are its own.
 """
 
 import argparse
@@ -165,9 +165,20 @@ class Bench:
         self._ratio(self.figures["kv_bytes"])
         self._write()
 
+    def restore(self, tokens: int) -> None:
+        """KV and states in files to caches, and how much longer it takes to compute them."""
+        with tempfile.TemporaryDirectory() as directory:
+            _, *seconds = self.ours.restored(self.row(self.ours, tokens), Path(directory), max(5, self._samples))
+        computed = statistics.median(self._prefilled(self.ours, tokens)["seconds"] for _ in range(self._samples))
+        median = statistics.median(seconds)
+        found = {"seconds": median, "samples": seconds, "prefill_seconds": computed, "ratio": computed / median}
+        self.figures.setdefault("restore", {})[str(tokens)] = found
+        print(f"restore {tokens}: {median:.4g} s, {computed / median:.1f}x faster than prefill", flush=True)
+        self._write()
+
     def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[Row]:
         row = self.row(contestant, tokens)
-        stagger = 0 if self.ours.geometry.sliding else _STAGGER  # mlx-lm's rotating caches cannot be trimmed
+        stagger = _STAGGER if self.ours.geometry.resumes_anywhere else 0  # rotating caches and states cannot be trimmed
         return [row.shortened(stagger * i) for i in range(agents)]
 
     def _by_turns(
@@ -182,7 +193,7 @@ class Bench:
                     continue
                 try:
                     before.append(measure(contestant))
-                except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
+                except (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError) as error:
                     runs[contestant.name] = f"{type(error).__name__}: {error}"
                 mx.clear_cache()
         return runs
@@ -244,6 +255,9 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     for tokens, row in figures.get("resume", {}).items():
         times = (f"{row[name]['seconds'] * 1000:.1f} ms" if "seconds" in row[name] else "–" for name in _NAMES[:2])
         rest.append((f"KV of {tokens} tokens to caches", *times))
+    for tokens, row in figures.get("restore", {}).items():
+        shown = f"{row['seconds'] * 1000:.1f} ms, {row['ratio']:.1f}x faster than to compute it"
+        rest.append((f"files of {tokens} tokens to caches", shown, "–"))
     if size := figures.get("kv_bytes"):
         rest.append((f"KV of {size['tokens']} tokens", *(f"{size[name] / 1e6:.0f} MB" for name in _NAMES[:2])))
     return [*found, *([Table("Agents that come and go", ("", *_NAMES[:2]), rest)] if rest else [])]
@@ -276,6 +290,7 @@ def main(arguments: argparse.Namespace) -> None:
         bench.decode(1, tokens)
     bench.joining(max(2, *arguments.agents), arguments.decode[-1])
     bench.resume(arguments.resume)
+    bench.restore(arguments.resume)
     show(tables(bench.figures))
 
 

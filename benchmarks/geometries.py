@@ -126,15 +126,47 @@ DEEPSEEK_V2_LITE = {
     },
 }
 
+QWEN_3_NEXT = {
+    "model_type": "qwen3_next",
+    "hidden_size": 2048,
+    "num_hidden_layers": 12,
+    "intermediate_size": 5120,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_value_heads": 32,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "decoder_sparse_step": 1,
+    "shared_expert_intermediate_size": 512,
+    "moe_intermediate_size": 512,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": 151936,
+    "max_position_embeddings": 262144,
+    "rope_theta": 10000000.0,
+    "partial_rotary_factor": 0.25,
+    "tie_word_embeddings": False,
+}
+"""A quarter of its 48 layers."""
+
 GEOMETRIES = {
     "llama-3.1-8b": LLAMA_31_8B,
     "qwen-2.5-14b": QWEN_25_14B,
     "gemma-3-12b": GEMMA_3_12B,
     "gpt-oss-20b": GPT_OSS_20B,
     "deepseek-v2-lite": DEEPSEEK_V2_LITE,
+    "qwen3-next-80b": QWEN_3_NEXT,
 }
 """As their config.json files on the Hugging Face hub say: meta-llama/Llama-3.1-8B, Qwen/Qwen2.5-14B-Instruct,
-google/gemma-3-12b-it (its text model), openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite."""
+google/gemma-3-12b-it (its text model), openai/gpt-oss-20b, deepseek-ai/DeepSeek-V2-Lite,
+Qwen/Qwen3-Next-80B-A3B-Instruct."""
 
 
 def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = True) -> nn.Module:
