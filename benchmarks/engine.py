@@ -2,6 +2,7 @@
 
     agentmem bench engine demo --prefill 1024 2048 --decode 1024 --agents 1 2
     agentmem bench engine llama-3.1-8b
+    agentmem bench engine deepseek-v2-lite --layers 2 --prefill 256 --decode 256 --agents 1 2 --alone --resume 256
 
 Contestants are mlx-lm's BatchGenerator over its default caches, and, where there is one agent, mlx-lm's model over its
 default caches and over QuantizedKVCache without a generator. Measured are: tokens/s and peak memory over the weights of
@@ -55,17 +56,21 @@ def _steps(running: Running) -> None:
 class Bench:
     """All measurements over one model. `figures` grows as they are made."""
 
-    def __init__(self, name: str, samples: int, steps: int) -> None:
+    def __init__(self, name: str, samples: int, steps: int, layers: int | None = None) -> None:
         if name == "demo":
             model, _ = mlx_lm.load(str(DEMO))
             if mx.default_device().type == mx.DeviceType.cpu:
                 model.set_dtype(mx.float32)
         else:
-            model = random_model(GEOMETRIES[name])
+            model = random_model(GEOMETRIES[name] | ({"num_hidden_layers": layers} if layers else {}))
+            if mx.default_device().type == mx.DeviceType.cpu:
+                model.set_dtype(mx.float32)  # As the worker does there; MLX computes no experts in bfloat16.
         with tempfile.TemporaryDirectory() as directory:
             self.ours = Ours(model, PathSpeeds(Path(directory) / "attention.json"))
         self.plain = MlxLm(model)
         self.alone = [Alone.plain(model), Alone.quantized(model)]
+        if layers:
+            name = f"{name}-of-{layers}-layers"
         self._name, self._samples, self._steps = name, samples, steps
         self.figures: dict[str, Any] = {
             "device": mx.device_info()["device_name"],
@@ -281,7 +286,7 @@ def _act(samples: list[dict[str, float]] | str | None, act: str) -> str:
 
 def main(arguments: argparse.Namespace) -> None:
     """Measure all."""
-    bench = Bench(arguments.model, arguments.samples, arguments.steps)
+    bench = Bench(arguments.model, arguments.samples, arguments.steps, arguments.layers)
     bench.prefill(arguments.prefill)
     for tokens in arguments.decode:
         for agents in arguments.agents:
@@ -297,6 +302,7 @@ def main(arguments: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = options.parser(__doc__)
     parser.add_argument("model", choices=["demo", *GEOMETRIES])
+    parser.add_argument("--layers", type=options.at_least(1), help="of a geometry, fewer than the model has")
     parser.add_argument("--prefill", type=int, nargs="+", default=[1024, 4096, 8192, 16384, 32768])
     parser.add_argument("--decode", type=int, nargs="+", default=[1024, 8192])
     parser.add_argument("--agents", type=int, nargs="+", default=[1, 2, 4, 8])

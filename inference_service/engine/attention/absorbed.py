@@ -15,9 +15,10 @@ from inference_service.engine.quantization import Quantized
 DECOMPRESS: Final = "decompress"
 """The path of many queries: K and V of all heads are computed from the latents."""
 
-_MOST: Final = 32
+_MOST: Final = 64
 """Queries of a row that attend over latents: each takes 3.4 times the products that it takes over K and V of all heads
-(DeepSeek-V2-Lite), and those are computed for all tokens, however many the queries are."""
+(DeepSeek-V2-Lite), and those are computed for all tokens, however many the queries are. A layer of it over 8,192 tokens
+takes 0.53 ms for 64 queries and 1.00 ms for 128, by way of all heads 0.75 and 0.83 (H200)."""
 
 
 @dataclass(frozen=True)

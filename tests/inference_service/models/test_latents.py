@@ -20,8 +20,11 @@ from agentmem.kv_bits import KVBits
 from benchmarks.loading import load
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import LayerGroup
+from inference_service.engine.quality import LADDER, divergences, measure, sample
+from inference_service.models import latents
 from inference_service.models.capability import QuantizationSettings, check_config
 from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.kv_setup import choose
 from inference_service.models.latents import LatentAttention, keep_latents
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.opening import ModelSpec, open_network, open_text
@@ -117,6 +120,13 @@ def test_latents_are_enough(tmp_path: Path, write: Callable[[Path], Path]) -> No
     check_same(write(tmp_path / "m"))
 
 
+def test_a_matrix_that_is_dequantized_for_many_latents_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latents, "_MANY", 2)
+    check_same(write_quantized(tmp_path / "q", write_deepseek2(tmp_path / "m"), bits=4, group_size=32))
+
+
 @pytest.mark.parametrize("mode", [{"bits": 4, "group_size": 32}, {"bits": 4, "group_size": 32, "mode": "mxfp4"}])
 def test_quantized_weights_are_moved_and_not_quantized_again(tmp_path: Path, mode: dict[str, Any]) -> None:
     check_same(write_quantized(tmp_path / "q", write_deepseek2(tmp_path / "m"), **mode))
@@ -180,3 +190,15 @@ def test_an_adapter_of_other_matrices_goes_with_latents(tmp_path: Path) -> None:
     attention = network.model.layers[0].self_attn
     assert isinstance(attention, LatentAttention)
     assert type(attention.q_proj).__name__ == "LoRALinear"
+
+
+def test_the_ladder_of_bits_judges_latents(tmp_path: Path, hashes: ContentHashes) -> None:
+    """A bit more of latents, which are keys and values, helps more than one of rotary keys."""
+    model = opened(write_deepseek2(tmp_path / "m"), hashes)
+    network, geometry, means = model.engine.model, model.geometry, model.calibration
+    formats = [geometry.format.with_bits(bits) for bits in ("4", "4/5", "5/4", "8")]
+    four, rotary, latent, eight = divergences(network, sample(model.tokenizer, 96), geometry, formats, means)
+    assert eight < latent < rotary < four
+    quality = measure(network, model.tokenizer, geometry, 96, means)
+    tried = [bits for bits in LADDER if bits in quality.divergences]
+    assert tried == list(LADDER[: len(tried)]) and choose(quality)[0] == quality.recommended == tried[-1]
