@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import LayerGroup
 from inference_service.engine.quality import LADDER, divergences, measure, sample
 from inference_service.models import latents
-from inference_service.models.capability import QuantizationSettings, check_config
+from inference_service.models.capability import QuantizationSettings, check_config, judged
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.kv_setup import choose
 from inference_service.models.latents import LatentAttention, keep_latents
@@ -202,3 +203,59 @@ def test_the_ladder_of_bits_judges_latents(tmp_path: Path, hashes: ContentHashes
     quality = measure(network, model.tokenizer, geometry, 96, means)
     tried = [bits for bits in LADDER if bits in quality.divergences]
     assert tried == list(LADDER[: len(tried)]) and choose(quality)[0] == quality.recommended == tried[-1]
+
+
+_LIKE_DEEPSEEK3: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 64,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 64,
+    "v_head_dim": 64,
+    "q_lora_rank": 32,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
+    "num_shared_experts": 1,
+    "n_routed_experts": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.0,
+    "norm_topk_prob": True,
+    "moe_layer_freq": 1,
+    "layer_group_size": 2,
+    "group_norm_size": 1,
+    "head_dim": 16,
+    "partial_rotary_factor": 1.0,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "use_qk_norm": True,
+    "score_function": "sigmoid",
+    "moe_router_enable_expert_bias": True,
+    "attention_bias": False,
+}
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "glm4_moe_lite", "bailing_hybrid"])
+def test_models_that_keep_latents_themselves_attend_over_them_packed(model_type: str) -> None:
+    module = import_module(f"mlx_lm.models.{model_type}")
+    network = module.Model(module.ModelArgs.from_dict({"model_type": model_type, **_LIKE_DEEPSEEK3}))
+    prompt = mx.array(PROMPT) % 64
+    before = network(prompt, cache=make_prompt_cache(network))
+    backend = AttentionBackend()
+    keep_latents("tiny", network, backend)
+    backend.install(network)
+    geometry, _ = judged("tiny", network, backend, QuantizationSettings())
+    assert (geometry.latents, geometry.shows_arrays, geometry.full.kv_heads) == (True, False, 1)
+    assert difference(before, network(prompt, cache=make_prompt_cache(network))) < 1e-4
