@@ -219,7 +219,12 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
     note = f"Checkpoints are {distance:,} tokens apart. The file's read is counted; the blocks were in the pool."
     saved = ("kept tokens", "resumed at", "computed", "resumed", "from nothing", "times as fast")
     return [
-        Table(f"What checkpoints on the way cost ({where})", ("", "time", "bytes", "ratio"), rows, "Written to disk."),
+        Table(
+            f"What checkpoints on the way cost ({where})",
+            ("", "time", "bytes", "ratio"),
+            rows,
+            "Files are read from the page cache.",
+        ),
         Table(f"A prompt of {tokens:,} tokens that is left in its middle ({where})", saved, edits, note),
     ]
 
