@@ -24,8 +24,8 @@ SAVED_WINDOWS = 3
 class Layers:
     """What a model keeps per token: so many layers of each kind, and elements of K and V together in a layer.
 
-    `latent` is how many elements a layer would take if multi-head latent attention's own compressed KV were kept, as
-    some servers do and mlx-lm does not; None for other models.
+    `latent` is how many elements the latent of multi-head latent attention and its rotary key have, which the engine
+    keeps in their place, and mlx-lm does not; None for other models.
     """
 
     full: int
@@ -33,6 +33,11 @@ class Layers:
     window: int
     elements: int
     latent: int | None = None
+
+    @property
+    def kept(self) -> int:
+        """Elements of a layer and token that the engine keeps."""
+        return self.elements if self.latent is None else self.latent
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Layers":
@@ -78,12 +83,12 @@ def latent_fp16_agent(layers: Layers, tokens: int) -> int | None:
 
 def q4_token(layers: Layers, scale_bytes: int) -> int:
     """Bytes of a token in the full-attention layers, Q4 with scales and biases of so many bytes."""
-    return _q4(layers.full * layers.elements, scale_bytes)
+    return _q4(layers.full * layers.kept, scale_bytes)
 
 
 def q4_window(layers: Layers, scale_bytes: int, tokens: int) -> int:
     """Bytes of so many tokens of the sliding layers."""
-    return _q4(layers.sliding * layers.elements * tokens, scale_bytes)
+    return _q4(layers.sliding * layers.kept * tokens, scale_bytes)
 
 
 def q4_agent(layers: Layers, tokens: int, scale_bytes: int) -> int:

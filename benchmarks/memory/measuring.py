@@ -27,6 +27,7 @@ from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.quantization import Quantized
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
+from inference_service.models.latents import keep_latents
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import HotState, Space
 from inference_service.pool.memory import ModelMemory, sizes
@@ -38,11 +39,15 @@ _UNBOUNDED = 1 << 62
 
 @dataclass(frozen=True)
 class Model:
-    """A network of a geometry with weights that are named and never computed, and the shape of its KV."""
+    """A network of a geometry with weights that are named and never computed, and the shape of its KV.
+
+    `plain` is that of mlx-lm's own caches, which differs for multi-head latent attention.
+    """
 
     name: str
     network: Any
     geometry: Geometry
+    plain: Geometry
 
 
 def model_of(name: str, dtype: mx.Dtype) -> Model:
@@ -53,13 +58,15 @@ def model_of(name: str, dtype: mx.Dtype) -> Model:
     network.set_dtype(dtype)
     seam = AttentionBackend()
     seam.install(network)
+    plain, _ = judged(name, network, seam, QuantizationSettings())
+    keep_latents(name, network, seam)
     geometry, _ = judged(name, network, seam, QuantizationSettings())
-    return Model(name, network, geometry)
+    return Model(name, network, geometry, plain)
 
 
 def fp16_caches(model: Model, tokens: int) -> dict[str, int]:
     """An agent in the caches that mlx-lm makes itself: bytes of its arrays, and of the memory that they took."""
-    before, caches, geometry = _active(), make_prompt_cache(model.network), model.geometry
+    before, caches, geometry = _active(), make_prompt_cache(model.network), model.plain
     for layer, cache in enumerate(caches):
         group = geometry.sliding if geometry.sliding and layer in geometry.sliding.layers else geometry.full
         for count in (*_chunks(tokens - 1), 1):

@@ -22,8 +22,9 @@ def cache() -> Board:
         lines(
             "Why something was not reused",
             "Requests that reused less than they might have, by reason. evicted: raise --warm-bytes. diverged: clients "
-            "change the beginning of prompts. corrupt, io_error: see AgentmemQuarantineGrows. incompatible: the "
-            "model's files have changed. absent: new agents.",
+            "change the beginning of prompts. template: the chat template renders earlier turns in another way. "
+            "not_trimmable: a model with windows or recurrent layers was to go back behind its checkpoints. corrupt, "
+            "io_error: see AgentmemQuarantineGrows. incompatible: the model's files have changed. absent: new agents.",
             "reqps",
             (rate("agentmem_cache_lookups_total", "reason", f'{MODEL},reason!=""'), "{{reason}}"),
             stacked=True,
