@@ -131,6 +131,7 @@ async def test_an_indexers_keys_go_along(tmp_path: Path) -> None:
         await check(elsewhere, Oracle(directory), there_turn, "b")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", MODELS)
 async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores_disk(
     write: Writer, tmp_path: Path
@@ -158,6 +159,7 @@ async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores
         assert metadata(await exported(there, "b"))["kv_tokens"] == "0", "blocks alone are of no use"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", MODELS)
 async def test_without_its_last_checkpoint_it_goes_on_from_the_one_before(stacks: SharedStacks, write: Writer) -> None:
     """In the middle of a block, which is imported as far as it is exported."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import xxhash
 
 from agentmem.v1 import types_pb2
@@ -19,6 +20,7 @@ from tests.system.test_hybrid import ARGUMENTS, LONG, check, recurrent
 STATE = "state_0_0"
 
 
+@pytest.mark.sampled(3)
 @recurrent
 async def test_the_states_of_a_cut_answer_are_those_before_it(stacks: SharedStacks, write: Writer) -> None:
     """So the KV ends there, in the middle of a block, and is found by a turn whose ledger goes on."""
@@ -43,6 +45,7 @@ async def test_the_states_of_a_cut_answer_are_those_before_it(stacks: SharedStac
         await check(elsewhere, oracle, turn, "b")
 
 
+@pytest.mark.sampled(3)
 @recurrent
 async def test_states_that_are_no_good_are_refused_by_name(stacks: SharedStacks, write: Writer) -> None:
     async with stacks.using(write) as stack:

@@ -306,7 +306,7 @@ async def test_no_content_and_no_key_is_in_logs_and_traces(stack: Stack, collect
     """The services log at debug level. Keys are also where they have no place."""
     shown = {"authorization": f"Bearer {KEY}", "x-api-key": KEY}
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": PROMPT}]
-    body = {"model": "tiny", "messages": messages, "max_tokens": 12}
+    body = {"model": "tiny", "messages": messages, "max_tokens": 12, "seed": 1}
     trace_id, _, metadata = caller()
     async with httpx.AsyncClient(base_url=stack.url, timeout=60, headers=shown) as http:
         answer = await http.post("/v1/chat/completions", json=body, headers=dict(metadata))
@@ -339,7 +339,7 @@ async def test_no_content_and_no_key_is_in_logs_and_traces(stack: Stack, collect
     assert {line["message"] for line in told} >= {"answered", "turn finished", "turn failed", "turn refused"}
     traces = b"".join(collector.raw).decode("utf-8", "replace")
     for canary in (PROMPT, SYSTEM, TOOL, KEY.split("_", 2)[2], said_by_it):
-        assert canary
+        assert len(canary) > 8, "a shorter one is found by chance"
         for service, log in logs.items():
             assert canary not in log, [line for line in log.splitlines() if canary in line]
             assert json.dumps(canary)[1:-1] not in log, service

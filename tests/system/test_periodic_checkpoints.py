@@ -40,6 +40,7 @@ async def cut(client: Client, agent: str, ids: Sequence[int]) -> Turn:
     return await client.turn(agent, token_ids=types_pb2.TokenIds(ids=[*ids, 7, 8, 9]), **ARGUMENTS)
 
 
+@pytest.mark.sampled(3)
 @models
 async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
@@ -56,6 +57,7 @@ async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stack
         assert (early.match, early.cached, early.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE"), "there is none so early"
 
 
+@pytest.mark.sampled(3)
 @models
 async def test_tokens_that_cut_the_ledger_go_on_from_the_checkpoint_before(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
@@ -72,6 +74,7 @@ async def test_tokens_that_cut_the_ledger_go_on_from_the_checkpoint_before(stack
             await restarted(stack, "a")
 
 
+@pytest.mark.sampled(3)
 @models
 async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))

@@ -33,7 +33,7 @@ from tests.tiny_models import (
 from tests.tiny_own_attention import OWN_ATTENTION
 from tests.tiny_states import STATES
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 TOLERANCE = 1e-3
 FLIPPED_CODES = 0.005

@@ -30,7 +30,7 @@ from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 from tests.tiny_own_attention import write_deepseek32, write_gemma2, write_kimi_linear, write_llama4
 from tests.tiny_states import write_recurrent_gemma
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 TOLERANCE = 1e-3
 

@@ -65,7 +65,7 @@ def loaded(directory: Path, group_size: int = 64) -> Loaded:
         for cache in make_prompt_cache(model)
     ]
     mx.eval(model(mx.array([[0, 0]]), cache=caches))
-    full, sliding = group_layers(caches)
+    (full,), sliding = group_layers(caches)
     geometry = Geometry(seam.heads, mx.float32, format, full, sliding)
     return Loaded(model, Tokenizer(wrapper._tokenizer.backend_tokenizer, wrapper.eos_token_ids), geometry, seam)
 

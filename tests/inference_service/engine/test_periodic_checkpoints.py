@@ -21,6 +21,8 @@ from tests.oracle import Oracle
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
 from tests.tiny_models import write_gemma3
 
+pytestmark = pytest.mark.sampled(3)
+
 CONTEXT, PROMPT = 8192, 4600
 WRITERS = {"qwen3_next": write_qwen3_next, "baichuan_m1": write_baichuan_m1, "gemma3": write_gemma3}
 
