@@ -90,7 +90,8 @@ def judged(
     except ValueError as error:
         raise _refusal(model, str(error)) from error
     first, *others = full or (LayerGroup((), 0, 0, 0),)
-    dtype = caches[first.layers[0]].buffers.both()[0].scales.dtype if full else logits.dtype
+    packed_dtypes = (cache.buffers.both()[0].scales.dtype for cache in caches if isinstance(cache, BufferedCache))
+    dtype = next(packed_dtypes, logits.dtype)
     packed = bool(full or sliding) and not shows_arrays
     heads, latents = (backend.heads, backend.latents) if packed else (first.kv_heads, False)
     geometry = Geometry(heads, dtype, format, first, sliding, states, shows_arrays, latents, tuple(others))

@@ -51,7 +51,15 @@ def keep_latents(model: str, network: nn.Module, backend: AttentionBackend) -> N
     matrix that makes K and V of latents the layers keep K and V of all heads: it is not split into two.
     """
     found = {name: module for name, module in network.named_modules() if _class(module) in _ALL_HEADS}
-    others = sorted({type(each.kv_b_proj).__name__ for each in found.values()} - {"Linear", "QuantizedLinear"})
+    others = sorted(
+        {
+            f"{type(each.kv_b_proj).__name__} with a bias"
+            if "bias" in each.kv_b_proj
+            else type(each.kv_b_proj).__name__
+            for each in found.values()
+        }
+        - {"Linear", "QuantizedLinear"}
+    )
     if others:
         message = "layers keep K and V of all heads, which take several times the memory of latents"
         logs.event(log, message, logging.WARNING, model=model, error=f"kv_b_proj is {', '.join(others)}")

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
 """Token ids of a prompt. Every vocabulary has them."""
+_LAST, _COMPARED = 3, 8
+"""Tokens that another prompt of the same length has otherwise, and those before them whose logits must not differ."""
 _ROWS = (_TEXT[:32], _TEXT[32:35])
 """Two prompts in a batch: the second one is padded by far."""
 _NEXT = ((2, 4), (9, 1), (5, 3))
@@ -40,7 +42,8 @@ def prove(
 
     `backend` is the one that the network was opened with; `speeds` None takes the decode paths preferred by default.
     Where the scheme `rotated` fails on this backend, the model comes back with `plain`. `network.rows_together` says
-    afterwards whether a batch may have several rows. Raises FailedPrecondition where that fails, too.
+    afterwards whether a batch may have several rows. Raises FailedPrecondition where no scheme is right, and for a
+    model whose tokens see later ones.
     """
     try:
         reports = _proved(info, network, backend, speeds)
@@ -52,6 +55,8 @@ def prove(
         reports = _proved(info, network, backend, speeds)
         message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
+    if problem := order_problem(network, info.geometry):
+        raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
     problem = batch_problem(network, info.geometry)
     network.rows_together = not problem
     if problem:
@@ -73,21 +78,22 @@ def _proved(
         for tokens in ([[0, 0]], [[0]]):
             mx.eval(network(mx.array(tokens), cache=caches))
         mx.eval(network(mx.array([[0]]), cache=merged(caches)))
-        problem = order_problem(network, info.geometry)
     except (RuntimeError, ValueError) as error:
         raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
-    if problem:
-        raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
     return tuple(backend.self_test(info.geometry, speeds))
 
 
 def order_problem(network: Network, geometry: Geometry) -> str:
-    """What is wrong with a prompt's first tokens beside the same without those behind them; "" where nothing is."""
-    few = len(_TEXT) - 3
-    whole, alone = (
-        network(mx.array([tokens]), cache=geometry.new_caches())[:, few - 3 : few] for tokens in (_TEXT, _TEXT[:few])
+    """What is wrong with a prompt's tokens beside the same before other last ones; "" where nothing is.
+
+    Both prompts are of one length, so that they are rounded alike.
+    """
+    end = len(_TEXT) - _LAST
+    one, other = (
+        network(mx.array([tokens]), cache=geometry.new_caches())[:, end - _COMPARED : end]
+        for tokens in (_TEXT, (*_TEXT[:end], *_TEXT[:_LAST]))
     )
-    error = _error(whole, alone, geometry)
+    error = _error(one, other, geometry)
     return f"its tokens see later ones, and logits differ by {error:.2g} of the largest" if error else ""
 
 

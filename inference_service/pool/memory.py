@@ -54,7 +54,6 @@ def sizes(
     agents. Longer ones leave windows unused, shorter ones blocks. Nothing is left where `free_bytes` is negative.
     Blocks that take nothing, of a model without full attention, are as many as agents at the end of their context need.
     """
-    typical_tokens = typical_tokens if geometry.bytes_per_token else context_length
     free_bytes = max(0, free_bytes)
     agent_bytes = context_length * geometry.bytes_per_token + geometry.window_bytes
     pool = min(free_bytes // 2, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
@@ -62,6 +61,8 @@ def sizes(
     pieces, piece_bytes = geometry.window_pieces, geometry.piece_bytes
     agents = pool / (typical_tokens * geometry.bytes_per_token + pieces * piece_bytes)
     blocks = int(agents * typical_tokens / BLOCK_TOKENS)
+    if not geometry.bytes_per_token:
+        blocks = int(agents) * -(-context_length // BLOCK_TOKENS)
     return Sizes(Space(blocks, int(agents * pieces)), batch)
 
 
@@ -113,7 +114,7 @@ class ModelMemory:
         distance = checkpoint_distance(geometry.window_bytes, geometry.bytes_per_token)
         periodic = sum(most_periodic(distance, tokens) for tokens in lengths)
         batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
-        if geometry.shows_arrays:
+        if geometry.shows_arrays and geometry.bytes_per_token:
             batches += batches * geometry.shown_bytes_per_token // geometry.bytes_per_token
         captured = rows * MOST_CAPTURED * geometry.state_bytes + periodic * geometry.window_bytes
         return 2 * (batches + rows * geometry.window_bytes) + captured

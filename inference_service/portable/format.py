@@ -248,7 +248,7 @@ def check(manifest: Manifest) -> None:
         TypeAdapter(KVGeometry).validate_python(vars(geometry))
     except ValidationError as error:
         raise damaged("its KV has a strange geometry") from error
-    if not geometry.layers and not geometry.states:
+    if manifest.kv_tokens and not geometry.layers and not geometry.states:
         raise damaged("its KV has no layers")
     if any(dim % geometry.group_size for _, *dims, _ in geometry.layers for dim in dims):
         raise damaged("a layer of a strange width")

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.loading import load
+from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.geometry import Geometry
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import batch_problem
+from inference_service.models.proof import batch_problem, order_problem
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_qwen3_next
@@ -52,3 +53,14 @@ def test_padding_that_is_seen_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     cache = type(type(geometry.new_caches()[0]).merge(geometry.new_caches()))
     monkeypatch.setattr(cache, "make_mask", lambda self, n, **_: None)
     assert "differ" in batch_problem(model.engine.model, geometry)
+
+
+@pytest.mark.parametrize("write", [write_llama, write_qwen3_next])
+def test_tokens_that_see_later_ones_are_found(
+    write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a model's answers would hang on how a prompt was cut."""
+    model = loaded(write(tmp_path))
+    assert not order_problem(model.engine.model, model.geometry)
+    monkeypatch.setattr(QuantizedKVCache, "make_mask", lambda self, n, **_: None)
+    assert "see later ones" in order_problem(model.engine.model, model.geometry)

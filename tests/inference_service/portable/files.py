@@ -84,15 +84,15 @@ def means(seed: int = 0) -> Calibration:
 
 @st.composite
 def geometries(draw: st.DrawFn) -> KVGeometry:
-    """Models of one to four layers with KV of all kinds, and up to three recurrent ones."""
+    """Models of up to four layers with KV of all kinds, and up to three recurrent ones."""
     group = draw(st.sampled_from([32, 64]))
     dims = st.sampled_from([64, 128, 192])
     layer = st.builds(LayerShape, st.integers(1, 3), dims, dims, st.sampled_from([None, 4, 16]))
     dtype = draw(st.sampled_from(["F32", "BF16", "F16"]))
-    layers = draw(st.lists(layer, min_size=1, max_size=4))
+    layers = draw(st.lists(layer, max_size=4))
     shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)
     arrays = st.lists(st.builds(StateShape, st.sampled_from([*DTYPE_BYTES]), shapes), min_size=1, max_size=3)
-    states = tuple(draw(st.lists(arrays.map(tuple), max_size=3)))
+    states = tuple(draw(st.lists(arrays.map(tuple), min_size=0 if layers else 1, max_size=3)))
     return KVGeometry(dtype, draw(st.sampled_from([3, 4, 5, 6, 8, "5/4", "4/3", "8/6"])), group, tuple(layers), states)
 
 
