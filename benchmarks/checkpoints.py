@@ -34,8 +34,8 @@ from inference_service.engine.arenas import Arenas
 from inference_service.engine.checkpoints import Checkpoint, tensors_of
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.geometry import Caches
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.spacing import STEP, periodic_positions
-from inference_service.memory.windows import window_headers
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.storage.blocks import BlockMiss, write_block
@@ -102,7 +102,7 @@ class Bench:
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint's file, as the worker does after a turn."""
         ids, geometry = (self.model.fingerprint, "benchmark", self.prompt), self.model.geometry
-        (header,) = window_headers(*ids, {checkpoint.position: checkpoint.tokens})
+        (header,) = checkpoint_headers(*ids, {checkpoint.position: checkpoint.tokens})
         path = str(self._directory / f"{header.chain_hash.hex()}.safetensors")
         digest, size = write_block(path, header, tensors_of(checkpoint, geometry.states), geometry)
         file = cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)

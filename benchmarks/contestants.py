@@ -28,8 +28,8 @@ from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import merged
 from inference_service.engine.network import Network
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import window_headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
 from inference_service.storage.blocks import BlockMiss, write_block
@@ -173,7 +173,7 @@ class Ours:
         held, _ = space_of(row.caches, geometry)
         parts = [(header, arenas.read_block(blocks[i], header.token_count)) for i, header in enumerate(headers(*ids))]
         if pieces:
-            [header] = window_headers(*ids, {tokens: held})
+            [header] = checkpoint_headers(*ids, {tokens: held})
             parts.append((header, arenas.read(pieces, held)))
         files = []
         for number, (header, tensors) in enumerate(parts):

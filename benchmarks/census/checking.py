@@ -21,7 +21,7 @@ from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.sampling import TokenSampler
-from inference_service.memory.windows import capture_positions
+from inference_service.memory.checkpoints import capture_positions
 from inference_service.models.loaded import LoadedModel
 
 TOLERANCE = 1e-3

@@ -76,7 +76,7 @@ def _checked(model: LoadedModel) -> dict[str, Any]:
     line = {
         "kinds": kinds(network.own_caches()),
         "token_bytes": geometry.bytes_per_token,
-        "checkpoint_bytes": geometry.window_bytes,
+        "checkpoint_bytes": geometry.checkpoint_bytes,
         "resumes": resumes(geometry),
         "batched": network.rows_together,
     }

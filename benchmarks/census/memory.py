@@ -16,8 +16,8 @@ from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.checkpoints import Checkpoint, space_of
 from inference_service.engine.geometry import Caches
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import window_headers
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Table
 from inference_service.storage.blocks import read_block, write_block
@@ -87,7 +87,7 @@ def kept(
     model.arenas.write(caches, 0, table.blocks, table.pieces)
     table = pool.publish([header.chain_hash for header in blocks], table)
     positions = {position: checkpoint.tokens for position, checkpoint in captured.items()}
-    windows = window_headers(*ids, positions | ({table.tokens: table.window_tokens} if table.pieces else {}))
+    windows = checkpoint_headers(*ids, positions | ({table.tokens: table.window_tokens} if table.pieces else {}))
     private = {
         header.chain_hash: captured[position]
         for header in windows

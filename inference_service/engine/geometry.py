@@ -139,7 +139,7 @@ class Geometry:
         """The tensors of a block file: all full-attention layers. None of a model that is recurrent throughout."""
         return {name: shape for group in self.full_groups for name, shape in self.shapes(group, tokens).items()}
 
-    def window_shapes(self, tokens: int) -> TensorShapes:
+    def checkpoint_shapes(self, tokens: int) -> TensorShapes:
         """The tensors of a checkpoint's file: all sliding layers, and the arrays of all recurrent ones."""
         if self.resumes_anywhere:
             raise ValueError("the model has only full attention, and no checkpoints")
@@ -193,7 +193,7 @@ class Geometry:
         return (self.sliding.window or 0) if self.sliding else 0
 
     @property
-    def window_bytes(self) -> int:
+    def checkpoint_bytes(self) -> int:
         """Bytes that a sequence has whatever its length: windows at their cap of window + 256 tokens, and states."""
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
@@ -208,7 +208,7 @@ class Geometry:
         return min(BLOCK_TOKENS, self.window)
 
     @property
-    def window_pieces(self) -> int:
+    def checkpoint_pieces(self) -> int:
         """Pieces that a checkpoint takes: a window of window + 256 tokens, and states in its first piece."""
         return -(-(self.window + SLACK) // self.piece_tokens) if self.window else int(self.states is not None)
 

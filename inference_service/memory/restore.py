@@ -9,7 +9,7 @@ import numpy as np
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
 from agentmem.identity import TokenIds
-from inference_service.memory.windows import WindowCandidate, choose_window
+from inference_service.memory.checkpoints import CheckpointCandidate, choose_checkpoint
 
 
 class Candidate(NamedTuple):
@@ -21,7 +21,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Lookup:
-    """The KV that would serve a sequence: candidates by block index, the best first, and `windows`.
+    """The KV that would serve a sequence: candidates by block index, the best first, and `checkpoints`.
 
     `limit` is how many tokens can be reused at most, `keep_tokens` how many are the ledger's; `own` are the names of
     the sequence's own full blocks.
@@ -31,7 +31,7 @@ class Lookup:
     limit: int = 0
     own: tuple[bytes, ...] = ()
     keep_tokens: int = 0
-    windows: tuple[WindowCandidate, ...] = ()
+    checkpoints: tuple[CheckpointCandidate, ...] = ()
 
     def hashes(self) -> list[bytes]:
         """Return the names of blocks to look for."""
@@ -77,7 +77,7 @@ class Choice:
 
     hot: Sequence[Candidate] = ()
     warm: Sequence[Candidate] = ()
-    window: WindowCandidate | None = None
+    checkpoint: CheckpointCandidate | None = None
     surplus: int = 0
 
     @property
@@ -110,16 +110,16 @@ def choose(
 ) -> Choice:
     """Return the longest gapless run of blocks in the pool, and then of files.
 
-    A hybrid model, whose sliding layers see `window` tokens, resumes only with one of the lookup's windows: `stored`
-    says how many tokens those that were found hold. None asks for the blocks alone. `exact`: it has recurrent layers,
-    and resumes only at the very position of one.
+    A hybrid model, whose sliding layers see `window` tokens, resumes only with one of the lookup's checkpoints:
+    `stored` says how many tokens those that were found hold. None asks for the blocks alone. `exact`: it has recurrent
+    layers, and resumes only at the very position of one.
     """
     chosen = lookup.choose({*pool, *files})
     hot = list(takewhile(lambda candidate: candidate.header.chain_hash in pool, chosen))
     warm = list(takewhile(lambda candidate: candidate.header.chain_hash in files, chosen[len(hot) :]))
     if stored is None:
         return Choice(hot, warm)
-    best = choose_window(lookup.windows, stored, window, Choice(hot, warm).tokens, exact=exact)
+    best = choose_checkpoint(lookup.checkpoints, stored, window, Choice(hot, warm).tokens, exact=exact)
     if best is None:
         return NOTHING_CHOSEN
     found, tokens = best
@@ -134,22 +134,22 @@ def look_up(
     ledger_ids: TokenIds,
     keep_tokens: int,
     sequence: TokenIds,
-    windows: tuple[WindowCandidate, ...] = (),
+    checkpoints: tuple[CheckpointCandidate, ...] = (),
 ) -> Lookup:
     """Return what holds beginnings of `sequence`, whose first `keep_tokens` tokens are those of the ledger.
 
     Index ranges, for block i of tokens [256 i, 256 (i + 1)):
       the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
       the ledger's block, cut    if it begins below keep_tokens: usable up to there, full block or tail
-      blocks up to the windows   that lie in what is kept: an import has KV up to one, maybe in the middle of a block
+      blocks up to checkpoints   that lie in what is kept: an import has KV up to one, maybe in the middle of a block
     The last token of the sequence is never reused, because it has to be run for its logits.
     """
     limit, ids = len(sequence) - 1, (fingerprint, namespace)
     own = list(headers(*ids, sequence))
     common = keep_tokens // BLOCK_TOKENS  # Blocks that both have, with one name.
     ledgers = headers(*ids, ledger_ids, own[:common])
-    kept = sorted(w for w in windows if w.usable_tokens == w.position <= keep_tokens)
-    up_to_windows = [window.block(*ids) for window in reversed(kept)]
+    kept = sorted(each for each in checkpoints if each.usable_tokens == each.position <= keep_tokens)
+    up_to_checkpoints = [each.block(*ids) for each in reversed(kept)]
     rows = []
     for first in range(0, limit, BLOCK_TOKENS):
         row = []
@@ -159,13 +159,13 @@ def look_up(
         if common * BLOCK_TOKENS <= first < keep_tokens and (theirs := next(ledgers)) not in (c.header for c in row):
             row.append(Candidate(theirs, min(theirs.token_count, keep_tokens - first, limit - first)))
         there = {candidate.header for candidate in row}
-        short = (block for block in up_to_windows if block.first_token == first and block not in there)
+        short = (block for block in up_to_checkpoints if block.first_token == first and block not in there)
         row += [Candidate(block, min(block.token_count, limit - first)) for block in short]
         if not row:
             break
         rows.append(tuple(row))
     names = tuple(header.chain_hash for header in own if header.token_count == BLOCK_TOKENS)
-    return Lookup(tuple(rows), limit, names, keep_tokens, windows)
+    return Lookup(tuple(rows), limit, names, keep_tokens, checkpoints)
 
 
 def headers(

@@ -106,7 +106,7 @@ class ModelInfo(ModelText):
     @property
     def checkpoint_distance(self) -> int:
         """Tokens between two checkpoints on the way of a long prompt; 0 for a model that resumes anywhere."""
-        return checkpoint_distance(self.geometry.window_bytes, self.geometry.bytes_per_token)
+        return checkpoint_distance(self.geometry.checkpoint_bytes, self.geometry.bytes_per_token)
 
     def with_format(self, format: KVFormat) -> Self:
         """The same model with its KV packed otherwise."""

@@ -51,12 +51,12 @@ def needs_of(
 
 def agent_bytes(geometry: Geometry, context_length: int) -> int:
     """KV of one agent of 4096 tokens, or of as many as the context holds."""
-    return geometry.window_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
+    return geometry.checkpoint_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
 
 
 def _shortest_agent(geometry: Geometry) -> int:
     """KV of the shortest agent: one block, and a checkpoint."""
-    return geometry.window_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+    return geometry.checkpoint_bytes + BLOCK_TOKENS * geometry.bytes_per_token
 
 
 def _least_batch_bytes(geometry: Geometry) -> int:
@@ -68,7 +68,7 @@ def check_sizes(info: ModelInfo, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
     geometry = info.geometry
     least = _least_batch_bytes(geometry)
-    if not memory.space.blocks or memory.space.pieces < geometry.window_pieces or memory.batch_bytes < least:
+    if not memory.space.blocks or memory.space.pieces < geometry.checkpoint_pieces or memory.batch_bytes < least:
         raise FailedPrecondition(
             f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
             f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "

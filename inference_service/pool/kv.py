@@ -41,13 +41,13 @@ class Space:
 class KVPool:
     """Both pools of a model, and which checkpoints are in them. Event loop only.
 
-    `window_pieces` is how many pieces a checkpoint takes at most; 0 for a model of full attention alone.
+    `checkpoint_pieces` is how many pieces a checkpoint takes at most; 0 for a model of full attention alone.
     """
 
-    def __init__(self, space: Space, window_pieces: int = 0) -> None:
+    def __init__(self, space: Space, checkpoint_pieces: int = 0) -> None:
         self.full = BlockPool(space.blocks)
         self.pieces = BlockPool(space.pieces)
-        self.window_pieces = window_pieces
+        self.checkpoint_pieces = checkpoint_pieces
         self._windows: dict[bytes, Table] = {}
         self.on_release: Callable[[], None] = lambda: None
         """Called whenever references were removed: a waiting request may fit now."""
@@ -56,7 +56,7 @@ class KVPool:
 
     def space(self, tokens: int) -> Space:
         """Return what a sequence of so many tokens takes."""
-        return Space(-(-tokens // BLOCK_TOKENS), self.window_pieces)
+        return Space(-(-tokens // BLOCK_TOKENS), self.checkpoint_pieces)
 
     def fits(self, space: Space) -> bool:
         """Return whether an empty pool has space for it."""
@@ -89,7 +89,7 @@ class KVPool:
         blocks = tuple(self.full.publish(name, block) for name, block in zip(names, table.blocks, strict=True))
         if not table.pieces:
             return Table(table.tokens, blocks)
-        known = self.find_window(names[-1])
+        known = self.find_checkpoint(names[-1])
         first = self.pieces.publish(names[-1], table.pieces[0])
         if known is None or first == table.pieces[0]:
             named = Table(table.tokens, blocks, table.window_tokens, table.pieces)
@@ -101,7 +101,7 @@ class KVPool:
         self.on_release()
         return Table(table.tokens, blocks, known.window_tokens, known.pieces)
 
-    def find_window(self, name: bytes) -> Table | None:
+    def find_checkpoint(self, name: bytes) -> Table | None:
         """Return the table whose checkpoint has that name; only that is certain to be there still."""
         table = self._windows.get(name)
         return table if table is not None and self.pieces.find(name) == table.pieces[0] else None

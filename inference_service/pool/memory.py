@@ -17,7 +17,7 @@ TYPICAL_TOKENS = 4_096
 """Tokens of the agent for which a hybrid model's pool is split by default, and by which agents that fit are counted."""
 
 MOST_CAPTURED = 3
-"""Checkpoints that a turn captures at most, but for those on its way: see `memory.windows.capture_positions`."""
+"""Checkpoints that a turn captures at most, but for those on its way: see `memory.checkpoints.capture_positions`."""
 
 MOST_CONTEXTS = 32
 """By default a pool is no larger than so many agents at the end of their context."""
@@ -55,10 +55,10 @@ def sizes(
     Blocks that take nothing, of a model without full attention, are as many as agents at the end of their context need.
     """
     free_bytes = max(0, free_bytes)
-    agent_bytes = context_length * geometry.bytes_per_token + geometry.window_bytes
+    agent_bytes = context_length * geometry.bytes_per_token + geometry.checkpoint_bytes
     pool = min(free_bytes // 2, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
     batch = max(0, free_bytes - pool) if batch_bytes is None else batch_bytes
-    pieces, piece_bytes = geometry.window_pieces, geometry.piece_bytes
+    pieces, piece_bytes = geometry.checkpoint_pieces, geometry.piece_bytes
     agents = pool / (typical_tokens * geometry.bytes_per_token + pieces * piece_bytes)
     blocks = int(agents * typical_tokens / BLOCK_TOKENS)
     if not geometry.bytes_per_token:
@@ -69,7 +69,7 @@ def sizes(
 def agents_that_fit(space: Space, geometry: Geometry, tokens: int) -> int:
     """How many agents of so many tokens a pool holds, if they share nothing."""
     by_blocks = space.blocks // -(-tokens // BLOCK_TOKENS)
-    return min(by_blocks, space.pieces // geometry.window_pieces) if geometry.window_pieces else by_blocks
+    return min(by_blocks, space.pieces // geometry.checkpoint_pieces) if geometry.checkpoint_pieces else by_blocks
 
 
 class ModelMemory:
@@ -78,7 +78,7 @@ class ModelMemory:
     def __init__(self, geometry: Geometry, weight_bytes: int, sizes: Sizes, hints: TurnHints) -> None:
         """`hints` are those of the whole process: they outlive the model, and are there before it."""
         self.sizes = sizes
-        self.pool = KVPool(sizes.space, geometry.window_pieces)
+        self.pool = KVPool(sizes.space, geometry.checkpoint_pieces)
         self.hot = HotAgents(self.pool, hints)
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes)
         self.evicted: Callable[[], object] = lambda: None
@@ -111,10 +111,10 @@ class ModelMemory:
         turns capture on their way and hold until they end.
         """
         geometry, rows = self._geometry, len(lengths)
-        distance = checkpoint_distance(geometry.window_bytes, geometry.bytes_per_token)
+        distance = checkpoint_distance(geometry.checkpoint_bytes, geometry.bytes_per_token)
         periodic = sum(most_periodic(distance, tokens) for tokens in lengths)
         batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
         if geometry.shows_arrays and geometry.bytes_per_token:
             batches += batches * geometry.shown_bytes_per_token // geometry.bytes_per_token
-        captured = rows * MOST_CAPTURED * geometry.state_bytes + periodic * geometry.window_bytes
-        return 2 * (batches + rows * geometry.window_bytes) + captured
+        captured = rows * MOST_CAPTURED * geometry.state_bytes + periodic * geometry.checkpoint_bytes
+        return 2 * (batches + rows * geometry.checkpoint_bytes) + captured

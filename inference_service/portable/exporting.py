@@ -16,8 +16,8 @@ from agentmem.errors import NotFound
 from agentmem.identity import FileName, Ledger
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
+from inference_service.memory.checkpoints import CheckpointCandidate, candidates_at, likely_positions, stored_tokens
 from inference_service.memory.restore import Lookup, choose, look_up
-from inference_service.memory.windows import WindowCandidate, candidates_at, likely_positions, stored_tokens
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable import header, spool
 from inference_service.portable.format import Manifest, kv_geometry, layers_of, state_tensors
@@ -85,7 +85,7 @@ class Exporter:
         opened = await self._store.open(
             key._replace(agent_id=""),
             block_hashes=lookup.hashes(),
-            window_hashes=[window.name for window in lookup.windows],
+            window_hashes=[window.name for window in lookup.checkpoints],
             peek=True,
         )
         refused: set[FileName] = set()
@@ -136,7 +136,7 @@ class Exporter:
 def _lookup(namespace: str, model: LoadedModel, ledger: Ledger) -> Lookup:
     """Return which files would serve an agent that goes on behind its ledger."""
     ids = model.fingerprint, namespace
-    windows: tuple[WindowCandidate, ...] = ()
+    windows: tuple[CheckpointCandidate, ...] = ()
     if not model.geometry.resumes_anywhere:
         windows = candidates_at(*ids, ledger.token_ids, likely_positions(ledger))
     return look_up(*ids, ledger.token_ids, len(ledger), np.append(ledger.token_ids, np.uint32(_NEXT)), windows)
@@ -149,12 +149,12 @@ def _choose(namespace: str, model: LoadedModel, lookup: Lookup, opened: Opened, 
     if geometry.resumes_anywhere:
         choice = choose(lookup, (), files)
         return _Parts(choice.tokens, [candidate.header for candidate in choice.warm])
-    usable = [window for window in lookup.windows if FileName.window(window.name) not in refused]
+    usable = [window for window in lookup.checkpoints if FileName.window(window.name) not in refused]
     stored = stored_tokens(usable, opened.windows)
     choice = choose(lookup, (), files, stored, geometry.window, exact=geometry.states is not None)
-    if choice.window is None:
+    if choice.checkpoint is None:
         return _Parts()
-    window = choice.window.header(model.fingerprint, namespace, stored[choice.window.name])
+    window = choice.checkpoint.header(model.fingerprint, namespace, stored[choice.checkpoint.name])
     return _Parts(choice.tokens, [candidate.header for candidate in choice.warm], window)
 
 

@@ -18,8 +18,8 @@ from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError, AlreadyExists, FailedPrecondition, PermissionDenied
 from agentmem.identity import NO_VERSION, FileName
 from agentmem.validation import AgentKey
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import window_headers
 from inference_service.models.loaded import LoadedModel
 from inference_service.portable import header, spool
 from inference_service.portable.format import (
@@ -238,5 +238,5 @@ def _files(namespace: str, model: LoadedModel, manifest: Manifest) -> dict[FileN
     if files and not model.geometry.resumes_anywhere:
         sliding = layers_of(model.geometry, window=True)
         first = max((manifest.first_positions[layers[0]] for layers in sliding.values()), default=0)
-        files += window_headers(*ids, {manifest.kv_tokens: manifest.kv_tokens - first})
+        files += checkpoint_headers(*ids, {manifest.kv_tokens: manifest.kv_tokens - first})
     return {FileName.of(file): file for file in files}

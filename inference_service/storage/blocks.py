@@ -139,7 +139,8 @@ def _bytes(shapes: TensorShapes) -> int:
 
 
 def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:
-    return geometry.window_shapes(header.token_count) if header.window else geometry.block_shapes(header.token_count)
+    shapes = geometry.checkpoint_shapes if header.window else geometry.block_shapes
+    return shapes(header.token_count)
 
 
 def _address(data: bytes) -> int:

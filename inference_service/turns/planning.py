@@ -12,11 +12,11 @@ from agentmem.errors import Aborted, AgentmemError, FailedPrecondition
 from agentmem.identity import Ledger, common_length
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TurnInput, TurnRequest
+from inference_service.memory.checkpoints import capture_positions
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Plan, Planner
 from inference_service.memory.retokenizing import retokenized
 from inference_service.memory.trimming import bounds, room_for_answer, room_for_summary
-from inference_service.memory.windows import capture_positions
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.opening import ModelInfo
 from inference_service.storage.client import Opened, StoreClient

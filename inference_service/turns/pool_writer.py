@@ -15,9 +15,9 @@ from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
 from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.memory.spacing import kept_positions
-from inference_service.memory.windows import window_headers
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import PoolError
@@ -48,7 +48,7 @@ class PoolWriter:
             return
         windows = _windows(turn, model, job, table)
         model.memory.hot.put(key, HotState(turn.version, ledger, table, windows))
-        named = window_headers(*ids, windows)
+        named = checkpoint_headers(*ids, windows)
         captured = {
             header.chain_hash: job.captured[position]
             for header in named

@@ -11,9 +11,9 @@ from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.checkpoints import Checkpoint
 from inference_service.engine.geometry import Caches, HostTensors
+from inference_service.memory.checkpoints import CheckpointCandidate, checkpoint_candidates, stored_tokens
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, choose, look_up
-from inference_service.memory.windows import WindowCandidate, stored_tokens, window_candidates
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
@@ -44,10 +44,10 @@ def kv_lookup(
     Names of blocks are hashes of all tokens: milliseconds for long contexts, so call it off the event loop.
     """
     ids = model.fingerprint, namespace
-    windows: tuple[WindowCandidate, ...] = ()
+    windows: tuple[CheckpointCandidate, ...] = ()
     if not model.geometry.resumes_anywhere:
         exact = model.geometry.states is not None
-        windows = window_candidates(*ids, ledger, keep_tokens, sequence, checkpoints, exact=exact)
+        windows = checkpoint_candidates(*ids, ledger, keep_tokens, sequence, checkpoints, exact=exact)
     return look_up(*ids, ledger.token_ids, keep_tokens, sequence, windows)
 
 
@@ -77,7 +77,7 @@ class Restored:
         """Begin with what is in the pool. `hold` it before the next await if it is to be used."""
         pool = model.memory.pool
         blocks = {name: block for name in lookup.hashes() if (block := pool.full.find(name)) is not None}
-        windows = {w.name: table for w in lookup.windows if (table := pool.find_window(w.name)) is not None}
+        windows = {w.name: table for w in lookup.checkpoints if (table := pool.find_checkpoint(w.name)) is not None}
         return cls(model, key.namespace, lookup, blocks, windows)
 
     @property
@@ -106,8 +106,8 @@ class Restored:
         """Return the sequence's windows that are on disk, if any KV is used: stored tokens by position."""
         if not self.tokens:
             return {}
-        stored = stored_tokens(self.lookup.windows, self.window_files)
-        found = (window for window in self.lookup.windows if window.name in stored)
+        stored = stored_tokens(self.lookup.checkpoints, self.window_files)
+        found = (window for window in self.lookup.checkpoints if window.name in stored)
         return {window.position: stored[window.name] for window in found if window.position == window.usable_tokens}
 
     def hold(self, reservation: Reservation) -> None:
@@ -131,7 +131,7 @@ class Restored:
         if geometry.resumes_anywhere:
             return choose(self.lookup, self.blocks, self.files)
         stored = {
-            **stored_tokens(self.lookup.windows, self.window_files),
+            **stored_tokens(self.lookup.checkpoints, self.window_files),
             **{name: table.window_tokens for name, table in self.windows.items()},
         }
         return choose(self.lookup, self.blocks, self.files, stored, geometry.window, exact=geometry.states is not None)
@@ -148,13 +148,13 @@ class Restored:
 
     def files_could_add(self) -> bool:
         """Whether files could give more than what the pool has."""
-        windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.windows)
+        windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.checkpoints)
         return bool(self.missing) or max(windows, default=0) > self.choice.tokens
 
     def wanted_files(self) -> list[tuple[BlockHeader, pb.StoredFile]]:
         """Return the files that the choice needs, with the headers that they must have."""
         wanted = [(c.header, self.files[c.header.chain_hash]) for c in self.choice.warm]
-        window = self.choice.window
+        window = self.choice.checkpoint
         if window is not None and window.name not in self.windows:
             file = self.window_files[window.name]
             wanted.append((window.header(self.model.fingerprint, self.namespace, file.token_count), file))
@@ -181,7 +181,7 @@ class Restored:
         return self.model.arenas.caches(self.tokens, blocks, warm, self._checkpoint(tensors), self.lookup.limit + 2)
 
     def _checkpoint(self, tensors: Mapping[FileName, HostTensors]) -> Checkpoint | None:
-        window, arenas, surplus = self.choice.window, self.model.arenas, self.choice.surplus
+        window, arenas, surplus = self.choice.checkpoint, self.model.arenas, self.choice.surplus
         if window is None:
             return None
         if (table := self.windows.get(window.name)) is not None:
@@ -239,7 +239,7 @@ class Restorer:
             key.namespace,
             key.model_id,
             [name for name in found.lookup.hashes() if name not in found.blocks],
-            [window.name for window in found.lookup.windows],
+            [window.name for window in found.lookup.checkpoints],
             peek,
         )
         found.files, found.window_files = dict(opened.files), dict(opened.windows)

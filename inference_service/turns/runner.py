@@ -20,9 +20,9 @@ from agentmem.validation import automatic_snapshot
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.thread import EngineThread
+from inference_service.memory.checkpoints import capture_positions
 from inference_service.memory.plan import Plan
 from inference_service.memory.spacing import periodic_positions
-from inference_service.memory.windows import capture_positions
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.serving import Models
 from inference_service.pool.admission import MemoryRequest

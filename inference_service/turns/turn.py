@@ -123,7 +123,7 @@ class Turn:
     def earlier_checkpoints(self) -> set[bytes]:
         """Names of those from which a turn may go on that leaves its ledger before the end; else none."""
         cut = self.plan.keep_tokens < len(self.ledger)
-        return {window.name for window in self.lookup.windows} if cut else set()
+        return {window.name for window in self.lookup.checkpoints} if cut else set()
 
     @property
     def miss_reason(self) -> Reason:

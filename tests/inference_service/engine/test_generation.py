@@ -134,7 +134,7 @@ def restored(model: LoadedModel, caches: Caches, tokens: int) -> Caches:
     pieces = [4, 0, 6, 2, 5][:count]
     arenas.write(caches, 0, blocks, pieces)
     if pieces:
-        file = host(arenas.read(pieces, filled), geometry.window_shapes(filled))
+        file = host(arenas.read(pieces, filled), geometry.checkpoint_shapes(filled))
         checkpoint = arenas.checkpoint(pieces, filled, tokens)
         from_file = arenas.uploaded(file, 0, tokens)
         assert tensors_of(checkpoint, geometry.states) == tensors_of(from_file, geometry.states)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, chain_hashes
+from inference_service.memory.checkpoints import candidates_at
 from inference_service.memory.restore import Candidate, Lookup, choose, headers, look_up
-from inference_service.memory.windows import candidates_at
 
 FINGERPRINT, NAMESPACE = "f" * 64, "ns"
 
@@ -188,6 +188,6 @@ def test_blocks_that_end_at_windows_serve_where_longer_ones_are_not() -> None:
     assert sum(c.usable_tokens for c in lookup.choose(exported | blocks_of(ledger))) == 650
     assert lookup.missing(exported) == [row.header.chain_hash for row in lookup.candidates[2][:2]]
     stored = {windows[3].name: 640}
-    assert choose(lookup, (), exported, stored, exact=True).window == windows[3]
+    assert choose(lookup, (), exported, stored, exact=True).checkpoint == windows[3]
     without = look_up(FINGERPRINT, NAMESPACE, ledger, 650, sequence)
     assert choose(without, (), exported, stored, exact=True).tokens == 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.identity import Ledger
 from inference_service.engine.scheduling import chunk_tokens
+from inference_service.memory.checkpoints import checkpoint_candidates
 from inference_service.memory.spacing import (
     MOST_BETWEEN,
     STEP,
@@ -19,7 +20,6 @@ from inference_service.memory.spacing import (
     periodic_positions,
     spacing,
 )
-from inference_service.memory.windows import window_candidates
 
 distances = st.integers(0, 5).map(lambda doublings: STEP << doublings)
 MB = 1_000_000
@@ -130,7 +130,7 @@ def test_an_agent_of_short_turns_keeps_some_of_their_ends_and_looks_for_them() -
     assert len(kept) <= 1 + MOST_BETWEEN + 2
     for cut in range(step + 200, len(ledger), 331):
         sequence = [*ledger.token_ids.tolist()[:cut], 252, 253]
-        found = window_candidates("f" * 64, "ns", ledger, cut, sequence, (), exact=True)
+        found = checkpoint_candidates("f" * 64, "ns", ledger, cut, sequence, (), exact=True)
         at = max(c.position for c in found if c.position in kept)
         assert cut - at < step + 200
 
@@ -143,6 +143,6 @@ def test_the_first_of_a_long_stretch_is_the_first_of_a_step(each: set[int], doub
 
 def test_a_look_up_needs_not_know_the_distance() -> None:
     sequence = tuple(range(40_000))
-    found = {each.position for each in window_candidates("f" * 64, "ns", Ledger(), 0, sequence, ())}
+    found = {each.position for each in checkpoint_candidates("f" * 64, "ns", Ledger(), 0, sequence, ())}
     for doublings in range(5):
         assert set(periodic_positions(STEP << doublings, len(sequence))) <= found

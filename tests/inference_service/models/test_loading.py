@@ -93,8 +93,8 @@ def test_hybrid_geometry_is_capped_at_window_and_slack(tmp_path: Path, hashes: C
     geometry = loaded(write_gemma3(tmp_path / "m"), hashes).geometry
     assert geometry.full == LayerGroup((3,), 1, 64, 64)
     assert geometry.sliding == LayerGroup((0, 1, 2), 1, 64, 64, window=64)
-    assert geometry.window_shapes(320)["k.weights"] == ("U32", (3, 1, 320, 8))
-    assert geometry.window_bytes == 3 * 128 * (64 + 256) * (4 / 8 + 8 / 64)
+    assert geometry.checkpoint_shapes(320)["k.weights"] == ("U32", (3, 1, 320, 8))
+    assert geometry.checkpoint_bytes == 3 * 128 * (64 + 256) * (4 / 8 + 8 / 64)
 
 
 def test_gemma_3_12b_at_16k_by_arithmetic() -> None:
@@ -103,9 +103,9 @@ def test_gemma_3_12b_at_16k_by_arithmetic() -> None:
     sliding = LayerGroup(tuple(i for i in range(48) if i % 6 != 5), 8, 256, 256, window=1024)
     geometry = Geometry(16, mx.bfloat16, FOUR_BITS, full, sliding)
     gib = 1 << 30
-    assert (geometry.bytes_per_token * 16384 + geometry.window_bytes) / gib <= 0.40
-    assert geometry.window_bytes / gib <= 0.12
-    further = geometry.window_shapes(1024).values()
+    assert (geometry.bytes_per_token * 16384 + geometry.checkpoint_bytes) / gib <= 0.40
+    assert geometry.checkpoint_bytes / gib <= 0.12
+    further = geometry.checkpoint_shapes(1024).values()
     assert sum(prod(shape) * {"U32": 4, "BF16": 2}[dtype] for dtype, shape in further) / gib <= 0.09
 
 

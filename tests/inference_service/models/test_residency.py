@@ -78,7 +78,7 @@ def test_the_least_kv_is_that_of_the_shortest_agent_and_of_its_request() -> None
             model_id="m", geometry=geometry, context_length=4096, weight_bytes=10, layer_width=8
         )
         assert needs_of(info).least_kv_bytes == least
-        enough = Sizes(Space(1, geometry.window_pieces), least - block - geometry.state_bytes)
+        enough = Sizes(Space(1, geometry.checkpoint_pieces), least - block - geometry.state_bytes)
         check_sizes(info, enough)
         with pytest.raises(FailedPrecondition, match="too little for one"):
             check_sizes(info, replace(enough, batch_bytes=enough.batch_bytes - 1))

@@ -47,7 +47,7 @@ class Memory:
                 break
             shared.append(block)
         self.pool.full.acquire(shared)
-        table = room.table(tokens, shared, Space(len(chain), self.pool.window_pieces), 1)
+        table = room.table(tokens, shared, Space(len(chain), self.pool.checkpoint_pieces), 1)
         self.hot.put(key(name), HotState(Version("u", 2), Ledger(), self.pool.publish(chain, table)))
 
     def check(self, *in_flight: Table) -> None:

@@ -85,22 +85,22 @@ def test_a_window_is_shared_with_the_blocks_before_it() -> None:
     assert second.blocks == first.blocks
     assert (pool.full.free, pool.pieces.free) == (6, 5)
     pool.check_integrity([first, second])
-    found = pool.find_window(names(1, 2)[-1])
+    found = pool.find_checkpoint(names(1, 2)[-1])
     assert found is not None
     assert (found.pieces, found.window_tokens) == (first.pieces, 600)
-    assert pool.find_window(names(1)[-1]) is None, "a window is only where the table ends"
+    assert pool.find_checkpoint(names(1)[-1]) is None, "a window is only where the table ends"
 
 
 def test_a_block_and_a_window_of_one_name_are_two_things() -> None:
     pool = pool_of()
     table = pool.publish(names(1), written(pool, 1))
     assert pool.full.find(names(1)[0]) is not None
-    assert pool.find_window(names(1)[0]) is None, "the model has no sliding layers, or the window was not kept"
+    assert pool.find_checkpoint(names(1)[0]) is None, "the model has no sliding layers, or the window was not kept"
     other = pool.publish(names(1), written(pool, 1, 2, 300))
     assert other.blocks == table.blocks
     pool.release(other)
     assert pool.full.find(names(1)[0]) == table.blocks[0]
-    assert pool.find_window(names(1)[0]) is None
+    assert pool.find_checkpoint(names(1)[0]) is None
     pool.check_integrity([table])
 
 
@@ -109,9 +109,9 @@ def test_a_window_goes_with_its_last_reference() -> None:
     first = pool.publish(names(1), written(pool, 1, 2, 300))
     second = pool.publish(names(1), written(pool, 1, 2, 300))
     pool.release(first)
-    assert pool.find_window(names(1)[0]) is not None
+    assert pool.find_checkpoint(names(1)[0]) is not None
     pool.release(second)
-    assert pool.find_window(names(1)[0]) is None
+    assert pool.find_checkpoint(names(1)[0]) is None
     assert (pool.full.free, pool.pieces.free) == (8, 8)
 
 
@@ -122,12 +122,12 @@ def test_a_window_outlives_the_blocks_before_it() -> None:
     pin = Table(0, (), table.window_tokens, table.pieces)
     pool.acquire(pin)
     pool.release(table)
-    found = pool.find_window(names(1)[0])
+    found = pool.find_checkpoint(names(1)[0])
     assert found is not None
     assert (found.pieces, found.window_tokens) == (table.pieces, 300)
     assert pool.full.find(names(1)[0]) is None
     pool.release(pin)
-    assert pool.find_window(names(1)[0]) is None
+    assert pool.find_checkpoint(names(1)[0]) is None
 
 
 def test_an_entry_of_a_window_that_is_gone_is_not_believed() -> None:
@@ -137,12 +137,12 @@ def test_an_entry_of_a_window_that_is_gone_is_not_believed() -> None:
     pool.release(gone)
     other = pool.publish(names(2), written(pool, 1, 2, 400))
     assert set(other.pieces) == set(gone.pieces)
-    assert pool.find_window(names(1)[0]) is None
+    assert pool.find_checkpoint(names(1)[0]) is None
     pool.release(other)
     again = written(pool, 1, 2, 280)
     again = Table(again.tokens, again.blocks, again.window_tokens, gone.pieces[::-1])
     pool.publish(names(1), again)
-    found = pool.find_window(names(1)[0])
+    found = pool.find_checkpoint(names(1)[0])
     assert found is not None
     assert (found.pieces, found.window_tokens) == (again.pieces, 280)
 
@@ -216,7 +216,7 @@ class KVPoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def pin(self, data: st.DataObject) -> None:
         chain, _ = data.draw(st.sampled_from(self.tables))
-        if (table := self.pool.find_window(chain[-1])) is not None:
+        if (table := self.pool.find_checkpoint(chain[-1])) is not None:
             self.pins.append(Table(0, (), table.window_tokens, table.pieces))
             self.pool.acquire(self.pins[-1])
 
@@ -235,9 +235,9 @@ class KVPoolMachine(RuleBasedStateMachine):
             assert [self.pool.full.find(name) for name in chain] == list(table.blocks)
             if table.pieces:
                 assert self.windows[table.pieces] == (chain[-1], table.window_tokens)
-                assert self.pool.find_window(chain[-1]) is not None
+                assert self.pool.find_checkpoint(chain[-1]) is not None
         for name in set(self.blocks.values()):
-            if (found := self.pool.find_window(name)) is not None:
+            if (found := self.pool.find_checkpoint(name)) is not None:
                 assert self.windows[found.pieces] == (name, found.window_tokens)
 
 

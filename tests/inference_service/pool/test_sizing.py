@@ -47,9 +47,9 @@ GEMMA_12B = Geometry(
 def test_gemma_3_12b_by_arithmetic() -> None:
     element = 4 / 8 + 2 * 2 / 64
     assert GEMMA_12B.bytes_per_token == 8 * 8 * (256 + 256) * element == 18_432
-    assert GEMMA_12B.window_bytes == 40 * 8 * (256 + 256) * (1024 + 256) * element == 117_964_800
-    assert (GEMMA_12B.piece_tokens, GEMMA_12B.window_pieces) == (256, 5)
-    assert GEMMA_12B.piece_bytes * 5 == GEMMA_12B.window_bytes
+    assert GEMMA_12B.checkpoint_bytes == 40 * 8 * (256 + 256) * (1024 + 256) * element == 117_964_800
+    assert (GEMMA_12B.piece_tokens, GEMMA_12B.checkpoint_pieces) == (256, 5)
+    assert GEMMA_12B.piece_bytes * 5 == GEMMA_12B.checkpoint_bytes
     agent = TYPICAL_TOKENS * 18_432 + 117_964_800
     assert agent == 193_462_272
     assert sizes(80 * GIB, GEMMA_12B, 131_072, pool_bytes=10 * agent) == Sizes(Space(160, 50), 80 * GIB - 10 * agent)
@@ -72,8 +72,8 @@ def test_a_hybrid_models_pool_is_split_for_typical_agents() -> None:
 def test_a_window_of_another_width_is_kept_in_whole_pieces() -> None:
     group = LayerGroup((1,), 1, 64, 64, window=640)
     geometry = Geometry(1, mx.bfloat16, FOUR_BITS, LayerGroup((0,), 1, 64, 64), group)
-    assert (geometry.piece_tokens, geometry.window_pieces) == (256, 4), "896 tokens in pieces of 256"
-    assert geometry.piece_bytes * 4 > geometry.window_bytes
+    assert (geometry.piece_tokens, geometry.checkpoint_pieces) == (256, 4), "896 tokens in pieces of 256"
+    assert geometry.piece_bytes * 4 > geometry.checkpoint_bytes
 
 
 def test_full_attention_alone_takes_it_all_for_blocks() -> None:
@@ -119,7 +119,7 @@ def test_the_pool_takes_no_more_than_its_bytes_and_nearly_all(
     block_bytes = BLOCK_TOKENS * geometry.bytes_per_token
     given_bytes = pool
     if given_bytes is None:
-        given_bytes = min(free // 2, MOST_CONTEXTS * (context * geometry.bytes_per_token + geometry.window_bytes))
+        given_bytes = min(free // 2, MOST_CONTEXTS * (context * geometry.bytes_per_token + geometry.checkpoint_bytes))
         assert given_bytes + found.batch_bytes == free
     taken = found.space.blocks * block_bytes + found.space.pieces * geometry.piece_bytes
     slack = 1e-9 * given_bytes
@@ -131,7 +131,7 @@ def test_the_pool_takes_no_more_than_its_bytes_and_nearly_all(
 async def test_states_that_a_turn_captures_are_admitted_with_it() -> None:
     states = StateGroup((32,), ((StateArray((1000,), "F32"),),))
     for geometry, captured in ((LLAMA_8B, 0), (replace(LLAMA_8B, states=states), MOST_CAPTURED * 4000)):
-        row = most_batch_bytes([512], geometry.bytes_per_token, 0) + geometry.window_bytes
+        row = most_batch_bytes([512], geometry.bytes_per_token, 0) + geometry.checkpoint_bytes
         request = MemoryRequest(AgentKey("n", "a", "m"), (), 512, keeps=True)
         for batch_bytes, fits in ((2 * row + captured, True), (2 * row + captured - 1, False)):
             memory = ModelMemory(geometry, 0, Sizes(Space(2, 2), batch_bytes), TurnHints())
@@ -142,8 +142,8 @@ async def test_states_that_a_turn_captures_are_admitted_with_it() -> None:
 @pytest.mark.parametrize(("tokens", "periodic"), [(8191, 0), (8192, 1), (16_384, 2), (100_000, 3)])
 def test_checkpoints_on_the_way_of_a_long_prompt_are_counted(tokens: int, periodic: int) -> None:
     memory = ModelMemory(GEMMA_12B, 0, Sizes(Space(1, 5), GIB), TurnHints())
-    row = most_batch_bytes([tokens], GEMMA_12B.bytes_per_token, 0) + GEMMA_12B.window_bytes
-    assert memory._batch_bytes([tokens]) == 2 * row + periodic * GEMMA_12B.window_bytes
+    row = most_batch_bytes([tokens], GEMMA_12B.bytes_per_token, 0) + GEMMA_12B.checkpoint_bytes
+    assert memory._batch_bytes([tokens]) == 2 * row + periodic * GEMMA_12B.checkpoint_bytes
     assert len(periodic_positions(8192, tokens)) <= periodic
 
 

@@ -17,8 +17,8 @@ from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import window_headers
 from inference_service.portable.exporting import Exporter
 from inference_service.portable.format import Manifest, layers_of, state_tensors
 from inference_service.portable.importing import Received, receive
@@ -100,7 +100,7 @@ def disk(geometry: Geometry = PLAIN, windows: dict[int, int] | None = None) -> D
     assert made.ledger is not None
     for header in headers("print", "ns", made.ledger.token_ids):
         made.put(header)
-    for header in window_headers("print", "ns", made.ledger.token_ids, windows or {}):
+    for header in checkpoint_headers("print", "ns", made.ledger.token_ids, windows or {}):
         made.put(header)
     return made
 

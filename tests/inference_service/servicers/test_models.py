@@ -165,7 +165,7 @@ async def test_loaded_model_is_described() -> None:
             activation_bytes=67,
             pool_bytes=5000,
             batch_bytes=700,
-            agent_4k_bytes=4096 * GEOMETRY.bytes_per_token + GEOMETRY.window_bytes,
+            agent_4k_bytes=4096 * GEOMETRY.bytes_per_token + GEOMETRY.checkpoint_bytes,
             agents_4k=2,
             pool_tokens=33 * 256,
         ),

@@ -14,8 +14,8 @@ from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import window_headers
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import PathTransport, StreamTransport, Target, Transport
@@ -71,7 +71,7 @@ def blocks() -> list[BlockHeader]:
 
 
 def window() -> BlockHeader:
-    return window_headers("print", "ns", TOKENS, {600: 300})[0]
+    return checkpoint_headers("print", "ns", TOKENS, {600: 300})[0]
 
 
 def tensors_of(header: BlockHeader, seed: int = 0) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from agentmem.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import KVFormat
-from inference_service.memory.windows import window_headers
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.storage.blocks import BlockMiss, read_block, write_block
 
 DTYPES = [mx.float32, mx.bfloat16, mx.float16]
@@ -230,21 +230,21 @@ def test_a_window_comes_back(
 ) -> None:
     path = tmp_path_factory.mktemp("windows") / "window.safetensors"
     position, tensors = before + tokens, window_tensors(shape, tokens)
-    (saved,) = window_headers("print", "ns", range(position), {position: tokens})
+    (saved,) = checkpoint_headers("print", "ns", range(position), {position: tokens})
     digest, size = write_block(str(path), saved, tensors, shape)
     assert size == path.stat().st_size
     read = read_block(str(path), saved, digest, shape)
-    for name, (_, dims) in shape.window_shapes(tokens).items():
+    for name, (_, dims) in shape.checkpoint_shapes(tokens).items():
         assert read[name].shape == dims
         assert read[name].tobytes() == tensors[name]
 
 
 def test_a_window_of_another_position_count_or_kind_is_refused(tmp_path: Path) -> None:
     path, tokens = tmp_path / "window.safetensors", range(600)
-    (saved,) = window_headers("print", "ns", tokens, {512: 20})
+    (saved,) = checkpoint_headers("print", "ns", tokens, {512: 20})
     assert (saved.first_token, saved.token_count) == (492, 20)
     digest, _ = write_block(str(path), saved, window_tensors(HYBRID, 20), HYBRID)
-    other_names = [window_headers("print", "ns", tokens, {at: 20})[0] for at in (256, 511, 513)]
+    other_names = [checkpoint_headers("print", "ns", tokens, {at: 20})[0] for at in (256, 511, 513)]
     for wanted in (
         *other_names,
         replace(saved, first_token=491),
@@ -262,7 +262,7 @@ def test_a_window_of_another_position_count_or_kind_is_refused(tmp_path: Path) -
 def test_a_block_in_a_windows_place_is_refused(tmp_path: Path) -> None:
     """The same name, tokens and shapes: the beginning of the first block, and all that a window there would hold."""
     path = tmp_path / "block.safetensors"
-    (window,) = window_headers("print", "ns", range(20), {20: 20})
+    (window,) = checkpoint_headers("print", "ns", range(20), {20: 20})
     block = replace(window, window=False)
     digest, _ = write_block(str(path), block, random_tensors(HYBRID, 20), HYBRID)
     read_block(str(path), block, digest, HYBRID)

@@ -31,7 +31,7 @@ def tensors(geometry: Geometry) -> dict[str, bytes]:
     sizes = {"U32": 4, "F32": 4, "BF16": 2}
     return {
         name: generator.bytes(sizes[dtype] * int(np.prod(shape)))
-        for name, (dtype, shape) in geometry.window_shapes(TOKENS).items()
+        for name, (dtype, shape) in geometry.checkpoint_shapes(TOKENS).items()
     }
 
 
@@ -42,7 +42,7 @@ def test_what_is_read_is_what_was_written(geometry: Geometry) -> None:
     read = verified(built.data, header(geometry), built.digest, geometry)
     assert {name: array.tobytes() for name, array in read.items()} == written
     assert {name: array.shape for name, array in read.items()} == {
-        name: shape for name, (_, shape) in geometry.window_shapes(TOKENS).items()
+        name: shape for name, (_, shape) in geometry.checkpoint_shapes(TOKENS).items()
     }
 
 

@@ -59,7 +59,7 @@ async def test_one_way_reads_what_the_other_wrote(world: World, written_by: str)
         for kind in KINDS:
             read = await world.read(kind, header, file)
             assert {name: tensor.tobytes() for name, tensor in read.items()} == tensors
-            shapes = GEOMETRY.window_shapes if header.window else GEOMETRY.block_shapes
+            shapes = GEOMETRY.checkpoint_shapes if header.window else GEOMETRY.block_shapes
             assert {name: tensor.shape for name, tensor in read.items()} == {
                 name: shape for name, (_, shape) in shapes(header.token_count).items()
             }

@@ -12,8 +12,13 @@ from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches, HostTensors
+from inference_service.memory.checkpoints import (
+    CheckpointCandidate,
+    checkpoint_candidates,
+    checkpoint_headers,
+    choose_checkpoint,
+)
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import WindowCandidate, choose_window, window_candidates, window_headers
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.storage.blocks import read_block, write_block
@@ -55,7 +60,7 @@ def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple
         for header, block in zip(blocks, [1, 0], strict=True)
     ]
     window = model.arenas.sliding.read(pieces, stored)
-    saved += [(header, window) for header in window_headers(model.fingerprint, "ns", tokens, {POSITION: stored})]
+    saved += [(header, window) for header in checkpoint_headers(model.fingerprint, "ns", tokens, {POSITION: stored})]
     read = []
     for index, (header, tensors) in enumerate(saved):
         path = str(folder / f"{index}.safetensors")
@@ -99,8 +104,8 @@ def test_what_goes_on_from_files_equals_recomputation(
     assert stored == WINDOW + 256
     ledger = Ledger().followed_by(tokens[:POSITION], [b"x"] * POSITION, "h", 0)
     prompt = tokens if shared > POSITION else [*tokens[:shared], *reversed(tokens[:50])]
-    found = window_candidates(model.fingerprint, "ns", ledger, min(shared, POSITION), prompt, ())
-    chosen = choose_window(found, {c.name: stored for c in found}, WINDOW, POSITION)
+    found = checkpoint_candidates(model.fingerprint, "ns", ledger, min(shared, POSITION), prompt, ())
+    chosen = choose_checkpoint(found, {c.name: stored for c in found}, WINDOW, POSITION)
     assert chosen is not None
     assert chosen[1] == min(shared, POSITION)
     caches = resumed(model, files, chosen[1])
@@ -114,8 +119,8 @@ def test_one_token_further_back_is_refused_and_would_be_wrong(
     model: LoadedModel, oracle: Oracle, files: tuple[list[HostTensors], HostTensors, int]
 ) -> None:
     """What the rule is for: with a few tokens of the window missing, the comparison above fails."""
-    candidate = WindowCandidate(POSITION, b"", b"", POSITION - 257)
-    assert choose_window([candidate], {b"": files[2]}, WINDOW, POSITION) is None
+    candidate = CheckpointCandidate(POSITION, b"", b"", POSITION - 257)
+    assert choose_checkpoint([candidate], {b"": files[2]}, WINDOW, POSITION) is None
     resume = POSITION - 256 - 8
     prompt = [*sequence(model)[:resume], *reversed(sequence(model)[:50])]
     events = run(model, resumed(model, files, resume), prompt, generated=8)

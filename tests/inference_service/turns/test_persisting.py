@@ -24,8 +24,8 @@ from inference_service.engine.checkpoints import Checkpoint, captured, window_te
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.engine.thread import EngineThread
+from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
-from inference_service.memory.windows import window_headers
 from inference_service.metrics import WorkerMetrics
 from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.storage import transport
@@ -97,7 +97,7 @@ class World:
         blocks, pieces = self.pool.full.allocate(-(-tokens // 256)), self.pool.pieces.allocate(-(-filled // 64))
         await self.engine.call(lambda: self.model.arenas.write(caches, 0, blocks, pieces))
         table = Table(tokens, tuple(blocks), filled, tuple(pieces))
-        windows = window_headers("f", "n", ids, {500: 64, tokens: table.window_tokens})
+        windows = checkpoint_headers("f", "n", ids, {500: 64, tokens: table.window_tokens})
         assert window is not None
         held = {windows[0].chain_hash: window}
         named = list(headers("f", "n", ids))
@@ -113,7 +113,7 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
     engine, registry, store = EngineThread(), CollectorRegistry(), Store(directory, fail)
     engine.start()
     arenas = await engine.call(lambda: Arenas(GEOMETRY, 12, 24))
-    pool = KVPool(Space(12, 24), GEOMETRY.window_pieces)
+    pool = KVPool(Space(12, 24), GEOMETRY.checkpoint_pieces)
     model = SimpleNamespace(
         model_id="m", geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool)
     )

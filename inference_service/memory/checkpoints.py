@@ -1,15 +1,13 @@
 """Which checkpoints may exist that a prompt can resume with, and which of those found to take. Pure.
 
-They are called windows here, since those of sliding layers can be trimmed; recurrent layers' states stand for exactly
-the tokens before them, so a model that has some resumes at a checkpoint's very position.
-
-A window is the state of the sliding layers at one position: the last tokens before it, the window's width W of them and
-up to 256 more, so that it can be trimmed a little. Where it is used (r is where to resume, behind the tokens that the
-sequence shares with what the window was computed from):
+A checkpoint is what layers without full attention have at one position. Recurrent layers' states stand for exactly the
+tokens before it, so a model that has some resumes at a checkpoint's very position. Of sliding layers it is a window:
+the last tokens before it, the window's width W of them and up to 256 more, so that it can be trimmed a little. Where
+that is used (r is where to resume, behind the tokens that the sequence shares with what the window was computed from):
 
     0 … start … r - W … r … position        good if start <= max(0, r - W): a query at r may see W tokens before it
 
-Windows are saved at the end of a shared system prompt, on the way of a long prompt (`spacing`), before a generation
+Checkpoints are saved at the end of a shared system prompt, on the way of a long prompt (`spacing`), before a generation
 prompt and at the end of a turn. Their names depend on the tokens before them alone, so a guess where nothing was saved
 costs a look-up, and one that is found is right.
 """
@@ -34,10 +32,10 @@ _PROMPT_BEGINNING = 2
 """Tokens that show where a generation prompt begins: what starts a message, and whose. History may differ behind."""
 
 
-class WindowCandidate(NamedTuple):
-    """A window that would serve: its position, its name, its parent, and how many tokens the sequence shares with it.
+class CheckpointCandidate(NamedTuple):
+    """A checkpoint that would serve: its position, name and parent, and how many tokens the sequence shares with it.
 
-    `usable_tokens` may be less than `position`: then the window has to be trimmed, if it can be.
+    `usable_tokens` may be less than `position`: then its window has to be trimmed, if it can be.
     """
 
     position: int
@@ -56,7 +54,7 @@ class WindowCandidate(NamedTuple):
         return BlockHeader(fingerprint, namespace, self.name, self.parent, first, self.position - first)
 
 
-def window_candidates(
+def checkpoint_candidates(
     fingerprint: str,
     namespace: str,
     ledger: Ledger,
@@ -65,8 +63,8 @@ def window_candidates(
     checkpoints: Sequence[int],
     *,
     exact: bool = False,
-) -> tuple[WindowCandidate, ...]:
-    """Return windows to look for, each once, for a `sequence` whose first `keep_tokens` tokens are those of the ledger.
+) -> tuple[CheckpointCandidate, ...]:
+    """Return checkpoints to look for, each once, for a `sequence` whose first `keep_tokens` tokens are the ledger's.
 
     They are at the plan's own `checkpoints`, at all multiples of STEP, at ends of the ledger's turns, before the last
     tokens of their prompts, and where generation prompts begin, in the sequence and in the ledger. Such a prompt is
@@ -92,8 +90,8 @@ def window_candidates(
 
 def candidates_at(
     fingerprint: str, namespace: str, token_ids: TokenIds, positions: Iterable[int]
-) -> tuple[WindowCandidate, ...]:
-    """Return the windows of a sequence at these positions, each above 0, in order."""
+) -> tuple[CheckpointCandidate, ...]:
+    """Return the checkpoints of a sequence at these positions, each above 0, in order."""
     token_ids = np.asarray(token_ids, np.uint32)
     parents, found = [NO_PARENT], []
     for position in sorted(positions):
@@ -101,12 +99,12 @@ def candidates_at(
         for first in range((len(parents) - 1) * BLOCK_TOKENS, block * BLOCK_TOKENS, BLOCK_TOKENS):
             parents.append(chain_hash(fingerprint, namespace, parents[-1], token_ids[first : first + BLOCK_TOKENS]))
         name = chain_hash(fingerprint, namespace, parents[block], token_ids[block * BLOCK_TOKENS : position])
-        found.append(WindowCandidate(position, name, parents[block], position))
+        found.append(CheckpointCandidate(position, name, parents[block], position))
     return tuple(found)
 
 
 def likely_positions(ledger: Ledger) -> set[int]:
-    """Return where an agent with this ledger may have windows, for who has no prompt that would say so.
+    """Return where an agent with this ledger may have checkpoints, for who has no prompt that would say so.
 
     At ends of turns, and before their answers, where a generation prompt of unknown length begins; where the system
     prompt ends, and at ends of blocks.
@@ -120,7 +118,7 @@ def likely_positions(ledger: Ledger) -> set[int]:
 
 
 def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...]:
-    """Return where to keep windows of a prompt of so many tokens: at its checkpoints, or else before its last token.
+    """Return where to keep checkpoints of a prompt of so many tokens: at its own, or else before its last token.
 
     And at the last end of a block before the first of these: what follows is another's own, and so is the block that
     it lies in, so others can go on only from there.
@@ -130,16 +128,16 @@ def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...
     return tuple(sorted({shared, *exact} - {0}))
 
 
-def window_headers(
-    fingerprint: str, namespace: str, token_ids: TokenIds, windows: Mapping[int, int]
+def checkpoint_headers(
+    fingerprint: str, namespace: str, token_ids: TokenIds, stored: Mapping[int, int]
 ) -> list[BlockHeader]:
-    """Return the headers of windows of a sequence, by position: `windows` says how many tokens are stored at each."""
-    candidates = candidates_at(fingerprint, namespace, token_ids, windows)
-    return [each.header(fingerprint, namespace, windows[each.position]) for each in candidates]
+    """Return the headers of checkpoints of a sequence: `stored` says how many tokens each has, by position."""
+    candidates = candidates_at(fingerprint, namespace, token_ids, stored)
+    return [each.header(fingerprint, namespace, stored[each.position]) for each in candidates]
 
 
-def stored_tokens(candidates: Iterable[WindowCandidate], files: Mapping[bytes, pb.StoredFile]) -> dict[bytes, int]:
-    """Return how many tokens each found window holds, by name; those whose row is not of that position are left out."""
+def stored_tokens(candidates: Iterable[CheckpointCandidate], files: Mapping[bytes, pb.StoredFile]) -> dict[bytes, int]:
+    """Return how many tokens each that was found holds, by name; a row of another position is left out."""
     found = {}
     for candidate in candidates:
         file = files.get(candidate.name)
@@ -149,7 +147,7 @@ def stored_tokens(candidates: Iterable[WindowCandidate], files: Mapping[bytes, p
 
 
 def resume_position(position: int, stored_tokens: int, window: int, limit: int, *, exact: bool = False) -> int:
-    """Return where to resume, at most at `limit`, with a window of so many tokens up to `position`; 0 if nowhere.
+    """Return where to resume, at most at `limit`, with so many tokens stored up to `position`; 0 if nowhere.
 
     The rule is that of SlidingQuantizedKVCache.can_trim: all that a query there may see must be stored. With recurrent
     states it is good `exact`ly there.
@@ -161,14 +159,14 @@ def resume_position(position: int, stored_tokens: int, window: int, limit: int, 
     return resume if good and resume > 0 else 0
 
 
-def choose_window(
-    candidates: Iterable[WindowCandidate],
+def choose_checkpoint(
+    candidates: Iterable[CheckpointCandidate],
     stored: Mapping[bytes, int],
     window: int,
     block_tokens: int,
     *,
     exact: bool = False,
-) -> tuple[WindowCandidate, int] | None:
+) -> tuple[CheckpointCandidate, int] | None:
     """Return the candidate that resumes furthest and where, of those whose stored tokens are known; else None.
 
     `block_tokens` is how many tokens of the sequence the full-attention layers have blocks for.

@@ -1,4 +1,4 @@
-"""Windows that are looked for, and the one that is taken, against real caches."""
+"""Checkpoints that are looked for, and the one that is taken, against real caches."""
 
 import random
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from agentmem.v1.cache_store_pb2 import StoredFile
 from inference_service.engine.caches import SlidingQuantizedKVCache
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, KVFormat
-from inference_service.memory.restore import headers
-from inference_service.memory.windows import (
-    WindowCandidate,
+from inference_service.memory.checkpoints import (
+    CheckpointCandidate,
     capture_positions,
-    choose_window,
+    checkpoint_candidates,
+    checkpoint_headers,
+    choose_checkpoint,
     likely_positions,
     resume_position,
     stored_tokens,
-    window_candidates,
-    window_headers,
 )
+from inference_service.memory.restore import headers
 
 FINGERPRINT, NAMESPACE = "f" * 64, "ns"
 WIDTH = 32
@@ -104,8 +104,8 @@ class Case:
     checkpoints: tuple[int, ...]
 
     @property
-    def candidates(self) -> tuple[WindowCandidate, ...]:
-        return window_candidates(FINGERPRINT, NAMESPACE, self.ledger, self.keep, self.sequence, self.checkpoints)
+    def candidates(self) -> tuple[CheckpointCandidate, ...]:
+        return checkpoint_candidates(FINGERPRINT, NAMESPACE, self.ledger, self.keep, self.sequence, self.checkpoints)
 
 
 @st.composite
@@ -167,7 +167,7 @@ def test_the_choice_is_the_one_that_resumes_furthest(case: Case, data: st.DataOb
         if cache is not None and limit and cache.can_trim(candidate.position - limit):
             furthest = max(furthest, limit)
     stored_by_name = {name: cache.buffers.filled for name, cache in caches.items()}
-    chosen = choose_window(case.candidates, stored_by_name, window, block_tokens)
+    chosen = choose_checkpoint(case.candidates, stored_by_name, window, block_tokens)
     if chosen is None:
         assert furthest == 0
         return
@@ -197,7 +197,7 @@ def agent(*parts: tuple[tuple[int, ...], tuple[int, ...]]) -> Ledger:
     return ledger
 
 
-def positions(candidates: Sequence[WindowCandidate]) -> dict[int, int]:
+def positions(candidates: Sequence[CheckpointCandidate]) -> dict[int, int]:
     return {candidate.position: candidate.usable_tokens for candidate in candidates}
 
 
@@ -206,7 +206,7 @@ def test_an_agent_that_goes_on_looks_where_its_turns_ended() -> None:
     sequence = (*ledger.token_ids.tolist(), *question(700), *CUE)
     generation_prompt = len(sequence) - len(CUE)
     found = positions(
-        window_candidates(FINGERPRINT, NAMESPACE, ledger, len(ledger), sequence, (302, generation_prompt))
+        checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, len(ledger), sequence, (302, generation_prompt))
     )
     first = len(SYSTEM) + 22
     turns = {first, first + 5, first + 27, first + 32}
@@ -220,14 +220,14 @@ def test_an_answer_that_history_spells_differently_is_left_before_its_generation
     ledger = agent(((*before, *CUE), tuple(range(900, 980))))
     sequence = (*before, *CUE[:2], 7, 7, *question(600), *CUE)
     keep = len(before) + 2
-    found = window_candidates(FINGERPRINT, NAMESPACE, ledger, keep, sequence, (302, len(sequence) - 3))
+    found = checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, keep, sequence, (302, len(sequence) - 3))
     assert positions(found)[len(before)] == len(before)
     assert positions(found)[len(ledger)] == keep, "the end of the turn, to be trimmed"
     stored = {c.name: c.position for c in found if c.position in (len(before), len(ledger))}
     window = 64
-    assert choose_window(found, stored, window, 10_000) == (found[-1], keep)
+    assert choose_checkpoint(found, stored, window, 10_000) == (found[-1], keep)
     small = {name: min(tokens, window) for name, tokens in stored.items()}
-    chosen = choose_window(found, small, window, 10_000)
+    chosen = choose_checkpoint(found, small, window, 10_000)
     assert chosen is not None
     assert chosen[0].position == chosen[1] == len(before)
 
@@ -236,11 +236,11 @@ def test_a_new_agent_finds_the_system_prompt_and_what_others_said() -> None:
     """Also a whole chat that another agent had: there its generation prompts are all that is known."""
     sequence = (*SYSTEM, *question(500), *CUE[:2], 70, *question(600), *CUE)
     checkpoints = (len(SYSTEM) + 2, len(sequence) - len(CUE))
-    found = window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, checkpoints)
+    found = checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, checkpoints)
     assert set(positions(found)) == {*checkpoints, len(SYSTEM) + 22}
     other = agent(((*SYSTEM, *question(500), *CUE), (70,)))
-    (saved,) = window_headers(FINGERPRINT, NAMESPACE, other.token_ids, {len(SYSTEM) + 22: 300})
-    assert choose_window(found, {saved.chain_hash: 300}, 64, 10_000) is not None
+    (saved,) = checkpoint_headers(FINGERPRINT, NAMESPACE, other.token_ids, {len(SYSTEM) + 22: 300})
+    assert choose_checkpoint(found, {saved.chain_hash: 300}, 64, 10_000) is not None
 
 
 def test_a_chat_edited_in_its_middle_looks_near_the_edit() -> None:
@@ -250,7 +250,9 @@ def test_a_chat_edited_in_its_middle_looks_near_the_edit() -> None:
         *ledger.token_ids.tolist()[: 20 * size + 4],
         *(t for i in range(30) for t in (*question(7000 + i), *CUE)),
     )
-    found = positions(window_candidates(FINGERPRINT, NAMESPACE, ledger, 20 * size + 4, sequence, (len(sequence) - 3,)))
+    found = positions(
+        checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 20 * size + 4, sequence, (len(sequence) - 3,))
+    )
     assert {size * n for n in range(13, 21)} <= set(found)
     assert found[21 * size] == 20 * size + 4
     assert 50 * size not in found, "too far to be trimmed"
@@ -258,26 +260,26 @@ def test_a_chat_edited_in_its_middle_looks_near_the_edit() -> None:
 
 def test_what_follows_the_last_checkpoint_is_no_cue_if_it_is_long() -> None:
     sequence = (*CUE, *range(10, 80), *CUE, *range(100, 200))
-    assert positions(window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (73,))) == {73: 73}
-    assert len(window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence[:80], (73,))) == 1
+    assert positions(checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (73,))) == {73: 73}
+    assert len(checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence[:80], (73,))) == 1
     twice = (*CUE, *range(10, 80), *CUE, 5, *CUE)
-    assert set(positions(window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, twice, (77,)))) == {73, 77}
+    assert set(positions(checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, twice, (77,)))) == {73, 77}
 
 
 def test_nothing_kept_and_nothing_known() -> None:
     ledger = agent(((1, 2, 3), (4,)))
-    assert window_candidates(FINGERPRINT, NAMESPACE, ledger, 0, (9, 9), ()) == ()
-    assert window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, (9,), ()) == ()
-    assert choose_window((), {}, 64, 100) is None
+    assert checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 0, (9, 9), ()) == ()
+    assert checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, (9,), ()) == ()
+    assert choose_checkpoint((), {}, 64, 100) is None
 
 
 def test_the_same_prompt_again_trims_the_turn() -> None:
     ledger = agent(((1, 2, 3), ()))
-    before, candidate = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), ())
+    before, candidate = checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), ())
     assert (candidate.position, candidate.usable_tokens) == (3, 2)
-    assert choose_window([candidate], {candidate.name: 3}, 64, 100) == (candidate, 2)
-    assert choose_window([candidate], {candidate.name: 3}, 64, 100, exact=True) is None
-    again = window_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), (), exact=True)
+    assert choose_checkpoint([candidate], {candidate.name: 3}, 64, 100) == (candidate, 2)
+    assert choose_checkpoint([candidate], {candidate.name: 3}, 64, 100, exact=True) is None
+    again = checkpoint_candidates(FINGERPRINT, NAMESPACE, ledger, 2, ledger.token_ids.tolist(), (), exact=True)
     assert again == (before,), "a state cannot be trimmed"
     assert before.position == 2, "where a raw prompt leaves one"
 
@@ -286,11 +288,11 @@ def test_the_same_prompt_again_trims_the_turn() -> None:
 
 
 @given(size=st.integers(1, 800), data=st.data())
-def test_a_window_is_named_like_a_block_that_ends_there(size: int, data: st.DataObject) -> None:
+def test_a_checkpoint_is_named_like_a_block_that_ends_there(size: int, data: st.DataObject) -> None:
     tokens = tuple(range(size))
     windows = data.draw(st.dictionaries(st.integers(1, size), st.integers(1, 300), min_size=1, max_size=4))
     for header, (position, stored) in zip(
-        window_headers(FINGERPRINT, NAMESPACE, tokens, windows), sorted(windows.items()), strict=True
+        checkpoint_headers(FINGERPRINT, NAMESPACE, tokens, windows), sorted(windows.items()), strict=True
     ):
         *_, block = headers(FINGERPRINT, NAMESPACE, tokens[:position])
         assert header == replace(block, first_token=position - stored, token_count=stored, window=True)
@@ -298,31 +300,31 @@ def test_a_window_is_named_like_a_block_that_ends_there(size: int, data: st.Data
 
 def test_headers_are_what_candidates_want() -> None:
     sequence = tuple(range(1000))
-    for candidate in window_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (300, 512)):
-        (saved,) = window_headers(FINGERPRINT, NAMESPACE, sequence[:600], {candidate.position: 100})
+    for candidate in checkpoint_candidates(FINGERPRINT, NAMESPACE, Ledger(), 0, sequence, (300, 512)):
+        (saved,) = checkpoint_headers(FINGERPRINT, NAMESPACE, sequence[:600], {candidate.position: 100})
         assert candidate.header(FINGERPRINT, NAMESPACE, 100) == saved
         assert saved.first_token == candidate.position - 100
-    other = window_headers("other", NAMESPACE, sequence, {300: 1}) + window_headers(
+    other = checkpoint_headers("other", NAMESPACE, sequence, {300: 1}) + checkpoint_headers(
         FINGERPRINT, "n", sequence, {300: 1}
     )
     assert saved.chain_hash not in {header.chain_hash for header in other}
 
 
 @pytest.mark.parametrize(("first", "count", "good"), [(700, 300, True), (700, 299, False), (0, 300, False)])
-def test_a_row_of_another_position_is_no_window(first: int, count: int, good: bool) -> None:
-    candidate = WindowCandidate(1000, b"name", b"", 1000)
+def test_a_row_of_another_position_is_no_checkpoint(first: int, count: int, good: bool) -> None:
+    candidate = CheckpointCandidate(1000, b"name", b"", 1000)
     row = StoredFile(chain_hash=b"name", first_token=first, token_count=count)
     assert stored_tokens([candidate], {b"name": row, b"other": row}) == ({b"name": 300} if good else {})
 
 
-def test_where_windows_of_a_prompt_are_kept() -> None:
+def test_where_checkpoints_of_a_prompt_are_kept() -> None:
     assert capture_positions((300, 700), 710) == (256, 300, 700)
     assert capture_positions((100,), 110) == (100,)
     assert capture_positions((), 600) == (512, 599), "the last token is always computed again"
     assert capture_positions((), 1) == ()
 
 
-def test_without_a_prompt_the_ledger_says_where_windows_are_likely() -> None:
+def test_without_a_prompt_the_ledger_says_where_checkpoints_are_likely() -> None:
     ids = list(range(1000))
     turns = [TurnPlace(end, 20) for end in (310, *range(400, 1000, 50), 990)]
     ledger = replace(Ledger().followed_by(ids, [b"x"] * 1000, "t"), turns=tuple(turns), opening_bytes=130)
