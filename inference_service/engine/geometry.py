@@ -198,6 +198,11 @@ class Geometry:
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
     @property
+    def captured_bytes(self) -> int:
+        """Bytes of a checkpoint that prefill captures: windows without the tokens that may be trimmed, and states."""
+        return round(self._token_bytes(self.sliding) * self.window) + self.state_bytes
+
+    @property
     def state_bytes(self) -> int:
         """Bytes of a sequence's recurrent states."""
         return self.states.nbytes if self.states else 0

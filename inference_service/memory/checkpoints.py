@@ -21,7 +21,7 @@ import numpy as np
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
 from agentmem.identity import Ledger, TokenIds
 from agentmem.v1 import cache_store_pb2 as pb
-from inference_service.memory.spacing import STEP, firsts_of_stretches
+from inference_service.memory.spacing import STEP, firsts_of_stretches, periodic_positions
 
 _NEAREST = 8
 """How many turns' ends and generation prompts to look for on each side of where the sequence leaves the ledger."""
@@ -126,6 +126,19 @@ def capture_positions(checkpoints: Sequence[int], tokens: int) -> tuple[int, ...
     exact = tuple(checkpoints) or (tokens - 1,)
     shared = exact[0] // BLOCK_TOKENS * BLOCK_TOKENS
     return tuple(sorted({shared, *exact} - {0}))
+
+
+def captures_by_worth(checkpoints: Sequence[int], tokens: int, distance: int) -> tuple[int, ...]:
+    """Return all positions at which prefill of a prompt is to keep checkpoints: what can be left out best is last.
+
+    First the prompt's own, the last before the others, since the agent's next turn needs that one; then those on its
+    way, those of larger distances first. None where `distance` is 0: the model resumes anywhere.
+    """
+    if not distance:
+        return ()
+    own = capture_positions(checkpoints, tokens)[::-1]
+    periodic = sorted(periodic_positions(distance, tokens), key=lambda at: at & -at, reverse=True)
+    return tuple(dict.fromkeys((*own, *periodic)))
 
 
 def checkpoint_headers(

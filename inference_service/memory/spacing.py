@@ -52,11 +52,6 @@ def periodic_positions(distance: int, tokens: int) -> tuple[int, ...]:
     return tuple(range(step, tokens, step))
 
 
-def most_periodic(distance: int, tokens: int) -> int:
-    """Return how many those are at most, in any prompt that is no longer."""
-    return min(MOST_BETWEEN, tokens // distance) if distance else 0
-
-
 def kept_positions(positions: Iterable[int], distance: int) -> tuple[int, ...]:
     """Return which of its checkpoints an agent keeps, in order.
 

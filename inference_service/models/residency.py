@@ -10,7 +10,7 @@ from inference_service.engine.device import dequantized_bytes
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK
 from inference_service.models.opening import ModelInfo
-from inference_service.pool.memory import MOST_CAPTURED, TYPICAL_TOKENS, Sizes
+from inference_service.pool.memory import TYPICAL_TOKENS, Sizes
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def _shortest_agent(geometry: Geometry) -> int:
 
 
 def _least_batch_bytes(geometry: Geometry) -> int:
-    """What its request takes besides: the same twice, and the states that it captures."""
-    return 2 * _shortest_agent(geometry) + MOST_CAPTURED * geometry.state_bytes
+    """What its request takes besides: the same twice. Checkpoints are captured where there is more."""
+    return 2 * _shortest_agent(geometry)
 
 
 def check_sizes(info: ModelInfo, memory: Sizes) -> None:

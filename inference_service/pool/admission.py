@@ -1,7 +1,10 @@
 """Admission: a turn gets all the memory that it can grow to before it starts, or waits for it, or is refused.
 
 So nothing in flight ever runs out of memory, and nothing in flight is ever evicted. Blocks come from the pool; what
-decoding takes besides, the padded batches and one transient copy, is charged against a budget of its own.
+decoding takes besides, the padded batches and one transient copy, is charged against a budget of its own. So are the
+checkpoints that turns capture and hold until they end. These only save later turns time: no turn is refused because of
+them. It waits for memory for one, which the agent's next turn needs, where it would have that if it were alone; others
+it captures as far as there is memory left.
 """
 
 import asyncio
@@ -19,13 +22,14 @@ from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
 class MemoryRequest:
     """What an agent's turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks.
 
-    A turn that keeps nothing takes no blocks of its own.
+    A turn that keeps nothing takes no blocks of its own. `checkpoints` is how many it would capture.
     """
 
     key: AgentKey
     names: Sequence[bytes]
     tokens: int
     keeps: bool
+    checkpoints: int = 0
 
 
 @dataclass(eq=False)
@@ -33,9 +37,11 @@ class Reservation:
     """The memory of one turn: blocks and pieces to write to, and pins on what is in the pool that it starts from.
 
     `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` says that a commit has replaced it.
+    `checkpoints` is how many it may capture.
     """
 
     tokens: int
+    checkpoints: int = 0
     hot: HotState | None = None
     superseded: bool = False
     blocks: list[int] = field(default_factory=list)
@@ -57,16 +63,23 @@ class Reservation:
 class Admission:
     """Reserves memory for turns, in the order of arrival. Event loop only.
 
-    `batch_bytes` says what decoding rows of given lengths takes, `limit_bytes` how much that may be.
+    `batch_bytes` says what decoding rows of given lengths takes, `captured_bytes` what a captured checkpoint takes,
+    `limit_bytes` how much both may be.
     """
 
     def __init__(
-        self, pool: KVPool, hot: HotAgents, batch_bytes: Callable[[Sequence[int]], int], limit_bytes: int
+        self,
+        pool: KVPool,
+        hot: HotAgents,
+        batch_bytes: Callable[[Sequence[int]], int],
+        limit_bytes: int,
+        captured_bytes: int = 0,
     ) -> None:
         self._pool = pool
         self._hot = hot
         self._batch_bytes = batch_bytes
         self._limit_bytes = limit_bytes
+        self._captured_bytes = captured_bytes
         self._reservations: list[Reservation] = []
         self._waiters: list[MemoryRequest] = []
         self._changed = asyncio.Event()
@@ -114,6 +127,12 @@ class Admission:
         self._check_fits(request)
         return None if self._waiters else self._reserved(request, lambda: self._hot.evictable_before(request.key))
 
+    def capture_at_most(self, reservation: Reservation, checkpoints: int) -> None:
+        """Give back the memory of checkpoints that the turn will not capture: the KV that it found is behind them."""
+        if checkpoints < reservation.checkpoints:
+            reservation.checkpoints = checkpoints
+            self._wake()
+
     def release(self, reservation: Reservation) -> None:
         """Give back what is left of a reservation."""
         self._reservations.remove(reservation)
@@ -137,9 +156,10 @@ class Admission:
         return self._reserved(request, lambda: sorted(self._hot, key=lambda key: (key == request.key, key in waiting)))
 
     def _reserved(self, request: MemoryRequest, evictable: Callable[[], list[AgentKey]]) -> Reservation | None:
-        if self._batch_bytes([*(each.tokens for each in self._reservations), request.tokens]) > self._limit_bytes:
+        checkpoints = self._checkpoints(request)
+        if checkpoints is None:
             return None
-        reservation = Reservation(request.tokens)
+        reservation = Reservation(request.tokens, checkpoints)
         with self._pinned(request.names) as pins:
             space = self._pool.space(request.tokens)
             wanted = Space(space.blocks - len(pins.blocks), space.pieces) if request.keeps else Space(0)
@@ -156,6 +176,15 @@ class Admission:
             reservation.pins.append(pins)
         self._reservations.append(reservation)
         return reservation
+
+    def _checkpoints(self, request: MemoryRequest) -> int | None:
+        """Return how many the request may capture; None where others leave too little, for it or for one."""
+        each = max(1, self._captured_bytes)
+        alone = self._limit_bytes - self._batch_bytes([request.tokens])
+        left = self._limit_bytes - self._batch_bytes([*(room.tokens for room in self._reservations), request.tokens])
+        left -= sum(room.checkpoints for room in self._reservations) * self._captured_bytes
+        least = min(1, request.checkpoints, alone // each)
+        return min(request.checkpoints, left // each) if left >= least * each else None
 
     @contextmanager
     def _pinned(self, names: Sequence[bytes]) -> Iterator[Table]:

@@ -8,16 +8,12 @@ from agentmem.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import most_batch_bytes
-from inference_service.memory.spacing import checkpoint_distance, most_periodic
 from inference_service.pool.admission import Admission
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.kv import HotAgents, KVPool, Space, Table
 
 TYPICAL_TOKENS = 4_096
 """Tokens of the agent for which a hybrid model's pool is split by default, and by which agents that fit are counted."""
-
-MOST_CAPTURED = 3
-"""Checkpoints that a turn captures at most, but for those on its way: see `memory.checkpoints.capture_positions`."""
 
 MOST_CONTEXTS = 32
 """By default a pool is no larger than so many agents at the end of their context."""
@@ -80,7 +76,7 @@ class ModelMemory:
         self.sizes = sizes
         self.pool = KVPool(sizes.space, geometry.checkpoint_pieces)
         self.hot = HotAgents(self.pool, hints)
-        self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes)
+        self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes, geometry.captured_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
         self._geometry = geometry
@@ -107,14 +103,10 @@ class ModelMemory:
     def _batch_bytes(self, lengths: Sequence[int]) -> int:
         """The most that decoding sequences of up to these lengths takes: the padded batches, and a copy of one.
 
-        A prompt that is computed is a row too; the copy is made when a row joins or leaves. And the checkpoints that
-        turns capture on their way and hold until they end.
+        A prompt that is computed is a row too; the copy is made when a row joins or leaves.
         """
         geometry, rows = self._geometry, len(lengths)
-        distance = checkpoint_distance(geometry.checkpoint_bytes, geometry.bytes_per_token)
-        periodic = sum(most_periodic(distance, tokens) for tokens in lengths)
         batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
         if geometry.shows_arrays and geometry.bytes_per_token:
             batches += batches * geometry.shown_bytes_per_token // geometry.bytes_per_token
-        captured = rows * MOST_CAPTURED * geometry.state_bytes + periodic * geometry.checkpoint_bytes
-        return 2 * (batches + rows * geometry.checkpoint_bytes) + captured
+        return 2 * (batches + rows * geometry.checkpoint_bytes)

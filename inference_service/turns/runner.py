@@ -20,9 +20,7 @@ from agentmem.validation import automatic_snapshot
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.thread import EngineThread
-from inference_service.memory.checkpoints import capture_positions
-from inference_service.memory.plan import Plan
-from inference_service.memory.spacing import periodic_positions
+from inference_service.memory.checkpoints import captures_by_worth
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.serving import Models
 from inference_service.pool.admission import MemoryRequest
@@ -156,7 +154,8 @@ class TurnRunner:
             note = await self.summarizer.note(turn, model, opened)
             await self.planner.plan(turn, model, opened, known, note)
         timing.enter("queue", waits_for="memory")
-        memory = MemoryRequest(request.key, turn.lookup.own, turn.most_tokens, request.commits)
+        captures = len(_captures(turn, model))
+        memory = MemoryRequest(request.key, turn.lookup.own, turn.most_tokens, request.commits, captures)
         async with self.reservations.reserve(model, memory) as turn.reservation:
             timing.enter("load")
             turn.restored = await self._restore(turn, model)
@@ -219,7 +218,7 @@ class TurnRunner:
             turn.stream.cancelled,
             started,
             turn.restored.tokens,
-            _checkpoints(plan, model) if turn.request.commits else (),
+            _granted_captures(turn, model),
         )
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")
@@ -252,10 +251,19 @@ class TurnRunner:
         turn.stream.started(turn.started, model.tokenizer)
 
 
-def _checkpoints(plan: Plan, model: LoadedModel) -> set[int]:
-    """Return where prefill is to keep checkpoints."""
-    tokens = len(plan.sequence)
-    return {*capture_positions(plan.checkpoints, tokens), *periodic_positions(model.checkpoint_distance, tokens)}
+def _captures(turn: Turn, model: LoadedModel) -> tuple[int, ...]:
+    """Return where prefill is to keep checkpoints, in the order of their worth."""
+    plan = turn.plan
+    if not turn.request.commits:
+        return ()
+    return captures_by_worth(plan.checkpoints, len(plan.sequence), model.checkpoint_distance)
+
+
+def _granted_captures(turn: Turn, model: LoadedModel) -> list[int]:
+    """Return those behind the KV that was found for which the turn has memory; give back what they do not need."""
+    ahead = [position for position in _captures(turn, model) if position > turn.restored.tokens]
+    model.memory.admission.capture_at_most(turn.reservation, len(ahead))
+    return ahead[: turn.reservation.checkpoints]
 
 
 def _failure(turn: Turn, job: TurnJob) -> str:

@@ -18,6 +18,7 @@ from inference_service.engine.quantization import PLAIN, KVFormat
 from inference_service.memory.checkpoints import (
     CheckpointCandidate,
     capture_positions,
+    captures_by_worth,
     checkpoint_candidates,
     checkpoint_headers,
     choose_checkpoint,
@@ -322,6 +323,13 @@ def test_where_checkpoints_of_a_prompt_are_kept() -> None:
     assert capture_positions((100,), 110) == (100,)
     assert capture_positions((), 600) == (512, 599), "the last token is always computed again"
     assert capture_positions((), 1) == ()
+
+
+def test_which_captures_go_first_where_there_is_memory_for_few() -> None:
+    assert captures_by_worth((300, 9000), 9010, 2048) == (9000, 300, 256, 8192, 4096), "the next turn's own comes first"
+    assert captures_by_worth((), 7000, 2048) == (6999, 6912, 4096, 2048, 6144), "then those furthest apart"
+    assert captures_by_worth((2048,), 3000, 2048) == (2048,), "each once"
+    assert captures_by_worth((300,), 7000, 0) == (), "the model resumes anywhere"
 
 
 def test_without_a_prompt_the_ledger_says_where_checkpoints_are_likely() -> None:

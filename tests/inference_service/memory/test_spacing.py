@@ -16,7 +16,6 @@ from inference_service.memory.spacing import (
     checkpoint_distance,
     firsts_of_stretches,
     kept_positions,
-    most_periodic,
     periodic_positions,
     spacing,
 )
@@ -64,17 +63,15 @@ def test_checkpoints_are_no_more_bytes_than_blocks(checkpoint_bytes: int, token_
 def test_a_prompt_is_left_at_most_a_spacing_behind_a_checkpoint(distance: int, tokens: int) -> None:
     positions = periodic_positions(distance, tokens)
     step = spacing(distance, tokens)
-    assert len(positions) <= most_periodic(distance, tokens) <= MOST_BETWEEN
+    assert len(positions) <= MOST_BETWEEN
     assert all(0 < at < tokens and at % step == 0 == at % STEP for at in positions)
     edges = [0, *positions, tokens]
     assert all(after - before <= step for before, after in pairwise(edges))
     assert step == distance or tokens // (step // 2) > MOST_BETWEEN, "no further apart than few checkpoints take"
-    assert most_periodic(distance, tokens) <= most_periodic(distance, tokens + 1)
 
 
 def test_a_model_that_resumes_anywhere_has_none() -> None:
     assert periodic_positions(0, 100_000) == ()
-    assert most_periodic(0, 100_000) == 0
     assert kept_positions((), 0) == ()
 
 

@@ -1,6 +1,7 @@
 """A pool of blocks in which rooms are asked for, and the agents at rest in it."""
 
 import asyncio
+from collections.abc import Sequence
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.hints import TurnHints
@@ -14,14 +15,16 @@ LONG = 600.0
 
 
 class Memory:
-    """A pool of `blocks` blocks, or of so many windows besides; decoding takes a byte per token of the padded batch."""
+    """A pool of `blocks` blocks, or of so many windows besides; decoding takes a byte per token of the padded batch,
+    and a captured checkpoint as many as a block has tokens."""
 
     def __init__(self, blocks: int, windows: int | None = None, batch: int = 1 << 30) -> None:
         pieces = 0 if windows is None else 2
         self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces)
         self.hints = TurnHints()
         self.hot = HotAgents(self.pool, self.hints)
-        self.admission = Admission(self.pool, self.hot, lambda lengths: len(lengths) * max(lengths), batch)
+        self.batch = batch
+        self.admission = Admission(self.pool, self.hot, _padded, batch, BLOCK_TOKENS)
         self.evicted: list[int] = []
         self.admission.evicted = self.evicted.append
 
@@ -53,9 +56,19 @@ class Memory:
     def check(self, *in_flight: Table) -> None:
         self.pool.check_integrity([*self.hot.tables(), *in_flight])
 
+    def check_budget(self) -> None:
+        """What runs can hold no more than there is."""
+        running = self.admission._reservations
+        captured = BLOCK_TOKENS * sum(each.checkpoints for each in running)
+        assert _padded([each.tokens for each in running]) + captured <= self.batch
+
     @property
     def agents(self) -> str:
         return "".join(each.agent_id for each in self.hot)
+
+
+def _padded(lengths: Sequence[int]) -> int:
+    return len(lengths) * max(lengths)
 
 
 def names(*ids: int) -> list[bytes]:

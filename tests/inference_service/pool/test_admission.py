@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -257,6 +258,36 @@ async def test_an_agents_own_state_goes_if_its_turn_cannot_run_beside_it() -> No
     memory.check()
 
 
+async def test_checkpoints_that_are_not_captured_make_room_for_who_waits() -> None:
+    memory = Memory(10, batch=3 * BLOCK_TOKENS)
+    room = await memory.admission.reserve(replace(blocks(1), checkpoints=4), 0)
+    assert room.checkpoints == 2, "what one row leaves"
+    waiting = enter(memory, replace(blocks(1, of="b"), checkpoints=4))
+    await settle()
+    assert not waiting.done(), "the first one may hold them"
+    memory.admission.capture_at_most(room, 3)
+    await settle()
+    assert not waiting.done() and room.checkpoints == 2
+    memory.admission.capture_at_most(room, 1)
+    await settle()
+    assert not waiting.done(), "it waits for memory for one of its own"
+    memory.admission.capture_at_most(room, 0)
+    assert (await waiting).checkpoints == 1
+    memory.check_budget()
+
+
+@pytest.mark.parametrize(("batch", "granted"), [(1, 0), (2, 1), (3, 2)])
+async def test_a_turn_without_memory_for_checkpoints_runs_without(batch: int, granted: int) -> None:
+    memory = Memory(10, batch=batch * BLOCK_TOKENS)
+    room = await memory.admission.reserve(replace(blocks(1), checkpoints=4), 0)
+    assert room.checkpoints == granted
+    waiting = enter(memory, replace(blocks(1, of="b"), checkpoints=4))
+    await settle()
+    assert not waiting.done()
+    memory.admission.release(room)
+    assert (await waiting).checkpoints == granted, "as many as if it had come first"
+
+
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 1 << 32),
@@ -285,9 +316,11 @@ async def _arrivals(dice: random.Random, memory: Memory, turns: int) -> None:
         await pause()
         ids = [dice.randrange(2) for _ in range(dice.randrange(1, 6))]
         demand = blocks(len(ids) + dice.randrange(3), *ids, keeps=dice.random() < 0.8, of=name)
+        demand = replace(demand, checkpoints=dice.randrange(7))
         async with locks[name]:
             at_once = memory.admission.reserve_now(demand) if dice.random() < 0.2 else None
             room = at_once or await memory.admission.reserve(demand, LONG)
+            memory.check_budget()
             had = memory.hot.take(key(name))
             kept = False
             try:

@@ -15,11 +15,9 @@ from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.engine.scheduling import most_batch_bytes
-from inference_service.memory.spacing import periodic_positions
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import (
-    MOST_CAPTURED,
     MOST_CONTEXTS,
     TYPICAL_TOKENS,
     ModelMemory,
@@ -128,23 +126,34 @@ def test_the_pool_takes_no_more_than_its_bytes_and_nearly_all(
     assert min(found.space.blocks, found.space.pieces, found.batch_bytes) >= 0
 
 
-async def test_states_that_a_turn_captures_are_admitted_with_it() -> None:
-    states = StateGroup((32,), ((StateArray((1000,), "F32"),),))
-    for geometry, captured in ((LLAMA_8B, 0), (replace(LLAMA_8B, states=states), MOST_CAPTURED * 4000)):
-        row = most_batch_bytes([512], geometry.bytes_per_token, 0) + geometry.checkpoint_bytes
-        request = MemoryRequest(AgentKey("n", "a", "m"), (), 512, keeps=True)
-        for batch_bytes, fits in ((2 * row + captured, True), (2 * row + captured - 1, False)):
-            memory = ModelMemory(geometry, 0, Sizes(Space(2, 2), batch_bytes), TurnHints())
-            with nullcontext() if fits else pytest.raises(FailedPrecondition):
-                assert memory.admission.reserve_now(request) is not None
+STATES = StateGroup((48,), ((StateArray((1000,), "F32"),),))
 
 
-@pytest.mark.parametrize(("tokens", "periodic"), [(8191, 0), (8192, 1), (16_384, 2), (100_000, 3)])
-def test_checkpoints_on_the_way_of_a_long_prompt_are_counted(tokens: int, periodic: int) -> None:
-    memory = ModelMemory(GEMMA_12B, 0, Sizes(Space(1, 5), GIB), TurnHints())
-    row = most_batch_bytes([tokens], GEMMA_12B.bytes_per_token, 0) + GEMMA_12B.checkpoint_bytes
-    assert memory._batch_bytes([tokens]) == 2 * row + periodic * GEMMA_12B.checkpoint_bytes
-    assert len(periodic_positions(8192, tokens)) <= periodic
+@pytest.mark.parametrize(
+    ("geometry", "captured"),
+    [
+        (GEMMA_12B, 94_371_840),
+        (replace(LLAMA_8B, states=STATES), 4000),
+        (replace(GEMMA_12B, states=STATES), 94_375_840),
+    ],
+    ids=["sliding", "states", "both"],
+)
+async def test_checkpoints_that_a_turn_captures_are_admitted_with_it(geometry: Geometry, captured: int) -> None:
+    """As many as there is memory for; the turn gets in without any."""
+    assert geometry.captured_bytes == captured, "1,024 tokens of 92,160 bytes, of Gemma 3 12B's windows"
+    row = 2 * (most_batch_bytes([512], geometry.bytes_per_token, 0) + geometry.checkpoint_bytes)
+    request = MemoryRequest(AgentKey("n", "a", "m"), (), 512, keeps=True, checkpoints=3)
+    for left, granted in ((3 * captured, 3), (2 * captured - 1, 1), (captured - 1, 0), (0, 0), (-1, None)):
+        memory = ModelMemory(geometry, 0, Sizes(Space(2, 10), row + left), TurnHints())
+        with nullcontext() if granted is not None else pytest.raises(FailedPrecondition):
+            found = memory.admission.reserve_now(request)
+            assert found is not None and found.checkpoints == granted
+
+
+async def test_a_model_that_resumes_anywhere_is_charged_for_none() -> None:
+    row = 2 * most_batch_bytes([512], LLAMA_8B.bytes_per_token, 0)
+    memory = ModelMemory(LLAMA_8B, 0, Sizes(Space(2), row), TurnHints())
+    assert memory.admission.reserve_now(MemoryRequest(AgentKey("n", "a", "m"), (), 512, keeps=True)) is not None
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])

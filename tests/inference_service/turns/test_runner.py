@@ -93,6 +93,36 @@ async def test_what_cannot_fit_is_refused_without_effect(llama: Path, tmp_path: 
         await worker.idle()
 
 
+@pytest.mark.parametrize(("room", "kept"), [(0, set()), (1, {2399}), (2, {2304, 2399}), (3, {2048, 2304, 2399})])
+async def test_a_long_prompt_leaves_as_many_checkpoints_as_there_is_memory_for(
+    tmp_path: Path, room: int, kept: set[int]
+) -> None:
+    """Where there is none it is served all the same, and a checkpoint at its end needs no memory but the pool's."""
+    async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=12) as worker:
+        memory, geometry = worker.model.memory, worker.model.geometry
+        memory.admission._limit_bytes = memory._batch_bytes([2404]) + room * geometry.captured_bytes
+        ids = prompt(2400)
+        first = await worker.turn("a", ids)
+        await worker.idle()
+        files = [file for name, file in worker.store.files.items() if name.kind == FileKind.WINDOW]
+        assert {file.first_token + file.token_count for file in files} == {*kept, 2404}
+        memory.admission._limit_bytes = 1 << 30
+        assert (await worker.turn("a", [*ids, *first.token_ids, 7])).reused == 2404
+        await worker.idle()
+
+
+async def test_memory_for_checkpoints_before_what_is_reused_is_given_back(tmp_path: Path) -> None:
+    async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=24) as worker:
+        ids = prompt(2400)
+        first = await worker.turn("a", ids)
+        turn = worker.start("a", [*ids, *first.token_ids, *prompt(200, 1)], 50)
+        async for event in turn.events():
+            if event.HasField("delta"):
+                [reservation] = worker.model.memory.admission._reservations
+                assert reservation.checkpoints == 2, "at the end of the prompt, and at the last block before"
+        await worker.idle()
+
+
 async def test_a_hint_is_over_with_the_turn_that_it_is_of(llama: Path, tmp_path: Path) -> None:
     """Who was to speak next, and has, is an agent as any other: the next one in need of room takes its blocks."""
     async with working(llama, tmp_path) as worker:
