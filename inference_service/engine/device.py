@@ -92,7 +92,7 @@ class Peaks:
 
     def at_worst(self, geometry: Geometry, context_length: int) -> int:
         """Bytes at the worst position of a context."""
-        key_bytes = max(self.key_bytes, dequantized_bytes(geometry, 1))
+        key_bytes = max(self.key_bytes, geometry.layer_bytes_per_token)
         late = ((self.pair_bytes * tokens + key_bytes) * keys for tokens, keys in latest_chunks(context_length))
         return self.chunk_bytes + int(max(late))
 
@@ -145,7 +145,7 @@ def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> i
     if context_length > keys:
         tokens, most = chunks[-1]
         nearer = chunk_peak(network, geometry, *_behind((tokens, most // 2)))
-        by_key = max(dequantized_bytes(geometry, 1), (peaks[-1] - nearer) / (most - most // 2))
+        by_key = max(geometry.layer_bytes_per_token, (peaks[-1] - nearer) / (most - most // 2))
         beyond = peaks[-1] + by_key * (context_length - keys)
     return int(_MARGIN * max(*peaks, beyond))
 
@@ -186,11 +186,6 @@ def _extrapolated(network: Any, geometry: Geometry) -> int:
     first, second = (chunk_peak(network, geometry, tokens, behind) for tokens in _EARLY)
     by_token = max(0.0, (second - first) / (large - small))
     return int(second + by_token * (LARGEST_CHUNK - large)) + masks
-
-
-def dequantized_bytes(geometry: Geometry, context_length: int) -> int:
-    """One layer's K and V in the compute dtype."""
-    return context_length * geometry.layer_bytes_per_token
 
 
 def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:

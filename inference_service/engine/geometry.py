@@ -174,13 +174,14 @@ class Geometry:
     @property
     def layer_bytes_per_token(self) -> int:
         """Bytes of a token's K and V of one full-attention layer in the compute dtype, of the widest."""
-        widest = max((group.kv_heads * (group.k_dim + group.v_dim) for group in self.full_groups), default=0)
-        return widest * int(self.dtype.size)
+        return max(map(self._array_bytes, self.full_groups), default=0)
 
-    @property
-    def shown_bytes_per_token(self) -> int:
-        """Bytes of a token's K and V of one layer as an array, where layers see arrays; else 0."""
-        return self.shows_arrays * self.layer_bytes_per_token
+    def window_layer_bytes(self, new: int) -> int:
+        """Bytes of K and V that one sliding layer sees of `new` tokens, in the compute dtype; 0 without such layers.
+
+        That is its window with them, or all that it stores.
+        """
+        return self._array_bytes(self.sliding) * (self.window + max(new, SLACK)) if self.sliding else 0
 
     @property
     def resumes_anywhere(self) -> bool:
@@ -221,6 +222,10 @@ class Geometry:
     def piece_bytes(self) -> int:
         """Bytes of a piece of a window. Each counts a state, though only a checkpoint's first piece has one."""
         return round(self._token_bytes(self.sliding) * self.piece_tokens) + self.state_bytes
+
+    def _array_bytes(self, group: LayerGroup) -> int:
+        """Bytes of a token's K and V of one layer of a group in the compute dtype."""
+        return group.kv_heads * (group.k_dim + group.v_dim) * int(self.dtype.size)
 
     def _token_bytes(self, group: LayerGroup | None) -> float:
         """Bytes of a token's KV in all layers of a group."""

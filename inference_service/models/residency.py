@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
 from agentmem.sizes import byte_size
-from inference_service.engine.device import dequantized_bytes
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK
 from inference_service.models.opening import ModelInfo
@@ -39,7 +38,8 @@ def needs_of(
     if activation_bytes is None:
         # At least the values of one layer for the largest chunk, and that layer's K and V, dequantized.
         chunk = LARGEST_CHUNK * info.layer_width * int(geometry.dtype.size)
-        activation_bytes = chunk + dequantized_bytes(geometry, info.context_length)
+        window = geometry.window_layer_bytes(LARGEST_CHUNK)
+        activation_bytes = chunk + max(info.context_length * geometry.layer_bytes_per_token, window)
     given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
     return Needs(
         weight_bytes=info.weight_bytes,

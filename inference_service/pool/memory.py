@@ -103,10 +103,12 @@ class ModelMemory:
     def _batch_bytes(self, lengths: Sequence[int]) -> int:
         """The most that decoding sequences of up to these lengths takes: the padded batches, and a copy of one.
 
-        A prompt that is computed is a row too; the copy is made when a row joins or leaves.
+        A prompt that is computed is a row too; the copy is made when a row joins or leaves. And where layers see
+        arrays, K and V of one of them, with full attention or a sliding window.
         """
         geometry, rows = self._geometry, len(lengths)
         batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
-        if geometry.shows_arrays and geometry.bytes_per_token:
-            batches += batches * geometry.shown_bytes_per_token // geometry.bytes_per_token
+        if geometry.shows_arrays:
+            full = batches * geometry.layer_bytes_per_token // max(1, geometry.bytes_per_token)
+            batches += max(full, rows * geometry.window_layer_bytes(1))
         return 2 * (batches + rows * geometry.checkpoint_bytes)

@@ -31,6 +31,12 @@ def needs(weights: int, activations: int = 0, least: int = 0, useful: int = 0) -
     return Needs(weights, activations, least, max(least, useful))
 
 
+def model(geometry: Geometry, context_length: int = 4096) -> Any:
+    return SimpleNamespace(
+        model_id="m", geometry=geometry, context_length=context_length, weight_bytes=10, layer_width=8
+    )
+
+
 def test_the_one_that_is_there_goes() -> None:
     assert make_room("b", needs(4), [Resident("a", 10, 1.0)], MemoryLimits(10)) == ["a"]
     assert make_room("b", needs(4), [], MemoryLimits(10)) == []
@@ -74,14 +80,26 @@ def test_the_least_kv_is_that_of_the_shortest_agent_and_of_its_request() -> None
         (plain, 3 * block),
         (replace(plain, states=states), 3 * (block + 1200)),
     ):
-        info: Any = SimpleNamespace(
-            model_id="m", geometry=geometry, context_length=4096, weight_bytes=10, layer_width=8
-        )
+        info = model(geometry)
         assert needs_of(info).least_kv_bytes == least
         enough = Sizes(Space(1, geometry.checkpoint_pieces), least - block - geometry.state_bytes)
         check_sizes(info, enough)
         with pytest.raises(FailedPrecondition, match="too little for one"):
             check_sizes(info, replace(enough, batch_bytes=enough.batch_bytes - 1))
+
+
+def test_what_computing_takes_where_it_was_not_measured() -> None:
+    """One layer's values for the largest chunk, and its K and V of all tokens that it sees."""
+    full, sliding = LayerGroup((0, 2), 2, 64, 64), LayerGroup((1,), 16, 64, 64, window=512)
+    values, wide, narrow = 2048 * 8 * 4, 16 * 128 * 4, 2 * 128 * 4
+    for geometry, context, arrays in (
+        (Geometry(4, mx.float32, FOUR_BITS, full), 4096, 4096 * narrow),
+        (Geometry(4, mx.float32, FOUR_BITS, full, sliding), 4096, (512 + 2048) * wide),
+        (Geometry(4, mx.float32, FOUR_BITS, full, sliding), 40_960, 40_960 * narrow),
+        (Geometry(4, mx.float32, FOUR_BITS, LayerGroup((), 0, 0, 0), sliding), 40_960, (512 + 2048) * wide),
+    ):
+        assert needs_of(model(geometry, context)).activation_bytes == values + arrays
+    assert needs_of(model(geometry, 4096), activation_bytes=7).activation_bytes == 7, "what was measured counts"
 
 
 def test_memory_for_kv_is_shared_with_those_that_may_still_come() -> None:
