@@ -25,7 +25,7 @@ from inference_service.engine.quantization import KVFormat
 from inference_service.memory.spacing import checkpoint_distance
 from inference_service.models.capability import QuantizationSettings, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
-from inference_service.models.latents import keep_latents
+from inference_service.models.latents import LatentAttention, keep_latents
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import Renderer
 from inference_service.text.template import ChatTemplate
@@ -88,7 +88,8 @@ class ModelInfo(ModelText):
 
     `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens. `weight_bytes` is what the
     weights take in the dtype they are computed in, `layer_width` how many values the projections of its widest layer
-    give for a token.
+    give for a token. `decompressed_width` is how many values of each token that is seen a layer makes of its latent in
+    prefill; 0 without latents.
     """
 
     spec: ModelSpec
@@ -97,6 +98,7 @@ class ModelInfo(ModelText):
     vocab_size: int
     weight_bytes: int
     layer_width: int
+    decompressed_width: int
 
     @property
     def model_id(self) -> str:
@@ -169,6 +171,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             vocab_size=vocab_size,
             weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
             layer_width=_layer_width(network),
+            decompressed_width=_decompressed_width(network, geometry.full.v_dim),
         )
         return info, Network(network, shows_arrays=geometry.shows_arrays)
 
@@ -196,6 +199,21 @@ def _layer_width(network: Any) -> int:
         return sum(array.shape[-2] for array in matrices if array.ndim > 1)
 
     return max(map(width, getattr(network, "layers", ())), default=0)
+
+
+def _decompressed_width(network: Any, rotary: int) -> int:
+    """K and V of all heads, and K once more with the rotary part behind it; in our attention, and in mlx-lm's."""
+
+    def width(module: Any) -> int:
+        if isinstance(module, LatentAttention):
+            k, v = module.decompressed(mx.zeros((1, 1, 1, module.latent_width)))  # Lazy: only shapes are wanted.
+            return int(module.heads * (2 * k.shape[3] + rotary + v.shape[3]))
+        if "embed_q" in module:
+            heads = getattr(module, "num_heads", 0) or module.num_attention_heads
+            return int(heads * (2 * module.qk_nope_head_dim + rotary + module.v_head_dim))
+        return 0
+
+    return max(map(width, network.modules()), default=0)
 
 
 def _context_length(config: dict[str, Any]) -> int:

@@ -36,10 +36,11 @@ def needs_of(
     """What a model takes. KV memory that is configured is needed; computing is estimated where it was not measured."""
     geometry = info.geometry
     if activation_bytes is None:
-        # At least the values of one layer for the largest chunk, and that layer's K and V, dequantized.
+        # At least the values of one layer for the largest chunk, and that layer's K and V, dequantized; and K and V of
+        # all heads, where they are made of latents.
         chunk = LARGEST_CHUNK * info.layer_width * int(geometry.dtype.size)
-        window = geometry.window_layer_bytes(LARGEST_CHUNK)
-        activation_bytes = chunk + max(info.context_length * geometry.layer_bytes_per_token, window)
+        key_bytes = geometry.layer_bytes_per_token + info.decompressed_width * int(geometry.dtype.size)
+        activation_bytes = chunk + max(info.context_length * key_bytes, geometry.window_layer_bytes(LARGEST_CHUNK))
     given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
     return Needs(
         weight_bytes=info.weight_bytes,

@@ -29,7 +29,8 @@ from inference_service.models.kv_setup import choose
 from inference_service.models.latents import LatentAttention, keep_latents
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.opening import ModelSpec, open_network, open_text
-from tests.tiny_models import write_deepseek2, write_lora, write_tiny
+from tests.tiny_models import write_deepseek2, write_llama, write_lora, write_tiny
+from tests.tiny_own_attention import write_deepseek3, write_deepseek32
 
 PROMPT = [[7 * i % 290 + 3 for i in range(31)]]
 
@@ -259,3 +260,21 @@ def test_models_that_keep_latents_themselves_attend_over_them_packed(model_type:
     geometry, _ = judged("tiny", network, backend, QuantizationSettings())
     assert (geometry.latents, geometry.shows_arrays, geometry.full.kv_heads) == (True, False, 1)
     assert difference(before, network(prompt, cache=make_prompt_cache(network))) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("write", "width"),
+    [
+        (write_deepseek2, 2 * (2 * 128 + 64 + 128)),
+        (write_deepseek3, 4 * (2 * 64 + 64 + 64)),
+        (write_deepseek32, 4 * (2 * 64 + 64 + 64)),
+        (write_llama, 0),
+    ],
+)
+def test_what_prefill_makes_of_latents_is_known_before_weights_are_read(
+    write: Callable[[Path], Path], width: int, tmp_path: Path
+) -> None:
+    """Of all heads: K, K with its rotary part, and V. DeepSeek V3.2's attention is mlx-lm's own."""
+    spec = ModelSpec("m", write(tmp_path / "model"))
+    info, _ = open_network(spec, open_text(spec), AttentionBackend())
+    assert info.decompressed_width == width

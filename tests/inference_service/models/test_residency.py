@@ -31,9 +31,14 @@ def needs(weights: int, activations: int = 0, least: int = 0, useful: int = 0) -
     return Needs(weights, activations, least, max(least, useful))
 
 
-def model(geometry: Geometry, context_length: int = 4096) -> Any:
+def model(geometry: Geometry, context_length: int = 4096, decompressed_width: int = 0) -> Any:
     return SimpleNamespace(
-        model_id="m", geometry=geometry, context_length=context_length, weight_bytes=10, layer_width=8
+        model_id="m",
+        geometry=geometry,
+        context_length=context_length,
+        weight_bytes=10,
+        layer_width=8,
+        decompressed_width=decompressed_width,
     )
 
 
@@ -99,6 +104,9 @@ def test_what_computing_takes_where_it_was_not_measured() -> None:
         (Geometry(4, mx.float32, FOUR_BITS, LayerGroup((), 0, 0, 0), sliding), 40_960, (512 + 2048) * wide),
     ):
         assert needs_of(model(geometry, context)).activation_bytes == values + arrays
+    latents = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 1), 1, 64, 32), latents=True)
+    found = needs_of(model(latents, 4096, decompressed_width=1000)).activation_bytes
+    assert found == values + 4096 * 4 * (64 + 32 + 1000), "K and V of all heads, beside the latents"
     assert needs_of(model(geometry, 4096), activation_bytes=7).activation_bytes == 7, "what was measured counts"
 
 
