@@ -30,8 +30,7 @@ class QuantizedKVCache(BufferedCache):
 
         Bool [n, total] where an array is asked for, as models with latents do.
         """
-        if window_size is not None:
-            raise NotImplementedError("a full-attention cache has no windowed mask")
+        refuse_window(window_size)
         if return_array:
             return banded(n, self.offset + n, self.offset + n)
         return None if n == 1 else "causal"
@@ -71,8 +70,7 @@ class BatchQuantizedKVCache(BatchCache):
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none for one token without padding."""
-        if window_size is not None:
-            raise NotImplementedError("a full-attention cache has no windowed mask")
+        refuse_window(window_size)
         if n == 1 and not any(self.padding) and not return_array:
             return None
         total = self.buffers.filled + n
@@ -83,3 +81,15 @@ class BatchQuantizedKVCache(BatchCache):
     def extract(self, row: int) -> QuantizedKVCache:
         """One row, without its padding."""
         return QuantizedKVCache.restored(self.buffers.row(row, self.padding[row]), self.codec)
+
+
+def refuse_window(window_size: int | None) -> None:
+    """Raise ValueError where a layer that sees a window asks a cache that keeps all tokens for its mask.
+
+    Models are asked for their masks when they are opened, so none that does this is served.
+    """
+    if window_size is not None:
+        raise ValueError(
+            f"its mask is that of a window of {window_size} tokens, and its cache that of full attention; a model's "
+            "make_cache has to give such layers a RotatingKVCache"
+        )

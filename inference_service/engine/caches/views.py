@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.caches.full import QuantizedKVCache
+from inference_service.engine.caches.full import QuantizedKVCache, refuse_window
 from inference_service.engine.caches.sliding import banded
 from inference_service.engine.caches.states import BatchStateCache, StateCache
 
@@ -64,10 +64,9 @@ class View:
         if not isinstance(self.cache, QuantizedKVCache):
             mask: mx.array | None = self.cache.make_mask(n, window_size, return_array=return_array)
             return mask
+        refuse_window(window_size)
         total = self.cache.offset + n
-        if n == 1 and (window_size is None or total <= window_size):
-            return None
-        return banded(n, total, window_size or total)
+        return None if n == 1 else banded(n, total, total)
 
     def size(self) -> int:
         """Tokens stored, padding included."""

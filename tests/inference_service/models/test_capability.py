@@ -7,6 +7,8 @@ from typing import Any
 
 import mlx.nn as nn
 import pytest
+from mlx_lm.models import llama
+from mlx_lm.models.cache import KVCache
 
 from agentmem.errors import FailedPrecondition, Unavailable
 from inference_service.engine.attention import AttentionBackend
@@ -54,6 +56,13 @@ def test_a_refusal_names_the_layers_and_what_to_do(model_type: str, more: dict[s
     message = refusal(model_type, **more)
     assert said in message and "take a model of full" in message
     assert not any(word in message for word in ("Error", "attribute", "NoneType", "Quantized"))
+
+
+def test_layers_with_a_window_that_ask_for_a_cache_of_all_tokens_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their model's code is wrong, whoever writes it: what it needs is said, in place of an answer that is wrong."""
+    monkeypatch.setattr(llama.Model, "make_cache", lambda model: [KVCache() for _ in model.layers])
+    message = refusal("llama", sliding_window=16, layer_types=["sliding_attention", "full_attention"] * 2)
+    assert "a window of 16 tokens" in message and "has to give such layers a RotatingKVCache" in message
 
 
 class _Other(nn.Module):

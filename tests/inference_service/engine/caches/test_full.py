@@ -4,6 +4,7 @@ import mlx.core as mx
 import pytest
 
 from inference_service.engine.caches import BatchQuantizedKVCache, QuantizedKVCache
+from inference_service.engine.caches.views import View
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, KVFormat, Quantized
 
@@ -51,9 +52,10 @@ def test_masks() -> None:
     assert cache.empty()
     assert cache.make_mask(1) is None
     assert cache.make_mask(5) == "causal"
-    with pytest.raises(NotImplementedError):
-        cache.make_mask(5, window_size=4)
     batch = QuantizedKVCache.merge([filled(3, 1)[0], filled(5, 2)[0]])
+    for each in (cache, batch, View(cache), View(batch)):
+        with pytest.raises(ValueError, match="make_cache has to give such layers a RotatingKVCache"):
+            each.make_mask(5, window_size=4)
     mask = batch.make_mask(1)
     assert mask is not None
     assert mask[:, 0, 0].tolist() == [[False] * 2 + [True] * 4, [True] * 6]
