@@ -18,6 +18,9 @@ TYPICAL_TOKENS = 4_096
 MOST_CONTEXTS = 32
 """By default a pool is no larger than so many agents at the end of their context."""
 
+MOST_EMPTY_BLOCKS = 1 << 16
+"""Blocks of a model without full attention: they take no memory of the device, but a check of each after a turn."""
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -48,7 +51,8 @@ def sizes(
 
     A hybrid model's pool gets a window to each `typical_tokens` tokens of full attention: as many windows as such
     agents. Longer ones leave windows unused, shorter ones blocks. Nothing is left where `free_bytes` is negative.
-    Blocks that take nothing, of a model without full attention, are as many as agents at the end of their context need.
+    Blocks that take nothing, of a model without full attention, are as many as agents at the end of their context need,
+    or MOST_EMPTY_BLOCKS, or one such agent's.
     """
     free_bytes = max(0, free_bytes)
     agent_bytes = context_length * geometry.bytes_per_token + geometry.checkpoint_bytes
@@ -58,7 +62,8 @@ def sizes(
     agents = pool / (typical_tokens * geometry.bytes_per_token + pieces * piece_bytes)
     blocks = int(agents * typical_tokens / BLOCK_TOKENS)
     if not geometry.bytes_per_token:
-        blocks = int(agents) * -(-context_length // BLOCK_TOKENS)
+        context_blocks = -(-context_length // BLOCK_TOKENS)
+        blocks = min(int(agents) * context_blocks, max(context_blocks, MOST_EMPTY_BLOCKS))
     return Sizes(Space(blocks, int(agents * pieces)), batch)
 
 

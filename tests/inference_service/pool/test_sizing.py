@@ -19,6 +19,7 @@ from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import (
     MOST_CONTEXTS,
+    MOST_EMPTY_BLOCKS,
     TYPICAL_TOKENS,
     ModelMemory,
     Sizes,
@@ -124,6 +125,19 @@ def test_the_pool_takes_no_more_than_its_bytes_and_nearly_all(
     assert taken <= given_bytes + slack
     assert taken > given_bytes - block_bytes - geometry.piece_bytes - slack
     assert min(found.space.blocks, found.space.pieces, found.batch_bytes) >= 0
+
+
+def test_blocks_that_hold_nothing_are_enough_for_contexts_and_not_without_bound() -> None:
+    nothing = LayerGroup((), 0, 0, 0)
+    recurrent = Geometry(1, mx.float32, FOUR_BITS, nothing, states=STATES)
+    assert (recurrent.checkpoint_bytes, recurrent.bytes_per_token) == (4000, 0)
+    assert sizes(1 << 40, recurrent, 8192).space == Space(MOST_CONTEXTS * 32, MOST_CONTEXTS), "by default"
+    assert sizes(0, recurrent, 8192, 3999, 0).space == Space(0, 0)
+    assert sizes(0, recurrent, 8191, 4000, 0).space == Space(32, 1), "one agent, and all of its context"
+    assert sizes(0, recurrent, 8192, GIB, 0).space == Space(MOST_EMPTY_BLOCKS, GIB // 4000), "and not 8.6 million"
+    assert sizes(0, recurrent, 1 << 25, GIB, 0).space.blocks == 1 << 17, "a context longer than that is not refused"
+    sliding = Geometry(1, mx.float32, FOUR_BITS, nothing, LayerGroup((0,), 1, 64, 64, window=256))
+    assert sizes(0, sliding, 8192, 3 * sliding.checkpoint_bytes, 0).space == Space(3 * 32, 3 * 2)
 
 
 STATES = StateGroup((48,), ((StateArray((1000,), "F32"),),))
