@@ -32,6 +32,7 @@ from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
+from inference_service.models.proof import compiled_steps
 from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import PathTransport
 
@@ -131,8 +132,10 @@ class Ours:
         self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
         self.paths = seam.self_test(self.geometry, speeds)
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+        network = Network(model, shows_arrays=self.geometry.shows_arrays)
+        network.steps = compiled_steps(self.name, network, self.geometry)
         self.engine = BatchEngine(
-            Network(model, shows_arrays=self.geometry.shows_arrays),
+            network,
             _NoText(),  # type: ignore[arg-type]
             self.geometry.new_caches,
             self.geometry.bytes_per_token,

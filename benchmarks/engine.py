@@ -106,27 +106,33 @@ class Bench:
         return self._rows[contestant.name, tokens]
 
     def decode(self, agents: int, tokens: int) -> None:
-        """Agents that generate together, each contestant in one go of warm-up and samples."""
+        """Agents that generate together, the contestants by turns: a host's speed changes by half within seconds."""
         contestants = [self.ours, self.plain, *(self.alone if agents == 1 else [])]
 
-        def measure(contestant: Contestant) -> list[float]:
+        def begin(contestant: Contestant) -> Running:
             running = contestant.running(self._agents(contestant, agents, tokens))
-            for _ in range(_WARM_UP):
-                running.step()
-            seconds = []
-            for _ in range(self._samples + 1):
-                started = time.perf_counter()
-                for _ in range(self._steps):
-                    running.step()
-                seconds.append(time.perf_counter() - started)
-            return seconds
+            _steps(running)
+            return running
 
-        runs = self._by_turns(contestants, measure, 0)
-        flat = {
-            name: [{"seconds": s} for s in each[0]] if isinstance(each, list) else each for name, each in runs.items()
-        }
+        def measure(together: Running) -> dict[str, float]:
+            mx.synchronize()
+            started = time.perf_counter()
+            for _ in range(self._steps):
+                together.step()
+            return {"seconds": time.perf_counter() - started}
+
+        begun = self._by_turns(contestants, begin, 0)
+        running: dict[str, Any] = {name: each if isinstance(each, str) else each[0] for name, each in begun.items()}
+        begun.clear()
+
+        runs: dict[str, list[Any] | str] = {n: each if isinstance(each, str) else [] for n, each in running.items()}
+        for _ in range(self._samples + 1):
+            for name, samples in runs.items():
+                if not isinstance(samples, str):
+                    samples.append(measure(running[name]))
+        running.clear()
         tokens_made = agents * self._steps
-        self._note("decode", f"{agents} x {tokens}", flat, lambda s: tokens_made / s["seconds"], "tokens_per_second")
+        self._note("decode", f"{agents} x {tokens}", runs, lambda s: tokens_made / s["seconds"], "tokens_per_second")
         self._write()
 
     def joining(self, agents: int, tokens: int) -> None:

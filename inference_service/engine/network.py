@@ -4,6 +4,7 @@ A layer of Falcon-H1 attends and has a recurrent state: mlx-lm gives it a `Cache
 stores caches need not know that.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from inference_service.engine.caches.states import BatchStateCache, StateCache
 from inference_service.engine.caches.views import viewed
+from inference_service.engine.compiled_step import CompiledSteps
+
+log = logging.getLogger(__name__)
 
 
 class Network:
@@ -23,20 +27,38 @@ class Network:
         self.shows_arrays = shows_arrays
         self.rows_together = True
         """Whether a batch may have several rows; `models.proof` finds out."""
+        self.steps: CompiledSteps | None = None
+        """What makes decode steps of batches, where that is right and worth it; `models.proof` finds out."""
         self._layout = _layout_of(self.own_caches())
         self._flat = all(count is None for count in self._layout)
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
-        seen = viewed(cache) if self.shows_arrays else cache
-        logits: mx.array = self.model(tokens, cache=seen if self._flat else _grouped(seen, self._layout))
         n = tokens.shape[1]
+        logits = self._compiled(tokens, cache) if n == 1 and self.steps else None
+        if logits is None:
+            logits = self.computed(tokens, cache)
         for each in cache:
             if isinstance(each, StateCache | BatchStateCache):
                 each.count(n)
                 if n > 1:
                     each.settle()
         return logits
+
+    def computed(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
+        """As a call, by the model's layers, one after the other; tokens of recurrent layers are not counted."""
+        seen = viewed(cache) if self.shows_arrays else cache
+        logits: mx.array = self.model(tokens, cache=seen if self._flat else _grouped(seen, self._layout))
+        return logits
+
+    def _compiled(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array | None:
+        assert self.steps is not None
+        try:
+            return self.steps.step(tokens, cache)
+        except (RuntimeError, ValueError, TypeError) as error:
+            self.steps = None
+            log.warning("decode steps are not compiled any more: %s", error)
+            return None
 
     def own_caches(self) -> list[Any]:
         """The unquantized caches that mlx-lm makes for the model, for `over_own`."""

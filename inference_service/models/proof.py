@@ -1,10 +1,12 @@
-"""What is proved of a model once its weights are there: that it runs on this backend, with right attention, in batches.
+"""What is proved of a model once its weights are there: that it runs on this backend, with right attention, in batches,
+and in steps that are compiled.
 
 A model's own code may be right for one sequence and wrong for two: masks that broadcast over another axis, offsets that
 are taken for numbers. Such rows are decoded by themselves. Engine thread.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import mlx.core as mx
@@ -12,7 +14,9 @@ import mlx.core as mx
 from agentmem import logs
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
-from inference_service.engine.geometry import Geometry, merged
+from inference_service.engine.compiled_step import CompiledSteps
+from inference_service.engine.cuda_kernel import available
+from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.opening import ModelInfo
@@ -67,7 +71,44 @@ def prove(
             replace(report, note="; ".join(filter(None, [alone, report.note]))) if report.phase == "decode" else report
             for report in reports
         )
+    network.steps = compiled_steps(info.model_id, network, info.geometry)
     return info, reports
+
+
+def compiled_steps(model: str, network: Network, geometry: Geometry) -> CompiledSteps | None:
+    """What compiles the decode steps of a network, where the GPU is fast enough to wait for Python, and they are right.
+
+    A CPU never waits; Metal was not measured.
+    """
+    if not available():
+        return None
+    if problem := compiled_problem(network, geometry):
+        message = "decode steps are not compiled, and take more of the processor's time"
+        logs.event(log, message, logging.WARNING, model=model, error=problem)
+        return None
+    return CompiledSteps(network.computed)
+
+
+def compiled_problem(network: Network, geometry: Geometry) -> str:
+    """What is wrong with decode steps that are compiled, beside the same ones that are not; "" where nothing is."""
+    steps = CompiledSteps(network.computed, steps_before=0)
+    prompts = _ROWS if network.rows_together else _ROWS[:1]
+    columns = [tokens[: len(prompts)] for tokens in _NEXT]
+    before, network.steps = network.steps, None
+    try:
+        plain, compiled = (_together(_prefilled(network, geometry, prompts)) for _ in range(2))
+        wanted = [network(mx.array(tokens)[:, None], cache=plain) for tokens in columns]
+        network.steps = steps
+        found = [network(mx.array(tokens)[:, None], cache=compiled) for tokens in columns]
+        mx.eval(wanted, found)
+        if network.steps is None or not steps.compiled:
+            return "they cannot be traced"
+    except (RuntimeError, ValueError, TypeError) as raised:
+        return str(raised)
+    finally:
+        network.steps = before
+    error = _error(mx.concatenate(found, axis=1), mx.concatenate(wanted, axis=1), geometry)
+    return f"logits differ by {error:.2g} of the largest" if error else ""
 
 
 def _proved(
@@ -101,13 +142,9 @@ def batch_problem(network: Network, geometry: Geometry) -> str:
     """What is wrong with a batch of two rows of different lengths, beside each alone; "" where nothing is."""
     if wrong := _WRONG_TOGETHER.get(type(network.model).__module__):
         return wrong
-    rows = []
-    for prompt in _ROWS:
-        caches = geometry.new_caches()
-        mx.eval(network(mx.array([prompt]), cache=caches), [cache.state for cache in caches])
-        rows.append(caches)
+    rows = _prefilled(network, geometry, _ROWS)
     try:
-        together = [type(one).merge([one, other]) for one, other in zip(*rows, strict=True)]
+        together = _together(rows)
         found = [network(mx.array(tokens)[:, None], cache=together) for tokens in _NEXT]
         mx.eval(found)
     except (RuntimeError, ValueError, TypeError) as raised:
@@ -119,6 +156,21 @@ def batch_problem(network: Network, geometry: Geometry) -> str:
     ]
     error = _error(mx.concatenate(found, axis=1), mx.concatenate(alone, axis=1), geometry)
     return f"logits differ by {error:.2g} of the largest" if error else ""
+
+
+def _prefilled(network: Network, geometry: Geometry, prompts: Sequence[Sequence[int]]) -> list[Caches]:
+    """Caches of each prompt."""
+    rows = []
+    for prompt in prompts:
+        caches = geometry.new_caches()
+        mx.eval(network(mx.array([prompt]), cache=caches), [cache.state for cache in caches])
+        rows.append(caches)
+    return rows
+
+
+def _together(rows: Sequence[Caches]) -> Caches:
+    """A batch of rows."""
+    return [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
 
 
 def _error(found: mx.array, wanted: mx.array, geometry: Geometry) -> float:

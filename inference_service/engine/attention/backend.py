@@ -39,12 +39,15 @@ from inference_service.engine.caches import (
     BatchSlidingQuantizedKVCache,
     QuantizedKVCache,
     SlidingQuantizedKVCache,
+    TracedKVCache,
 )
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.quantization import Quantized
 
-QuantizedCache = QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache
+QuantizedCache = (
+    QuantizedKVCache | SlidingQuantizedKVCache | BatchQuantizedKVCache | BatchSlidingQuantizedKVCache | TracedKVCache
+)
 
 
 ARRAYS = "arrays"

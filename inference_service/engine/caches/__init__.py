@@ -7,6 +7,7 @@ rest and one per batch of rows, for layers with full attention and for layers wi
 from inference_service.engine.caches.buffers import KVBuffers
 from inference_service.engine.caches.full import BatchQuantizedKVCache, QuantizedKVCache
 from inference_service.engine.caches.sliding import BatchSlidingQuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.caches.traced import TracedKVCache
 
 __all__ = [
     "BatchQuantizedKVCache",
@@ -14,4 +15,5 @@ __all__ = [
     "KVBuffers",
     "QuantizedKVCache",
     "SlidingQuantizedKVCache",
+    "TracedKVCache",
 ]

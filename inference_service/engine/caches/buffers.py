@@ -24,6 +24,16 @@ class KVBuffers:
         self.values = values
         self.filled = filled
 
+    @staticmethod
+    def of(arrays: Sequence[mx.array], filled: int) -> "KVBuffers":
+        """Of the six arrays that `arrays` returns."""
+        return KVBuffers(Quantized(*arrays[:3]), Quantized(*arrays[3:]), filled)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that there is room for."""
+        return self.both()[0].tokens
+
     @property
     def nbytes(self) -> int:
         """Bytes of the buffers, garbage included."""
@@ -58,6 +68,11 @@ class KVBuffers:
         self.keys = self._write(self.keys, keys, end)
         self.values = self._write(self.values, values, end)
         self.filled = end
+
+    def reserve(self, tokens: int) -> None:
+        """Room for so many tokens more; there must be some already."""
+        end = self.filled + tokens
+        self.keys, self.values = (self._grown(side, end) for side in self.both())
 
     def map(self, function: Callable[[Quantized], Quantized], filled: int) -> "KVBuffers":
         """`function` applied to K and V."""
@@ -99,14 +114,15 @@ class KVBuffers:
         return KVBuffers(keys, values, filled)
 
     def _write(self, buffer: Quantized | None, new: Quantized, end: int) -> Quantized:
-        capacity = _capacity(end)
-        if buffer is None:
-            buffer = new.blank(capacity)
-        elif end > buffer.tokens:
-            buffer = buffer.between(0, self.filled).followed_by(new.blank(capacity - self.filled))
+        buffer = new.blank(_capacity(end)) if buffer is None else self._grown(buffer, end)
         for old, part in zip(buffer, new, strict=True):
             old[:, :, self.filled : end] = part
         return buffer
+
+    def _grown(self, buffer: Quantized, end: int) -> Quantized:
+        if end <= buffer.tokens:
+            return buffer
+        return buffer.between(0, self.filled).followed_by(buffer.blank(_capacity(end) - self.filled))
 
 
 def _capacity(tokens: int) -> int:
@@ -187,6 +203,14 @@ class BatchCache(BufferedCache):
             self.buffers = filled[0].buffers.shared()
         elif filled:
             self.buffers = KVBuffers.stacked(cache.buffers for cache in caches)
+
+    def make_room(self) -> None:
+        """Room for one token more of each row, which a compiled step writes."""
+        self.buffers.reserve(1)
+
+    def written(self, arrays: Sequence[mx.array]) -> None:
+        """Take over the buffers' arrays, in which a compiled step has written one token more of each row."""
+        self.buffers = KVBuffers.of(arrays, self.buffers.filled + 1)
 
     def filter(self, rows: Sequence[int]) -> None:
         """Keep only some rows; padding that none of them needs goes away."""

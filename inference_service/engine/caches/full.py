@@ -58,6 +58,9 @@ class BatchQuantizedKVCache(BatchCache):
     mixing them up goes unnoticed until the longest row leaves first.
     """
 
+    window = 0
+    """There is none."""
+
     @property
     def offsets(self) -> list[int]:
         """Each row's tokens."""

@@ -32,16 +32,21 @@ class _Sliding(BufferedCache):
         stored = self.buffers.filled
         return stored if stored + n <= self.window + SLACK else min(stored, self.window)
 
+    def _drop_before(self, n: int) -> int:
+        """Drop what the next `n` tokens do not see, if there would be too many; how many were dropped."""
+        before = self._kept_before(n)
+        dropped = self.buffers.filled - before
+        if dropped:
+            self.buffers = self.buffers.last(before)
+        return dropped
+
     def _append(self, keys: mx.array, values: mx.array) -> tuple[tuple[Quantized, Quantized], int]:
         """Write K and V [rows, kv_heads, n, …].
 
         Returns what attention sees, and how many tokens were dropped from the front of the buffers.
         """
         new = self.quantized(keys, values)
-        before, dropped = self._kept_before(keys.shape[2]), 0
-        if before < self.buffers.filled:
-            dropped = self.buffers.filled - before
-            self.buffers = self.buffers.last(before)
+        dropped = self._drop_before(keys.shape[2])
         self.buffers.append(*new)
         seen = self.buffers.view()
         most = self.window + SLACK
@@ -130,9 +135,23 @@ class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
         Returns K and V of the window before them and of themselves, quantized.
         """
         seen, dropped = self._append(keys, values)
-        self.padding = [max(0, padding - dropped) for padding in self.padding]
-        self.offsets = [offset + keys.shape[2] for offset in self.offsets]
+        self._count(keys.shape[2], dropped)
         return seen
+
+    def make_room(self) -> None:
+        """As of full attention; what the next token does not see may be dropped."""
+        if dropped := self._drop_before(1):
+            self._count(0, dropped)
+        self.buffers.reserve(1)
+
+    def written(self, arrays: Sequence[mx.array]) -> None:
+        """As of full attention."""
+        super().written(arrays)
+        self._count(1, 0)
+
+    def _count(self, tokens: int, dropped: int) -> None:
+        self.padding = [max(0, padding - dropped) for padding in self.padding]
+        self.offsets = [offset + tokens for offset in self.offsets]
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none where one token sees all."""

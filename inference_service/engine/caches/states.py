@@ -117,6 +117,10 @@ class BatchStateCache(_States):
         """So many tokens more have gone into each row's state."""
         self.offsets = [offset + tokens for offset in self.offsets]
 
+    def written(self, arrays: Sequence[mx.array]) -> None:
+        """Take over what a compiled step has made of the arrays. Tokens are counted apart."""
+        self.cache = list(arrays)
+
     def filter(self, rows: Sequence[int]) -> None:
         """Keep only some rows."""
         self.offsets = [self.offsets[row] for row in rows]
