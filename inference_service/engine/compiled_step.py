@@ -99,12 +99,14 @@ class CompiledSteps:
             self._known.popitem(last=False)
 
     def _traced(self, layers: list[_Layer]) -> _Step:
+        model = self._model  # A trace that knew `self` would be a cycle, which keeps weights until it is collected.
+
         def step(
             tokens: mx.array, numbers: list[mx.array], arrays: list[list[mx.array]]
         ) -> tuple[mx.array, list[list[mx.array]]]:
             positions = [Positions(each) for each in numbers]
             caches = [layer.traced(own, positions) for layer, own in zip(layers, arrays, strict=True)]
-            logits = self._model(tokens, caches)
+            logits = model(tokens, caches)
             return logits, [cache.state for cache in caches]
 
         compiled: _Step = mx.compile(step)

@@ -6,6 +6,7 @@ stores caches need not know that.
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -13,7 +14,7 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 
 from inference_service.engine.caches.states import BatchStateCache, StateCache
 from inference_service.engine.caches.views import viewed
-from inference_service.engine.compiled_step import CompiledSteps
+from inference_service.engine.compiled_step import CompiledSteps, Model
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,11 @@ class Network:
         """Whether a batch may have several rows; `models.proof` finds out."""
         self.steps: CompiledSteps | None = None
         """What makes decode steps of batches, where that is right and worth it; `models.proof` finds out."""
-        self._layout = _layout_of(self.own_caches())
-        self._flat = all(count is None for count in self._layout)
+        self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
+        """As a call, by the model's layers, one after the other; tokens of recurrent layers are not counted.
+
+        It knows nothing of the network: with `steps` that would be a cycle, which keeps weights until it is collected.
+        """
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
@@ -43,12 +47,6 @@ class Network:
                 each.count(n)
                 if n > 1:
                     each.settle()
-        return logits
-
-    def computed(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """As a call, by the model's layers, one after the other; tokens of recurrent layers are not counted."""
-        seen = viewed(cache) if self.shows_arrays else cache
-        logits: mx.array = self.model(tokens, cache=seen if self._flat else _grouped(seen, self._layout))
         return logits
 
     def _compiled(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array | None:
@@ -74,6 +72,14 @@ class Network:
 def flat(caches: Sequence[Any]) -> list[Any]:
     """The caches, and those in CacheLists in their place."""
     return [each for cache in caches for each in (cache.caches if type(cache) is CacheList else (cache,))]
+
+
+def _computed(
+    model: Any, shows_arrays: bool, layout: Sequence[int | None], tokens: mx.array, cache: Sequence[Any]
+) -> mx.array:
+    seen = viewed(cache) if shows_arrays else cache
+    logits: mx.array = model(tokens, cache=_grouped(seen, layout) if any(layout) else seen)
+    return logits
 
 
 def _layout_of(caches: Sequence[Any]) -> tuple[int | None, ...]:
