@@ -1,27 +1,54 @@
-"""What is proved of a model at load: rows that are wrong together are decoded one by one."""
+"""What is proved of a model at load: rows that are wrong together are decoded one by one, and steps that are wrong when
+they are compiled are not."""
 
+import copy
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from benchmarks.loading import load
 from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches.states import BatchStateCache
+from inference_service.engine.caches.traced import Positions, TracedKVCache
 from inference_service.engine.geometry import Geometry
+from inference_service.models import proof
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import batch_problem, order_problem
+from inference_service.models.proof import batch_problem, compiled_problem, compiled_steps, order_problem
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.oracle import Oracle
-from tests.tiny_hybrids import write_qwen3_next
-from tests.tiny_models import write_gemma3, write_llama
-from tests.tiny_own_attention import write_deepseek3, write_gemma2, write_kimi_linear, write_stablelm
+from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
+from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
+from tests.tiny_own_attention import (
+    write_deepseek3,
+    write_deepseek32,
+    write_gemma2,
+    write_kimi_linear,
+    write_llama4,
+    write_stablelm,
+)
+from tests.tiny_states import write_mamba2
 
 TOGETHER = [write_llama, write_gemma3, write_qwen3_next, write_deepseek3, write_kimi_linear, write_stablelm]
+COMPILED = [*TOGETHER, write_gpt_oss, write_deepseek2, write_deepseek32, write_granite4, write_falcon_h1, write_mamba2]
+COMPILED += [write_gemma2]  # in batches of one row
+
+
+Writer = Callable[[Path], Path]
 
 
 def loaded(directory: Path) -> LoadedModel:
-    return load("tiny", str(directory), hashes=ContentHashes(directory / "hashes.json"))
+    return load("tiny", str(directory), pool_bytes=1 << 24, hashes=ContentHashes(directory / "hashes.json"))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], LoadedModel]:
+    """Loads each once."""
+    return cache(lambda write: loaded(write(tmp_path_factory.mktemp("model"))))
 
 
 @pytest.mark.parametrize("write", TOGETHER)
@@ -64,3 +91,79 @@ def test_tokens_that_see_later_ones_are_found(
     assert not order_problem(model.engine.model, model.geometry)
     monkeypatch.setattr(QuantizedKVCache, "make_mask", lambda self, n, **_: None)
     assert "see later ones" in order_problem(model.engine.model, model.geometry)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("write", COMPILED)
+def test_steps_of_most_models_can_be_compiled(write: Writer, models: Callable[[Writer], LoadedModel]) -> None:
+    model = models(write)
+    assert not compiled_problem(model.engine.model, model.geometry)
+    assert model.engine.model.steps is None, "it is found out, and not switched on"
+
+
+def blind_to_itself(patch: pytest.MonkeyPatch) -> None:
+    original = Positions.mask
+    patch.setattr(Positions, "mask", lambda self, n, window: original(self, n, window) & (mx.arange(n) != self.slot))
+
+
+def sees_padding(patch: pytest.MonkeyPatch) -> None:
+    def mask(self: Positions, capacity: int, window: int) -> mx.array:
+        return mx.broadcast_to(mx.arange(capacity) <= self.slot, (self.first.shape[0], 1, 1, capacity))
+
+    patch.setattr(Positions, "mask", mask)
+
+
+def written_too_early(patch: pytest.MonkeyPatch) -> None:
+    original = TracedKVCache.update_and_fetch
+
+    def update_and_fetch(self: TracedKVCache, keys: mx.array, values: mx.array) -> Any:
+        positions, self.positions = self.positions, copy.copy(self.positions)
+        self.positions.slot = positions.slot - 1
+        found = original(self, keys, values)
+        self.positions = positions
+        return found
+
+    patch.setattr(TracedKVCache, "update_and_fetch", update_and_fetch)
+
+
+def one_position_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TracedKVCache, "offset", property(lambda self: self.positions.offset - 1))
+
+
+def states_of_other_rows(patch: pytest.MonkeyPatch) -> None:
+    original = BatchStateCache.written
+    patch.setattr(BatchStateCache, "written", lambda self, arrays: original(self, [array[::-1] for array in arrays]))
+
+
+IN_KV = [blind_to_itself, sees_padding, written_too_early, one_position_back]
+FAULTS = [
+    *((write, fault) for write in (write_llama, write_gemma3, write_deepseek2, write_stablelm) for fault in IN_KV),
+    *((write, states_of_other_rows) for write in (write_qwen3_next, write_mamba2)),
+]
+
+
+@pytest.mark.parametrize(("write", "fault"), FAULTS)
+def test_injected_faults_of_compiled_steps_are_found(
+    write: Writer,
+    fault: Callable[[pytest.MonkeyPatch], None],
+    models: Callable[[Writer], LoadedModel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = models(write)
+    fault(monkeypatch)
+    assert "differ" in compiled_problem(model.engine.model, model.geometry)
+    monkeypatch.setattr(proof, "available", lambda: True)
+    assert compiled_steps("tiny", model.engine.model, model.geometry) is None
+
+
+def test_steps_are_compiled_where_the_gpu_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_llama(tmp_path / "llama")
+    monkeypatch.setattr(proof, "available", lambda: False)
+    assert loaded(tmp_path / "llama").engine.model.steps is None
+    monkeypatch.setattr(proof, "available", lambda: True)
+    steps = loaded(tmp_path / "llama").engine.model.steps
+    assert steps is not None
+    assert not steps.compiled, "what was traced to prove it is gone"
+    untraceable = loaded(write_llama4(tmp_path / "llama4"))
+    assert untraceable.engine.model.steps is None
+    assert compiled_problem(untraceable.engine.model, untraceable.geometry) == "they cannot be traced"
