@@ -7,12 +7,13 @@ then a test of greedy text cannot fail.
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, phi, plamo3, qwen2, qwen3
 from mlx_lm.tuner.utils import linear_to_lora_layers
-from mlx_lm.utils import load_model
+from mlx_lm.utils import load_model, quantize_model, save_config
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
@@ -207,6 +208,18 @@ def _sharpened(name: str, value: mx.array) -> mx.array:
     if value.ndim < 2:
         return value
     return value * 3.0
+
+
+def write_quantized(directory: Path, source: Path, **how: Any) -> Path:
+    """A model in a directory with its weights quantized, as `mlx_lm.convert` writes it."""
+    network, config = quantize_model(*load_model(source), **how)
+    directory.mkdir()
+    for file in source.iterdir():
+        if file.name.startswith("tokenizer"):
+            (directory / file.name).write_bytes(file.read_bytes())
+    mx.save_safetensors(str(directory / "model.safetensors"), dict(tree_flatten(network.parameters())))
+    save_config(config, directory / "config.json")
+    return directory
 
 
 def write_lora(directory: Path, model: Path, seed: int = 0, keys: list[str] | None = None) -> Path:

@@ -15,7 +15,6 @@ import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.models import deepseek_v2, minicpm3, youtu_llm
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
-from mlx_lm.utils import save_config
 
 from agentmem.kv_bits import KVBits
 from benchmarks.loading import load
@@ -29,7 +28,7 @@ from inference_service.models.kv_setup import choose
 from inference_service.models.latents import LatentAttention, keep_latents
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.opening import ModelSpec, open_network, open_text
-from tests.tiny_models import write_deepseek2, write_llama, write_lora, write_tiny
+from tests.tiny_models import write_deepseek2, write_llama, write_lora, write_quantized, write_tiny
 from tests.tiny_own_attention import write_deepseek3, write_deepseek32
 
 PROMPT = [[7 * i % 290 + 3 for i in range(31)]]
@@ -74,19 +73,6 @@ def write_youtu(directory: Path) -> Path:
 
 WRITERS = [write_deepseek2, write_full, write_minicpm3, write_youtu]
 WIDTHS = {write_deepseek2: (128, 64), write_full: (128, 64), write_minicpm3: (64, 32), write_youtu: (64, 64)}
-
-
-def write_quantized(directory: Path, source: Path, **how: Any) -> Path:
-    """A model in a directory with its weights quantized, as `mlx_lm.convert` writes it."""
-    network, _, config = mlx_lm.load(str(source), return_config=True)
-    network, config = mlx_lm.utils.quantize_model(network, config, **how)
-    directory.mkdir()
-    for file in source.iterdir():
-        if file.name.startswith("tokenizer"):
-            (directory / file.name).write_bytes(file.read_bytes())
-    mx.save_safetensors(str(directory / "model.safetensors"), dict(tree_flatten(network.parameters())))
-    save_config(config, directory / "config.json")
-    return directory
 
 
 def networks(directory: Path) -> tuple[nn.Module, nn.Module]:
