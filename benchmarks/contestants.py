@@ -22,7 +22,7 @@ from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.v1 import cache_store_pb2
 from inference_service.domain import Sampling
 from inference_service.engine.arenas import Arenas
-from inference_service.engine.attention import AttentionBackend, PathSpeeds
+from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
@@ -32,7 +32,7 @@ from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
-from inference_service.models.proof import compiled_steps
+from inference_service.models.proof import Speeds, compiled_steps, fastest_products
 from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import PathTransport
 
@@ -123,16 +123,17 @@ class Ours:
 
     name = "agentmem"
 
-    def __init__(self, model: nn.Module, speeds: PathSpeeds | None = None) -> None:
+    def __init__(self, model: nn.Module, speeds: Speeds | None = None) -> None:
         model = _copied(model)
         seam = AttentionBackend()
         keep_latents(self.name, model, seam)
         mx.eval(model.parameters())
         seam.install(model)
         self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
-        self.paths = seam.self_test(self.geometry, speeds)
+        paths = seam.self_test(self.geometry, speeds and speeds.paths)
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
+        self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
         network.steps = compiled_steps(self.name, network, self.geometry)
         self.engine = BatchEngine(
             network,

@@ -33,7 +33,7 @@ from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
 from benchmarks.tables import Table, show
-from inference_service.engine.attention import PathSpeeds
+from inference_service.models.proof import Speeds
 
 _STAGGER = 16
 _WARM_UP = 8
@@ -66,7 +66,7 @@ class Bench:
             if mx.default_device().type == mx.DeviceType.cpu:
                 model.set_dtype(mx.float32)  # As the worker does there; MLX computes no experts in bfloat16.
         with tempfile.TemporaryDirectory() as directory:
-            self.ours = Ours(model, PathSpeeds(Path(directory) / "attention.json"))
+            self.ours = Ours(model, Speeds.kept_in(Path(directory)))
         self.plain = MlxLm(model)
         self.alone = [Alone.plain(model), Alone.quantized(model)]
         if layers:

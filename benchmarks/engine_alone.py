@@ -19,7 +19,7 @@ from benchmarks.children import answer, cpu_seconds
 from benchmarks.contestants import Ours, Row
 from benchmarks.prompts import token_ids
 from inference_service.doctor import checks
-from inference_service.engine.attention import PathSpeeds
+from inference_service.models.proof import Speeds
 
 
 class EngineAlone:
@@ -30,7 +30,7 @@ class EngineAlone:
         if mx.default_device().type == mx.DeviceType.cpu:
             model.set_dtype(mx.float32)
         with tempfile.TemporaryDirectory() as cache:
-            self._ours = Ours(model, PathSpeeds(Path(cache) / "attention.json"))
+            self._ours = Ours(model, Speeds.kept_in(Path(cache)))
         self._rows: dict[int, Row] = {}
 
     def prefill(self, tokens: int, seed: str) -> float:

@@ -24,9 +24,9 @@ from benchmarks import children
 from benchmarks.contestants import Ours, Row
 from benchmarks.mlx_lm_contestants import MlxLm
 from inference_service.engine.arenas import Arenas
-from inference_service.engine.attention import PathSpeeds
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.geometry import Caches, HostTensors
+from inference_service.models.proof import Speeds
 from inference_service.storage.blocks import verified
 
 STEPS = 5
@@ -46,7 +46,7 @@ class InProcess:
         if mx.default_device().type == mx.DeviceType.cpu:
             network.set_dtype(mx.float32)  # as the worker does there
         with tempfile.TemporaryDirectory() as remembered:
-            self._ours = Ours(network, PathSpeeds(Path(remembered) / "attention.json"))
+            self._ours = Ours(network, Speeds.kept_in(Path(remembered)))
         if self._ours.geometry.sliding is not None:
             raise SystemExit("the parts are told apart for models whose layers all have full attention only")
         self._network, self._mlx_lm, self._scratch = network, MlxLm(network), scratch

@@ -7,6 +7,7 @@ scheduling.py      whose prompt is next, how large its chunk is, which rows deco
 prefill.py         a chunk that can stop between layers, and the windows kept on the way
 sampling.py        the next token: penalties, filters, grammars, log-probabilities
 attention/         over quantized K and V: the backend in models, the paths, their proof and their speed
+products.py        products of rows with quantized weights: the ways in a model's layers; `product_speeds` chooses
 caches/            one file for each kind of cache, and the buffers that all have
 quantization.py    the scheme by which K and V are quantized
 codec.py           what is done to K and V before that, and undone at reading, with `rotation` and `calibration`

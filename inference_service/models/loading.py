@@ -19,7 +19,7 @@ from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
 from agentmem.kv_bits import AUTO, KVBits
 from agentmem.models import RegisteredModel
-from inference_service.engine.attention import AttentionBackend, PathSpeeds
+from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations
 from inference_service.engine.device import Activations, usable_bytes
 from inference_service.engine.network import Network
@@ -29,7 +29,7 @@ from inference_service.models.fingerprint import ContentHashes, file_identities,
 from inference_service.models.kv_setup import KVSetups
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
-from inference_service.models.proof import prove
+from inference_service.models.proof import Speeds, prove
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
 from inference_service.models.sources import fetch, fetch_config
 from inference_service.pool.memory import Sizes, sizes
@@ -64,7 +64,7 @@ class Loader:
         caches = settings.data_directory / "worker"
         self._hashes = ContentHashes(caches / "weights.json")
         self._hashing = asyncio.Lock()
-        self._speeds = PathSpeeds(caches / "attention.json")
+        self._speeds = Speeds.kept_in(caches)
         self._activations = Activations(caches / "activations.json")
         self._kv = KVSetups(caches, quality_check=settings.quality_check)
         self._texts: dict[str, tuple[object, ModelText]] = {}

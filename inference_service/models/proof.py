@@ -1,5 +1,5 @@
 """What is proved of a model once its weights are there: that it runs on this backend, with right attention, in batches,
-and in steps that are compiled.
+and in steps that are compiled. And what is chosen then: how it attends, and how products of rows are computed.
 
 A model's own code may be right for one sequence and wrong for two: masks that broadcast over another axis, offsets that
 are taken for numbers. Such rows are decoded by themselves. Engine thread.
@@ -8,6 +8,8 @@ are taken for numbers. Such rows are decoded by themselves. Engine thread.
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import mlx.core as mx
 
@@ -18,6 +20,7 @@ from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.network import Network
+from inference_service.engine.product_speeds import ProductSpeeds, choose
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.opening import ModelInfo
 
@@ -39,26 +42,40 @@ _WRONG_TOGETHER = {"mlx_lm.models.minimax_m3_vl": "its sparse attention selects 
 """What short prompts cannot show, by the modules of mlx-lm's models."""
 
 
+class Speeds(NamedTuple):
+    """What was measured, or will be."""
+
+    paths: PathSpeeds
+    products: ProductSpeeds
+
+    @classmethod
+    def kept_in(cls, directory: Path) -> Self:
+        """Remembered in files of a directory."""
+        return cls(PathSpeeds(directory / "attention.json"), ProductSpeeds(directory / "products.json"))
+
+
 def prove(
-    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: PathSpeeds | None
+    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: Speeds | None
 ) -> tuple[ModelInfo, tuple[PathReport, ...]]:
     """Run the network in both phases, alone and in a batch, and attention's self-test, which chooses decode paths.
 
-    `backend` is the one that the network was opened with; `speeds` None takes the decode paths preferred by default.
+    `backend` is the one that the network was opened with; `speeds` None takes the decode paths preferred by default,
+    and products as MLX is given them.
     Where the scheme `rotated` fails on this backend, the model comes back with `plain`. `network.rows_together` says
     afterwards whether a batch may have several rows. Raises FailedPrecondition where no scheme is right, and for a
     model whose tokens see later ones.
     """
     try:
-        reports = _proved(info, network, backend, speeds)
+        reports = _proved(info, network, backend, speeds and speeds.paths)
     except FailedPrecondition as error:
         geometry = info.geometry
         if geometry.format.scheme == PLAIN:
             raise
         info = info.with_format(replace(geometry.format, scheme=PLAIN))
-        reports = _proved(info, network, backend, speeds)
+        reports = _proved(info, network, backend, speeds and speeds.paths)
         message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
+    reports = (*reports, *fastest_products(network, info.geometry, speeds))
     if problem := order_problem(network, info.geometry):
         raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
     problem = batch_problem(network, info.geometry)
@@ -73,6 +90,14 @@ def prove(
         )
     network.steps = compiled_steps(info.model_id, network, info.geometry)
     return info, reports
+
+
+def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None) -> list[PathReport]:
+    """Choose how products of several rows are computed, where the backend goes by row; says what is not as given.
+
+    Metal flattens rows by itself, and on a CPU nothing is to be gained.
+    """
+    return choose(network.model, geometry.dtype, speeds.products) if speeds and available() else []
 
 
 def compiled_steps(model: str, network: Network, geometry: Geometry) -> CompiledSteps | None:

@@ -38,7 +38,8 @@ from tests import blas
 from tests.system.forked import Forked
 
 START_SECONDS = 180.0
-_MEASURED: dict[str, dict[str, object]] = {"attention.json": {}, "activations.json": {}, "quality.json": {}}
+_FILES = ("attention.json", "products.json", "activations.json", "quality.json")
+_MEASURED: dict[str, dict[str, object]] = {name: {} for name in _FILES}
 """What workers have measured of this machine: two seconds of each first start, for the same figures."""
 
 

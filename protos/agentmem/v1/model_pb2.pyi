@@ -362,7 +362,7 @@ Global___ModelMemory: _TypeAlias = ModelMemory  # noqa: Y015
 
 @_typing.final
 class AttentionPath(_message.Message):
-    """AttentionPath is how one kind of attention is computed."""
+    """AttentionPath is how one kind of attention is computed, or products of several rows with quantized weights."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -371,13 +371,13 @@ class AttentionPath(_message.Message):
     RELATIVE_ERROR_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
-    """"prefill" or "decode"."""
+    """"prefill", "decode", or "products" where they are not computed as they are given."""
     path: _builtins.str
     """For example "dequantize+fused" or "quantized_matmul"."""
     relative_error: _builtins.float
-    """Largest difference to plain attention in the self-test, relative to the largest output."""
+    """Largest difference in the self-test to plain attention, or to products as given, relative to the largest output."""
     note: _builtins.str
-    """Why another path was not taken."""
+    """Where it is taken, what was measured there, and why another path was not taken."""
     def __init__(
         self,
         *,

@@ -1,5 +1,5 @@
 """What is proved of a model at load: rows that are wrong together are decoded one by one, and steps that are wrong when
-they are compiled are not."""
+they are compiled are not. And what is chosen: how products of rows are computed."""
 
 import copy
 from collections.abc import Callable
@@ -8,21 +8,35 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
+from mlx_lm.utils import load_model
 
+from benchmarks.contestants import Ours
 from benchmarks.loading import load
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.states import BatchStateCache
 from inference_service.engine.caches.traced import Positions, TracedKVCache
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.product_speeds import Errors, Figures, ProductSpeeds
+from inference_service.engine.products import FLATTENED, GIVEN, Shape, quantized_layers
 from inference_service.models import proof
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import batch_problem, compiled_problem, compiled_steps, order_problem
+from inference_service.models.loading import ATTENTION
+from inference_service.models.proof import (
+    Speeds,
+    batch_problem,
+    compiled_problem,
+    compiled_steps,
+    order_problem,
+    prove,
+)
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
-from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
+from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama, write_quantized
 from tests.tiny_own_attention import (
     write_deepseek3,
     write_deepseek32,
@@ -167,3 +181,61 @@ def test_steps_are_compiled_where_the_gpu_is_fast(tmp_path: Path, monkeypatch: p
     untraceable = loaded(write_llama4(tmp_path / "llama4"))
     assert untraceable.engine.model.steps is None
     assert compiled_problem(untraceable.engine.model, untraceable.geometry) == "they cannot be traced"
+
+
+def by_the_matrix(shape: Shape, layers: Any, right: Errors) -> Figures:
+    """A measurement that finds it the fastest."""
+    return {rows: {way: 1.0 if way == FLATTENED else 2.0 for way in right[rows]} for rows in right}
+
+
+def speeds_in(directory: Path) -> Speeds:
+    return Speeds.kept_in(directory)._replace(products=ProductSpeeds(directory / "products.json", by_the_matrix))
+
+
+def ways_of(model: nn.Module) -> set[str]:
+    """The ways that its quantized layers take for 8 rows."""
+    found = [layer for layers in quantized_layers(model, mx.float32).values() for layer in layers]
+    assert found
+    return {layer.products.at(8) if hasattr(layer, "products") else GIVEN for layer in found}
+
+
+@pytest.fixture
+def quantized_model(tmp_path: Path) -> LoadedModel:
+    return loaded(write_quantized(tmp_path / "q", write_llama(tmp_path / "m"), bits=4, group_size=32))
+
+
+@pytest.mark.skipif(available(), reason="this device has a choice")
+def test_products_are_computed_as_given_on_other_devices(quantized_model: LoadedModel, tmp_path: Path) -> None:
+    network = quantized_model.engine.model
+    _, reports = prove(quantized_model, network, ATTENTION, speeds_in(tmp_path))
+    assert not [report for report in reports if report.phase == "products"]
+    assert ways_of(network.model) == {GIVEN}
+    assert not (tmp_path / "products.json").exists()
+
+
+def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
+    quantized_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "available", lambda: True)
+    network = quantized_model.engine.model
+    for _ in range(2):
+        _, reports = prove(quantized_model, network, ATTENTION, speeds_in(tmp_path))
+        assert [report.path for report in reports if report.phase == "products"] == [FLATTENED]
+        assert ways_of(network.model) == {FLATTENED}
+        assert network.rows_together
+        assert network.steps is not None
+    prove(quantized_model, network, ATTENTION, None)
+    assert ways_of(network.model) == {FLATTENED}, "what was chosen stays where nothing is measured"
+
+
+def test_the_engine_in_benchmarks_chooses_for_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlx-lm's model, over the same weights, is what it is compared with."""
+    monkeypatch.setattr(proof, "available", lambda: True)
+    directory = write_quantized(tmp_path / "q", write_llama(tmp_path / "m"), bits=4, group_size=32)
+    plain, _ = load_model(directory)
+    plain.set_dtype(mx.float32)
+    ours = Ours(plain, speeds_in(tmp_path))
+    assert [report.path for report in ours.paths if report.phase == "products"] == [FLATTENED]
+    assert ways_of(ours.engine.model.model) == {FLATTENED}
+    assert ways_of(plain) == {GIVEN}
+    assert type(plain.layers[0].mlp.up_proj) is nn.QuantizedLinear

@@ -1,0 +1,245 @@
+"""Products of rows: every way gives the same, in every kind of layer, for one network alone; and turns stay right."""
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+from mlx_lm.models import qwen2
+from mlx_lm.models.switch_layers import SwitchGLU
+from mlx_lm.tuner.lora import LoRALinear
+from mlx_lm.utils import load_model
+
+from benchmarks.loading import load
+from inference_service.engine import products
+from inference_service.engine.compiled_step import CompiledSteps
+from inference_service.engine.products import (
+    FLATTENED,
+    GIVEN,
+    MEASURED,
+    PADDED,
+    WAYS,
+    ProductChoice,
+    Shape,
+    as_given,
+    install,
+    quantized_layers,
+    ways,
+)
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
+from tests.oracle import Oracle
+from tests.tiny_models import write_deepseek2, write_llama, write_quantized, write_tiny
+
+WIDTH, OUTPUTS = 64, 96
+OTHERS = [FLATTENED, PADDED]
+
+
+def everywhere(way: str) -> ProductChoice:
+    return ProductChoice(dict.fromkeys(MEASURED, way))
+
+
+def linear(bias: bool, mode: str = "affine") -> nn.QuantizedLinear:
+    plain = nn.Linear(WIDTH, OUTPUTS, bias)
+    if bias:
+        plain.bias = mx.random.normal((OUTPUTS,))
+    return plain.to_quantized(group_size=32, bits=4, mode=mode)
+
+
+def with_lora() -> nn.Module:
+    wrapped = LoRALinear.from_base(linear(bias=True))
+    wrapped.lora_b = mx.random.normal(wrapped.lora_b.shape)
+    return wrapped
+
+
+def tied() -> nn.QuantizedEmbedding:
+    return nn.Embedding(OUTPUTS, WIDTH).to_quantized(group_size=32, bits=4)
+
+
+LAYERS: dict[str, Callable[[], Any]] = {
+    "plain": lambda: linear(bias=False),
+    "bias": lambda: linear(bias=True),
+    "mxfp4": lambda: linear(bias=True, mode="mxfp4"),
+    "lora": with_lora,
+    "tied": tied,
+}
+
+
+class Taken(Exception):
+    """A way was."""
+
+
+def taken(product: products.Product, x: mx.array) -> mx.array:
+    raise Taken
+
+
+def compute(layer: Any, x: mx.array) -> mx.array:
+    out: mx.array = layer.as_linear(x) if isinstance(layer, nn.QuantizedEmbedding) else layer(x)
+    return out
+
+
+def chosen(model: nn.Module, way: str) -> list[Any]:
+    """Have all layers of a model compute by one way; which they are."""
+    found = [layer for layers in quantized_layers(model, mx.float32).values() for layer in layers]
+    install(found, everywhere(way))
+    return found
+
+
+def close(found: mx.array, wanted: mx.array) -> bool:
+    return found.shape == wanted.shape and bool(mx.allclose(found, wanted, rtol=1e-4, atol=1e-4))
+
+
+@pytest.mark.parametrize("way", OTHERS)
+@pytest.mark.parametrize("kind", LAYERS)
+def test_every_way_gives_the_same(kind: str, way: str) -> None:
+    layer = LAYERS[kind]()
+    inputs = [mx.random.normal(shape) for rows in range(2, 34) for shape in ((rows, 1, WIDTH), (rows, 2, 1, WIDTH))]
+    wanted = [compute(layer, x) for x in inputs]
+    assert len(chosen(layer, way)) == 1
+    compiled = mx.compile(lambda x: compute(layer, x))
+    for x, y in zip(inputs, wanted, strict=True):
+        assert close(compute(layer, x), y)
+    for x, y in zip(inputs[::9], wanted[::9], strict=True):
+        assert close(compiled(x), y)
+
+
+def test_an_embedding_still_embeds() -> None:
+    layer, tokens = tied(), mx.array([[3], [5]])
+    wanted = layer(tokens)
+    chosen(layer, FLATTENED)
+    assert mx.array_equal(layer(tokens), wanted)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("shape", [(1, 1, WIDTH), (4, 3, WIDTH), (1, 5, WIDTH), (4, WIDTH), (WIDTH,)])
+def test_what_is_no_decode_step_of_rows_is_computed_as_given(
+    kind: str, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = LAYERS[kind](), mx.random.normal(shape)
+    wanted = compute(layer, x)
+    chosen(layer, FLATTENED)
+    monkeypatch.setitem(products.WAYS, FLATTENED, taken)
+    assert mx.array_equal(compute(layer, x), wanted)
+    with pytest.raises(Taken):
+        compute(layer, mx.zeros((2, 1, WIDTH)))
+
+
+def test_a_way_holds_up_to_the_next_number_that_was_measured() -> None:
+    choice = ProductChoice({4: PADDED, 8: FLATTENED, 32: FLATTENED})
+    at = {rows: choice.at(rows) for rows in (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 500)}
+    assert [rows for rows, way in at.items() if way == PADDED] == [4, 7]
+    assert [rows for rows, way in at.items() if way == FLATTENED] == [8, 15, 32, 33, 500]
+
+
+def test_rows_are_padded_only_where_they_are_no_matrix() -> None:
+    assert ways(7) == [GIVEN, FLATTENED, PADDED]
+    assert ways(8) == [GIVEN, FLATTENED]
+    seen: list[int] = []
+
+    def product(x: mx.array) -> mx.array:
+        seen.append(x.shape[0])
+        return x
+
+    for rows in range(2, 8):
+        x = mx.random.normal((rows, 1, WIDTH))
+        assert mx.array_equal(WAYS[PADDED](product, x), x)
+    assert min(seen) == 8
+    assert max(seen) < 16
+
+
+def test_layers_are_found_once_and_experts_are_not() -> None:
+    model = nn.Module()
+    shared = linear(bias=False)
+    model.layers = [shared, shared, with_lora()]
+    model.embed = tied()
+    model.experts = SwitchGLU(WIDTH, WIDTH, 2)
+    nn.quantize(model.experts, group_size=32, bits=4)
+    model.derived = type("Derived", (nn.QuantizedLinear,), {})(WIDTH, OUTPUTS, group_size=32, bits=4)
+    model.plain = nn.Linear(WIDTH, OUTPUTS)
+    [(shape, found)] = quantized_layers(model, mx.float16).items()
+    assert shape == Shape(WIDTH, OUTPUTS, "affine", 4, 32, mx.float16)
+    assert {id(layer) for layer in found} == {id(shared), id(model.layers[2].linear), id(model.embed)}
+    install(found, everywhere(FLATTENED))
+    assert quantized_layers(model, mx.float16) == {shape: found}, "nor forgotten once they have a choice"
+    assert len(found) == 3
+
+
+def test_a_layer_knows_its_product_whatever_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = linear(bias=True), mx.random.normal((3, 1, WIDTH))
+    wanted = layer(x)
+    chosen(layer, FLATTENED)
+    monkeypatch.setitem(products.WAYS, FLATTENED, taken)
+    assert mx.array_equal(as_given(layer)(x), wanted)
+    install([layer], ProductChoice({}))
+    assert mx.array_equal(layer(x), wanted), "a choice can be replaced"
+
+
+def test_another_model_over_the_same_weights_is_as_it_was(tmp_path: Path) -> None:
+    directory = write_quantized(tmp_path / "q", write_llama(tmp_path / "m"), bits=4, group_size=32)
+    plain, _ = load_model(directory)
+    ours = copy.deepcopy(plain)
+    before = nn.QuantizedLinear.__call__, nn.QuantizedEmbedding.as_linear
+    parameters = list(ours.parameters())
+    changed = chosen(ours, FLATTENED)
+    assert len(changed) == 2 * 7 + 2
+    assert before == (nn.QuantizedLinear.__call__, nn.QuantizedEmbedding.as_linear)
+    assert list(ours.parameters()) == parameters
+    classes = {type(layer) for layers in quantized_layers(plain, mx.float32).values() for layer in layers}
+    assert classes == {nn.QuantizedLinear, nn.QuantizedEmbedding}
+    assert all(isinstance(layer, nn.QuantizedLinear | nn.QuantizedEmbedding) for layer in changed)
+    tokens = mx.array([[3], [5], [7]])
+    assert close(ours(tokens), plain(tokens))
+
+
+def write_tied_qwen2(directory: Path) -> Path:
+    """Biases on Q, K and V, and an embedding that is the output as well."""
+    return write_tiny(directory, qwen2, {"model_type": "qwen2", "head_dim": 16, "tie_word_embeddings": True}, 0)
+
+
+Models = Callable[[Callable[[Path], Path]], tuple[LoadedModel, Oracle]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Quantized, and loaded once."""
+
+    def loaded(write: Callable[[Path], Path]) -> tuple[LoadedModel, Oracle]:
+        scratch = tmp_path_factory.mktemp("model")
+        directory = write_quantized(scratch / "q", write(scratch / "m"), bits=4, group_size=32)
+        hashes = ContentHashes(scratch / "hashes.json")
+        return load("tiny", str(directory), pool_bytes=1 << 24, hashes=hashes), Oracle(directory)
+
+    return cache(loaded)
+
+
+@pytest.mark.parametrize(("way", "compiled"), [(FLATTENED, False), (FLATTENED, True), (PADDED, True)])
+@pytest.mark.parametrize("write", [write_llama, write_tied_qwen2, write_deepseek2])
+def test_turns_of_a_batch_stay_right(
+    write: Callable[[Path], Path],
+    way: str,
+    compiled: bool,
+    models: Models,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, oracle = models(write)
+    network = model.engine.model
+    rows: list[int] = []
+    original = WAYS[way]
+
+    def counted(product: products.Product, x: mx.array) -> mx.array:
+        rows.append(x.shape[0])
+        return original(product, x)
+
+    monkeypatch.setitem(products.WAYS, way, counted)
+    chosen(network.model, way)
+    network.steps = CompiledSteps(network.computed, steps_before=0) if compiled else None
+    turns = [begin(model, prompt_of(model, number, repeats), 6) for number, repeats in enumerate((3, 1, 2))]
+    run(model)
+    assert all(right(oracle, turn) for turn in turns)
+    assert max(rows) == 3, "rows were together"
+    assert bool(network.steps and network.steps.compiled) == compiled
