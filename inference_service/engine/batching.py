@@ -26,6 +26,7 @@ from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import (
     SECONDS_ALONE,
+    SECONDS_OF_A_LAYER,
     SECONDS_WHILE_OTHERS_DECODE,
     Waiting,
     chunk_tokens,
@@ -150,7 +151,8 @@ class BatchEngine:
 
     def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         tokens, position = job.tokens, job.position
-        seconds = SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else SECONDS_ALONE
+        alone = max(SECONDS_ALONE, SECONDS_OF_A_LAYER * len(job.caches))
+        seconds = SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else alone
         end = position + chunk_tokens(position, self._tokens_per_second, seconds)
         whole = job.decoding is None or tokens - position <= _SHORT
         # A longer one leaves the last token for a chunk of one, because that is the one whose logits are wanted.
@@ -254,6 +256,8 @@ class BatchEngine:
         A row that was alone is the one that fails.
         """
         log.warning("a step of %d rows failed", len(group.uids), exc_info=error)
+        if self.model is not None:
+            self.model.give_up_compiling(error)
         if group in self._groups:
             self._groups.remove(group)
         self._rows_changed = True

@@ -53,10 +53,15 @@ class Network:
         assert self.steps is not None
         try:
             return self.steps.step(tokens, cache)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a model's code raises, it may not where it is not traced
+            self.give_up_compiling(error)
+            return None
+
+    def give_up_compiling(self, error: Exception) -> None:
+        """Decode by the model's layers from now on: a step failed, which may be because it was compiled."""
+        if self.steps is not None:
             self.steps = None
             log.warning("decode steps are not compiled any more: %s", error)
-            return None
 
     def own_caches(self) -> list[Any]:
         """The unquantized caches that mlx-lm makes for the model, for `over_own`."""

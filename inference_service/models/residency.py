@@ -9,7 +9,7 @@ from agentmem.sizes import byte_size
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK
 from inference_service.models.opening import ModelInfo
-from inference_service.pool.memory import TYPICAL_TOKENS, Sizes
+from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, batch_bytes
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def _shortest_agent(geometry: Geometry) -> int:
 
 
 def _least_batch_bytes(geometry: Geometry) -> int:
-    """What its request takes besides: the same twice. Checkpoints are captured where there is more."""
-    return 2 * _shortest_agent(geometry)
+    """What its request takes besides. Checkpoints are captured where there is more."""
+    return batch_bytes(geometry, 0, [1])
 
 
 def check_sizes(info: ModelInfo, memory: Sizes) -> None:

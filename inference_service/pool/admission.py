@@ -107,7 +107,9 @@ class Admission:
                     await self._changed.wait()
         except TimeoutError:
             self.last_resort()
-            if (reservation := self._next(request)) is not None:
+            # No turn is refused because of a checkpoint.
+            reservation = self._next(request) or self._next(request, least_checkpoints=0)
+            if reservation is not None:
                 return reservation
             raise ResourceExhausted(
                 "running requests have all the memory for KV; try again, or start the worker with more (--pool-bytes)",
@@ -148,15 +150,19 @@ class Admission:
                 "max_tokens, shorten the prompt, or start the worker with more (--pool-bytes, --batch-bytes)"
             )
 
-    def _next(self, request: MemoryRequest) -> Reservation | None:
+    def _next(self, request: MemoryRequest, least_checkpoints: int = 1) -> Reservation | None:
         """Reserve if the request is the first waiter. Agents whose turns wait are evicted last, its own after them."""
         if self._waiters[0] is not request:
             return None
         waiting = {each.key for each in self._waiters}
-        return self._reserved(request, lambda: sorted(self._hot, key=lambda key: (key == request.key, key in waiting)))
+        return self._reserved(
+            request, lambda: sorted(self._hot, key=lambda key: (key == request.key, key in waiting)), least_checkpoints
+        )
 
-    def _reserved(self, request: MemoryRequest, evictable: Callable[[], list[AgentKey]]) -> Reservation | None:
-        checkpoints = self._checkpoints(request)
+    def _reserved(
+        self, request: MemoryRequest, evictable: Callable[[], list[AgentKey]], least_checkpoints: int = 1
+    ) -> Reservation | None:
+        checkpoints = self._checkpoints(request, least_checkpoints)
         if checkpoints is None:
             return None
         reservation = Reservation(request.tokens, checkpoints)
@@ -177,13 +183,13 @@ class Admission:
         self._reservations.append(reservation)
         return reservation
 
-    def _checkpoints(self, request: MemoryRequest) -> int | None:
-        """Return how many the request may capture; None where others leave too little, for it or for one."""
+    def _checkpoints(self, request: MemoryRequest, least: int) -> int | None:
+        """Return how many the request may capture; None where others leave too little for it and `least` of them."""
         each = max(1, self._captured_bytes)
         alone = self._limit_bytes - self._batch_bytes([request.tokens])
         left = self._limit_bytes - self._batch_bytes([*(room.tokens for room in self._reservations), request.tokens])
         left -= sum(room.checkpoints for room in self._reservations) * self._captured_bytes
-        least = min(1, request.checkpoints, alone // each)
+        least = min(least, request.checkpoints, alone // each)
         return min(request.checkpoints, left // each) if left >= least * each else None
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.hints import TurnHints
@@ -81,11 +82,11 @@ class ModelMemory:
         self.sizes = sizes
         self.pool = KVPool(sizes.space, geometry.checkpoint_pieces)
         self.hot = HotAgents(self.pool, hints)
+        self._batch_bytes = partial(batch_bytes, geometry, weight_bytes)
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes, geometry.captured_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
         self._geometry = geometry
-        self._weight_bytes = weight_bytes
 
     def evict(self, key: AgentKey) -> int:
         """Drop an idle agent's KV; return the bytes of the pool that this freed."""
@@ -105,15 +106,16 @@ class ModelMemory:
         except PoolError as error:
             self.pool.fail(error)
 
-    def _batch_bytes(self, lengths: Sequence[int]) -> int:
-        """The most that decoding sequences of up to these lengths takes: the padded batches, and a copy of one.
 
-        A prompt that is computed is a row too; the copy is made when a row joins or leaves. And where layers see
-        arrays, K and V of one of them, with full attention or a sliding window.
-        """
-        geometry, rows = self._geometry, len(lengths)
-        batches = most_batch_bytes(lengths, geometry.bytes_per_token, self._weight_bytes)
-        if geometry.shows_arrays:
-            full = batches * geometry.layer_bytes_per_token // max(1, geometry.bytes_per_token)
-            batches += max(full, rows * geometry.window_layer_bytes(1))
-        return 2 * (batches + rows * geometry.checkpoint_bytes)
+def batch_bytes(geometry: Geometry, weight_bytes: int, lengths: Sequence[int]) -> int:
+    """The most that decoding sequences of up to these lengths takes: the padded batches, and a copy of one.
+
+    A prompt that is computed is a row too; the copy is made when a row joins or leaves. And where layers see arrays, K
+    and V of one of them, with full attention or a sliding window. `weight_bytes` decides which rows share a batch.
+    """
+    rows = len(lengths)
+    batches = most_batch_bytes(lengths, geometry.bytes_per_token, weight_bytes)
+    if geometry.shows_arrays:
+        full = batches * geometry.layer_bytes_per_token // max(1, geometry.bytes_per_token)
+        batches += max(full, rows * geometry.window_layer_bytes(1))
+    return 2 * (batches + rows * geometry.checkpoint_bytes)

@@ -203,7 +203,7 @@ def test_a_shape_is_traced_after_some_eager_steps_of_it(llama_model: LoadedModel
 
 
 def test_few_traces_are_kept_the_latest(llama_model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_step, "_KEPT", 2)
+    monkeypatch.setattr(compiled_step, "_TRACES", 2)
     counted = Counted(llama_model.engine.model.computed)
     steps = CompiledSteps(counted, steps_before=0)
     batches = {rows: batch(llama_model, [9] * rows) for rows in (1, 2, 3)}
@@ -265,6 +265,28 @@ def test_what_cannot_be_traced_is_decoded_by_eager_steps(
     assert told() == wanted
     assert model.engine.model.steps is None
     assert [record.levelname for record in caplog.records if "not compiled any more" in record.message] == ["WARNING"]
+
+
+def test_steps_that_fail_when_they_are_computed_are_eager_from_then_on(
+    llama_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX computes later: a kernel of the trace that does not compile is found behind it."""
+    turns = [begin(llama_model, prompt_of(llama_model, number, repeats)) for number, repeats in enumerate((3, 1))]
+    compiling(llama_model)
+    steps, computed = llama_model.engine.model.steps, mx.async_eval
+    failures = []
+
+    def failing(*arrays: Any) -> None:
+        if steps.compiled and not failures:
+            failures.append(llama_model.engine.running)
+            raise RuntimeError("a kernel of the trace does not compile")
+        computed(*arrays)
+
+    monkeypatch.setattr(mx, "async_eval", failing)
+    run(llama_model)
+    oracle = Oracle(llama_model.spec.directory)
+    assert failures and all(right(oracle, turn) for turn in turns)
+    assert llama_model.engine.model.steps is None
 
 
 def test_a_compiled_step_copies_no_kv(llama_model: LoadedModel) -> None:

@@ -140,6 +140,17 @@ def written_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TracedKVCache, "update_and_fetch", update_and_fetch)
 
 
+def lost_once_a_buffer_has_grown(patch: pytest.MonkeyPatch) -> None:
+    """As of a number that was baked into a trace: right at first."""
+    original = Positions.mask
+
+    def mask(self: Positions, capacity: int, window: int) -> mx.array:
+        seen = original(self, capacity, window)
+        return seen if capacity == 256 else seen & (mx.arange(capacity) >= 250)
+
+    patch.setattr(Positions, "mask", mask)
+
+
 def one_position_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TracedKVCache, "offset", property(lambda self: self.positions.offset - 1))
 
@@ -149,7 +160,7 @@ def states_of_other_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchStateCache, "written", lambda self, arrays: original(self, [array[::-1] for array in arrays]))
 
 
-IN_KV = [blind_to_itself, sees_padding, written_too_early, one_position_back]
+IN_KV = [blind_to_itself, sees_padding, written_too_early, lost_once_a_buffer_has_grown, one_position_back]
 FAULTS = [
     *((write, fault) for write in (write_llama, write_gemma3, write_deepseek2, write_stablelm) for fault in IN_KV),
     *((write, states_of_other_rows) for write in (write_qwen3_next, write_mamba2)),

@@ -22,7 +22,7 @@ from inference_service.models.residency import (
     needs_of,
 )
 from inference_service.pool.kv import Space
-from inference_service.pool.memory import Sizes
+from inference_service.pool.memory import Sizes, batch_bytes
 
 GIB = 1 << 30
 
@@ -91,6 +91,15 @@ def test_the_least_kv_is_that_of_the_shortest_agent_and_of_its_request() -> None
         check_sizes(info, enough)
         with pytest.raises(FailedPrecondition, match="too little for one"):
             check_sizes(info, replace(enough, batch_bytes=enough.batch_bytes - 1))
+
+
+def test_a_request_of_layers_that_see_arrays_fits_into_the_least() -> None:
+    geometry = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64), shows_arrays=True)
+    least = batch_bytes(geometry, 0, [1])
+    assert least > batch_bytes(replace(geometry, shows_arrays=False), 0, [1])
+    check_sizes(model(geometry), Sizes(Space(1, 0), least))
+    with pytest.raises(FailedPrecondition, match="too little for one"):
+        check_sizes(model(geometry), Sizes(Space(1, 0), least - 1))
 
 
 def test_what_computing_takes_where_it_was_not_measured() -> None:

@@ -288,6 +288,17 @@ async def test_a_turn_without_memory_for_checkpoints_runs_without(batch: int, gr
     assert (await waiting).checkpoints == granted, "as many as if it had come first"
 
 
+async def test_no_turn_is_refused_because_of_a_checkpoint() -> None:
+    memory = Memory(10, batch=2 * BLOCK_TOKENS)
+    room = await memory.admission.reserve(blocks(1), 0)
+    waited = await memory.admission.reserve(replace(blocks(1, of="b"), checkpoints=1), 0.02)
+    assert waited.checkpoints == 0
+    with pytest.raises(ResourceExhausted):
+        await memory.admission.reserve(blocks(1, of="c"), 0.02)
+    memory.admission.release(room)
+    memory.check_budget()
+
+
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 1 << 32),
