@@ -1,22 +1,9 @@
-// Enough of CUDA to run a kernel on the CPU, block after block: threads are fibers that take turns at barriers,
-// shuffles and tensor cores, in an order that changes from turn to turn, so that a missing barrier shows.
+// Enough of CUDA to run a kernel on the CPU, on the threads of threads_on_cpu.h.
 
-#include <setjmp.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <type_traits>
-#include <vector>
+#include "threads_on_cpu.h"
 
 #define __global__
 #define __device__
@@ -28,11 +15,6 @@
 
 using std::max;
 using std::min;
-
-struct Dim3 {
-  unsigned x, y, z;
-};
-static Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // ---- 16-bit types
 
@@ -91,48 +73,13 @@ inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
 
 // ---- threads
 
-struct Fiber {
-  ucontext_t context;
-  jmp_buf at;
-  std::vector<char> stack = std::vector<char>(256 << 10);
-  bool begun = false, done = false;
-};
-static std::vector<Fiber> fibers;
-static std::function<void()> body;
-static jmp_buf scheduler;
-static unsigned current;
-static unsigned long events;  // arrivals at barriers and ends of threads: without any, all wait for ever
-
-struct Barrier {
-  unsigned arrived = 0, round = 0;
-};
-static Barrier block_barrier, warp_barriers[32];
-static std::array<uint32_t, 16> exchanged[1024];  // what a thread shows its warp
-
-__attribute__((noinline)) void yield() {
-  if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1);
-}
-inline void wait(Barrier& barrier, unsigned threads) {
-  unsigned round = barrier.round;
-  ++events;
-  if (++barrier.arrived == threads) {
-    barrier.arrived = 0;
-    ++barrier.round;
-  }
-  while (barrier.round == round) yield();
-}
-inline unsigned threads() { return blockDim.x * blockDim.y * blockDim.z; }
-inline void __syncthreads() { wait(block_barrier, threads()); }
-inline void __syncwarp(unsigned = ~0u) { wait(warp_barriers[current / 32], min(32u, threads() - current / 32 * 32)); }
+inline void __syncthreads() { wait_for_block(); }
+inline void __syncwarp(unsigned = ~0u) { wait_for_warp(); }
 
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T x, int lanes) {
   if (mask != ~0u) abort();
-  memcpy(&exchanged[current], &x, sizeof x);
-  __syncwarp();
-  memcpy(&x, &exchanged[current ^ lanes], sizeof x);
-  __syncwarp();
-  return x;
+  return of_lane(x, current % 32 ^ lanes);
 }
 
 inline uint32_t __reduce_or_sync(unsigned mask, uint32_t x) {
@@ -183,61 +130,6 @@ inline void load_transposed(uint32_t* b, const void* half_row) {
     memcpy(b + matrix, two, 4);
   }
   __syncwarp();
-}
-
-// ---- launches
-
-static std::vector<unsigned> order;
-static size_t turn;
-
-static void begin() {
-  body();
-  fibers[current].done = true;
-  ++events;
-  _longjmp(scheduler, 1);
-}
-
-// All threads of one block, to their ends. False: all that are left wait, and for what never comes.
-static bool run_block() {
-  for (Fiber& fiber : fibers) {
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    makecontext(&fiber.context, begin, 0);
-    fiber.begun = fiber.done = false;
-  }
-  while (!std::all_of(fibers.begin(), fibers.end(), [](const Fiber& fiber) { return fiber.done; })) {
-    unsigned long before = events;
-    for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[rand() % (i + 1)]);
-    for (turn = 0; turn < order.size(); ++turn) {
-      current = order[turn];
-      Fiber& fiber = fibers[current];
-      if (fiber.done) continue;
-      threadIdx = {current % blockDim.x, current / blockDim.x % blockDim.y, current / blockDim.x / blockDim.y};
-      if (_setjmp(scheduler)) continue;
-      if (fiber.begun) _longjmp(fiber.at, 1);
-      fiber.begun = true;
-      setcontext(&fiber.context);
-    }
-    if (events == before) return false;
-  }
-  return true;
-}
-
-static bool run(Dim3 grid, Dim3 block) {
-  gridDim = grid;
-  blockDim = block;
-  fibers.resize(threads());
-  order.resize(threads());
-  for (unsigned i = 0; i < threads(); ++i) order[i] = i;
-  for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z) {
-    for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
-        if (!run_block()) return false;
-      }
-    }
-  }
-  return true;
 }
 
 // A copy of an array, behind which lies a page that must not be touched; aligned to 16 bytes.
