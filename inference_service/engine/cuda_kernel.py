@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.rotation import signs
+from inference_service.engine.rotation import sign_words
 
 CUDA_TYPES: Final = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.float32: "float"}
 """The types that K, V and queries may have."""
@@ -29,7 +29,7 @@ def kernel(
     as RuntimeError when a result is evaluated.
     """
     # MLX keeps compiled kernels by name, also on disk, so the name stands for the whole source.
-    header = _signs(width) + "".join(map(_device_code, files))
+    header = _signs(width) + "".join(map(device_code, files))
     digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
     return mx.fast.cuda_kernel(
         name=f"{name}_{digest}",
@@ -42,8 +42,8 @@ def kernel(
 
 
 @cache
-def _device_code(file: str) -> str:
-    """Without comments and indentation: MLX copies it at every call."""
+def device_code(file: str) -> str:
+    """A file of this package without comments and indentation: MLX copies it at every call."""
     lines = (Path(__file__).parent / file).read_text().splitlines()
     code = (line.partition("//")[0].strip() for line in lines)
     return "\n".join(line for line in code if line) + "\n"
@@ -52,6 +52,4 @@ def _device_code(file: str) -> str:
 @cache
 def _signs(width: int) -> str:
     """Declares the signs of rows of such a width as rotation.cu wants them."""
-    found = signs(width)
-    words = [sum((sign < 0) << bit for bit, sign in enumerate(found[at : at + 32])) for at in range(0, width, 32)]
-    return f"__constant__ const uint32_t SIGNS[] = {{{', '.join(f'{word}u' for word in words or [0])}}};\n"
+    return f"__constant__ const uint32_t SIGNS[] = {sign_words(width)};\n"

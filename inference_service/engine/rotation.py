@@ -1,4 +1,7 @@
-"""The rotation R = diag(signs) Hadamard of the scheme `rotated`, as `codec` describes. rotation.cu has it for GPUs."""
+"""The rotation R = diag(signs) Hadamard of the scheme `rotated`, as `codec` describes.
+
+rotation.cu and rotation.metal have it for GPUs.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -31,6 +34,13 @@ def signs(width: int) -> Sequence[int]:
     """The signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
     bits = int.from_bytes(hashlib.shake_256(_SIGNS).digest(-(-width // 8)), "little")
     return [1 - 2 * (bits >> at & 1) for at in range(width)]
+
+
+def sign_words(width: int) -> str:
+    """Code of C that makes an array of the signs of a row: a bit for each, set where it is -1. Of no width a zero."""
+    found = signs(width)
+    words = [sum((sign < 0) << bit for bit, sign in enumerate(found[at : at + 32])) for at in range(0, width, 32)]
+    return f"{{{', '.join(f'{word}u' for word in words or [0])}}}"
 
 
 @lru_cache(maxsize=32)

@@ -13,8 +13,10 @@ import mlx.core as mx
 
 from inference_service.engine.attention.flash_decoding import flash_decoding
 from inference_service.engine.attention.flash_prefill import flash_prefill
+from inference_service.engine.attention.metal_flash_decoding import metal_flash_decoding
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.metal_kernel import available as metal_available
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.scheduling import SMALLEST_STEP
 
@@ -22,6 +24,7 @@ FLASH_DECODING = "flash_decoding"
 QUANTIZED_MATMUL = "quantized_matmul"
 DEQUANTIZE_FUSED = "dequantize+fused"
 FLASH_PREFILL = "flash_prefill"
+METAL_FLASH_DECODING = "metal_flash_decoding"
 
 
 Path = Callable[[mx.array, Quantized, Quantized, KVCodec, float, Any, mx.array | None], mx.array]
@@ -107,8 +110,14 @@ def fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks:
     return out[..., :width]
 
 
-ONE_QUERY: dict[str, Path] = {FLASH_DECODING: flash_decoding, QUANTIZED_MATMUL: unfused, DEQUANTIZE_FUSED: dequantized}
-"""The ways for one query per row, the one to prefer where nothing was measured first."""
+ONE_QUERY: dict[str, Path] = {
+    FLASH_DECODING: flash_decoding,
+    QUANTIZED_MATMUL: unfused,
+    DEQUANTIZE_FUSED: dequantized,
+    METAL_FLASH_DECODING: metal_flash_decoding,
+}
+"""The ways for one query per row, the one to prefer where nothing was measured first; last the one that was never timed
+on a device that it is for, so that it is taken only where it is measured to be the fastest."""
 MANY_QUERIES: dict[str, Path] = {DEQUANTIZE_FUSED: dequantized, FLASH_PREFILL: flash_prefill}
 """The ways for more than one."""
 
@@ -130,4 +139,5 @@ def few(n: int) -> bool:
 
 def candidates() -> list[str]:
     """Those of `ONE_QUERY` that this backend could run, in their order. The self-test finds which of them do."""
-    return [name for name in ONE_QUERY if name != FLASH_DECODING or available()]
+    devices = {FLASH_DECODING: available, METAL_FLASH_DECODING: metal_available}
+    return [name for name in ONE_QUERY if name not in devices or devices[name]()]

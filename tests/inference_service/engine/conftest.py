@@ -1,5 +1,5 @@
 """A small model, loaded, and what is true of it; tests of other architectures have a `directory` of their own. And
-kernels for NVIDIA GPUs without one.
+kernels for GPUs without one.
 """
 
 import shutil
@@ -10,12 +10,20 @@ import mlx.core as mx
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_encoding
-from inference_service.engine.attention import chunks, flash_decoding, flash_latents, flash_prefill, self_test
+from inference_service.engine import cuda_encoding, metal_kernel
+from inference_service.engine.attention import (
+    chunks,
+    flash_decoding,
+    flash_latents,
+    flash_prefill,
+    metal_flash_decoding,
+    self_test,
+)
 from inference_service.engine.cuda_kernel import available
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
+from tests.inference_service.engine.metal_on_cpu import MetalOnCPU
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -58,6 +66,29 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
     monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))
     monkeypatch.setattr(self_test, "_DECODE", ((1, (150,)), (1, (90, 260, 40))))
+    for each in made:
+        each.cache_clear()
+    yield
+    for each in made:
+        each.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def metal_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> MetalOnCPU:
+    return MetalOnCPU(tmp_path_factory.mktemp("metal"))
+
+
+@pytest.fixture
+def metal_kernels(metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Our kernels run: as they are on Apple's GPUs, elsewhere as g++ compiles them, over fewer tokens."""
+    if metal_kernel.available():
+        yield
+        return
+    if not shutil.which("g++"):
+        pytest.skip("kernels run on Apple's GPUs, or with g++")
+    made = (metal_flash_decoding._chunks_kernel, metal_flash_decoding._merge_kernel)
+    monkeypatch.setattr(mx.fast, "metal_kernel", metal_on_cpu)
+    monkeypatch.setattr(self_test, "_DECODE", ((1, (90,)), (1, (60, 100, 40))))
     for each in made:
         each.cache_clear()
     yield
