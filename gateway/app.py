@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class Gateway:
         self._store_channel = connect(settings.store_target)
         self._peers = Peers(self._channel, self._store_channel, self.metrics.process.answered, self._worker_serves)
         self.http = HttpServer(
-            settings, self._channel, self.metrics, self._authenticator, self._admission, lambda: self._peers.unready
+            settings, self._channel, self.metrics, self._authenticator, self._admission, self._peers.asked
         )
         self._runs = Runs(
             Records(self._store_channel), self._channel, self._authenticator, self.metrics, settings.max_workflows
@@ -103,7 +103,7 @@ class Gateway:
         await self._grpc.set_serving(False)
         event(log, "draining", grace=self._settings.grace)
         self._address_file.unlink(missing_ok=True)
-        self._uvicorn.should_exit = True
+        self._uvicorn.leave()
         await asyncio.gather(
             self._runs.stop(self._settings.grace),  # runs go on where they were when they are asked for again
             self._grpc.stop(self._settings.grace),
@@ -168,6 +168,7 @@ class Gateway:
             edge=True,
             authenticate=GrpcAuthentication(self._authenticator, self._admission),
             metrics=self.metrics.process,
+            asked=self._peers.asked,
         )
 
 
@@ -193,6 +194,22 @@ async def run(settings: GatewaySettings) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """End, once the connections have."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        # uvicorn's own looks ten times a second whether it is to end. The ticks that are left renew the Date header.
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._leaving.wait()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         # Both servers stop together, so signals are `run`'s.

@@ -2,20 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.health import WRITES, reason
+from agentmem.health_changes import HealthChanges
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from gateway import upstream
 from gateway.edge.authorization import without_directories
 from gateway.metrics import STORE, WORKER
-
-LOOK_SECONDS: Final = 0.25
-"""From an answer to the next question. With the time that an answer may take it is how old the state may be."""
 
 ANSWER_SECONDS: Final = 1.0
 """That an answer may take; a peer that takes longer does not serve."""
@@ -26,6 +23,8 @@ _STORE_SERVICE: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreS
 
 class Peers:
     """Watches the worker and the store. Event loop only: `look` once, then `watch`, which ends after `stop`.
+
+    What they say and that they end is known at once; that they hang, soon where `asked` is called again and again.
 
     `answered` gets each answer: the peer ("worker", "store") and whether it serves. `changed` is awaited where the
     worker begins or ceases to serve, so after the first `look` too where it does.
@@ -43,7 +42,9 @@ class Peers:
         self._answered = answered
         self._changed = changed
         self._serving = False
-        self._stopping = asyncio.Event()
+        self._settled = False
+        self._changes: HealthChanges | None = None
+        self._stopping = False
         self.unready = "the inference worker was not asked yet"
         """Why no turn could run and be kept; empty if one could. The worker serves only while the store answers it."""
 
@@ -57,22 +58,34 @@ class Peers:
         self._answered(WORKER, not worker)
         self._answered(STORE, not store)
         self.unready = "; ".join(filter(None, (worker, store))) if worker else writes  # the store may be to blame
+        self._settled = not (worker or store or writes)
         if self._serving != (not worker):
             self._serving = not worker
             await self._changed(self._serving)
 
+    def asked(self) -> str:
+        """Return `unready`. It is looked at again for the next who asks."""
+        if self._changes is not None:
+            self._changes.asked()
+        return self.unready
+
     async def watch(self) -> None:
-        """Ask again and again."""
-        while not self._stopping.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._stopping.wait()
-                    return
-            await self.look()
+        """Ask again whenever a peer's health may be another, and now and then."""
+        followed = ((self._worker, _WORKER_SERVICE), (self._store, _STORE_SERVICE), (self._store, WRITES))
+        self._changes = HealthChanges(*followed)
+        try:
+            while not self._stopping:
+                await self._changes.wait(soon=not self._settled)
+                if not self._stopping:
+                    await self.look()
+        finally:
+            await self._changes.close()
 
     def stop(self) -> None:
         """Ask no more. An answer that is under way is waited for: a call that is cut off may outlive its channel."""
-        self._stopping.set()
+        self._stopping = True
+        if self._changes is not None:
+            self._changes.wake()
 
 
 async def _write_problem(store: grpc.aio.Channel) -> str:

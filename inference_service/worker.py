@@ -12,6 +12,7 @@ from agentmem import layout, logs, service
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
 from agentmem.grpc_metrics import ProcessMetrics
+from agentmem.health_changes import HealthChanges
 from agentmem.hints import TurnHints
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2
@@ -56,7 +57,6 @@ def _name(proto: Any, service: str) -> str:
     return str(proto.DESCRIPTOR.services_by_name[service].full_name)
 
 
-_WATCH_SECONDS = 0.25
 EXIT_SECONDS = 5.0
 """How long after the engine died, or a pool lost count, the process is NOT_SERVING before it ends, to be restarted."""
 _STORE = "store"
@@ -132,8 +132,10 @@ class Worker:
                 (_name(model_pb2, "ModelService"), add_ModelServiceServicer_to_server, models),
             ],
             metrics=self._process,
+            asked=self._asked,
         )
         self._background: list[asyncio.Task[None]] = []
+        self._changes: HealthChanges | None = None
         self._manager = manager
         self.failed = asyncio.Event()
 
@@ -178,21 +180,33 @@ class Worker:
     async def _watch_health(self) -> None:
         """Serving means: the engine lives and the store answers."""
         health = health_pb2_grpc.HealthStub(self._channel)
+        self._changes = HealthChanges((self._channel, _STORE_SERVICE))
         serving: bool | None = None
-        while True:
-            alive, store = self._engine.alive, await _is_serving(health)
-            self._process.answered(_STORE, store)
-            if (alive and store) != serving:
-                serving = alive and store
-                if serving:
-                    await self._find_transfer()
-                await self._server.set_serving(serving)
-                logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
-                if serving:
-                    self._manager.ready("serving")
-                else:
-                    self._manager.status("the cache store does not answer" if alive else "the engine has died")
-            await asyncio.sleep(_WATCH_SECONDS)
+        try:
+            while True:
+                alive, store = self._engine.alive, await _is_serving(health)
+                self._process.answered(_STORE, store)
+                if (alive and store) != serving:
+                    serving = alive and store
+                    await self._say(serving, alive, store)
+                await self._changes.wait(soon=not store)
+        finally:
+            await self._changes.close()
+
+    async def _say(self, serving: bool, alive: bool, store: bool) -> None:
+        if serving:
+            await self._find_transfer()
+        await self._server.set_serving(serving)
+        logs.event(log, "health", serving=serving, engine_alive=alive, store_answers=store)
+        if serving:
+            self._manager.ready("serving")
+        else:
+            self._manager.status("the cache store does not answer" if alive else "the engine has died")
+
+    def _asked(self) -> None:
+        """Look at the store soon: it may hang, which it does not say."""
+        if self._changes is not None:
+            self._changes.asked()
 
     async def _find_transfer(self) -> None:
         try:
@@ -204,6 +218,8 @@ class Worker:
         """Report NOT_SERVING and then `failed` when it breaks: the engine's thread, or a pool's bookkeeping."""
         await broken.wait()
         await self._server.set_serving(False)
+        if self._changes is not None:
+            self._changes.wake()
         await asyncio.sleep(EXIT_SECONDS)
         self.failed.set()
 

@@ -4,11 +4,16 @@ Callers are not authenticated, so it answers to the names of this machine only: 
 for any web page whose own name was made to lead there (DNS rebinding), and the Host header gives that name away.
 """
 
+import socket
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
+from wsgiref.simple_server import WSGIRequestHandler
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from agentmem.sockets import AddressError, asked_host, is_loopback, parse_address
 
@@ -36,20 +41,50 @@ class MetricsServer:
             return
         wanted = parse_address(address)
         try:
-            self._server, self._thread = start_http_server(wanted.port, wanted.host, registry)
+            family = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)[0][0]
+            self._server = _Server(family, (wanted.host, wanted.port), _Handler)
         except OSError as error:
             problem = error.strerror or str(error)
             raise AddressError(f"cannot serve metrics on {address}: {problem}; choose another --metrics") from error
         self._server.set_app(_for_this_machine(make_wsgi_app(registry)))
         self.address = str(wanted._replace(port=self._server.server_port))
+        self._thread = threading.Thread(target=self._server.serve, name="metrics", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop listening. May be called twice."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.end()
             self._thread.join()
+            self._server.server_close()
             self._server = None
+
+
+class _Server(ThreadingWSGIServer):
+    """Sleeps until somebody connects: `serve_forever` wakes up twice a second to see whether it is to end."""
+
+    def __init__(
+        self, family: socket.AddressFamily, address: tuple[str, int], handler: type[WSGIRequestHandler]
+    ) -> None:
+        self.address_family = family
+        self._ended = False
+        super().__init__(address, handler)
+
+    def serve(self) -> None:
+        """Answer until `end`."""
+        while not self._ended:
+            self.handle_request()
+
+    def end(self) -> None:
+        """Let `serve` return, by a connection if nothing else comes."""
+        self._ended = True
+        with suppress(OSError), socket.create_connection(self.socket.getsockname()[:2], timeout=1):
+            pass
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Scrapes are not logged."""
 
 
 def _for_this_machine(page: WSGIApplication) -> WSGIApplication:

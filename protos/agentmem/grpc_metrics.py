@@ -108,7 +108,7 @@ class ProcessMetrics:
         if peers:
             up = Gauge(
                 "agentmem_peer_up",
-                "1 while another process that this one calls says SERVING, else 0; asked every second or more often.",
+                "1 while another process that this one calls says SERVING, else 0; one that hangs is seen within 11 s.",
                 ["peer"],
                 registry=registry,
             )

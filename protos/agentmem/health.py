@@ -11,11 +11,11 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 
 from agentmem.channels import connect
 
@@ -25,23 +25,61 @@ WRITES: Final = "agentmem.store.writes"
 _REASON: Final = "agentmem-reason"
 
 
-class Health(HealthServicer):  # type: ignore[misc]  # it has no types
-    """The standard servicer, with reasons."""
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
+    """The standard service, with reasons, and with streams that end with the server. Event loop only.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reasons: dict[str, str] = {}
+    grpcio's own servicer leaves Watch open, so that a server that stops waits for its watchers, and lets a watcher that
+    reads nothing hold up who sets the status.
+    """
 
-    async def say(self, name: str, problem: str) -> None:
-        """`name` is NOT_SERVING for this reason, in ASCII; SERVING where it is empty."""
-        self._reasons[name] = problem
-        status = health_pb2.HealthCheckResponse
-        await self.set(name, status.NOT_SERVING if problem else status.SERVING)
+    def __init__(self, asked: Callable[[], object] = lambda: None) -> None:
+        """`asked` is called at each Check."""
+        self._asked = asked
+        self._said: dict[str, tuple[bool, str]] = {}
+        self._changed = asyncio.Event()  # one for each change; who waits for it looks again
+        self._ended = False
+
+    def say(self, name: str, serving: bool, reason: str = "") -> None:
+        """`name` serves or does not, for this reason in ASCII. After `end` nothing changes."""
+        if not self._ended:
+            self._said[name] = (serving, reason)
+            self._tell()
+
+    def end(self) -> None:
+        """Nothing serves any more. Streams say so, and end."""
+        self._said = {name: (False, "") for name in self._said}
+        self._ended = True
+        self._tell()
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        if problem := self._reasons.get(request.service):
+        self._asked()
+        if request.service not in self._said:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        if problem := self._said[request.service][1]:
             context.set_trailing_metadata(((_REASON, problem),))
-        return await super().Check(request, context)
+        return health_pb2.HealthCheckResponse(status=self._status(request.service))
+
+    async def Watch(self, request: Any, _: Any) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's name
+        told = None
+        while True:
+            changed, status = self._changed, self._status(request.service)
+            if status != told:
+                yield health_pb2.HealthCheckResponse(status=status)
+                told = status
+            elif self._ended:
+                return
+            else:
+                await changed.wait()
+
+    def _status(self, name: str) -> Any:
+        status = health_pb2.HealthCheckResponse
+        if name not in self._said:
+            return status.SERVICE_UNKNOWN
+        return status.SERVING if self._said[name][0] else status.NOT_SERVING
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 async def reason(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> str:

@@ -36,7 +36,7 @@ class GrpcServer:
 
     `services` are (full service name, add_…_to_server, servicer). Health says NOT_SERVING until `set_serving(True)`.
     `credentials` are for TLS. `options` go before SERVER_OPTIONS. `edge` and `authenticate` are as in RpcInterceptor.
-    `metrics` count the services' RPCs, and follow the health.
+    `metrics` count the services' RPCs, and follow the health. `asked` is called whenever the health is asked for.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class GrpcServer:
         edge: bool = False,
         authenticate: Authenticate | None = None,
         metrics: ProcessMetrics | None = None,
+        asked: Callable[[], object] = lambda: None,
     ) -> None:
         self.address = address
         self._credentials = credentials
@@ -61,7 +62,7 @@ class GrpcServer:
         self._interceptor = RpcInterceptor(edge=edge, metrics=rpcs, authenticate=authenticate)
         self._options = list({**dict(SERVER_OPTIONS), **(options or {})}.items())
         self._services = [(register, servicer) for _, register, servicer in services]
-        self._health = Health()
+        self._health = Health(asked)
         self._servers: list[grpc.aio.Server] = []
         path = Path(address.removeprefix("unix:")) if address.startswith("unix:") else None
         self._guard = None if path is None else SocketGuard(path)
@@ -76,18 +77,20 @@ class GrpcServer:
 
     async def set_serving(self, serving: bool) -> None:
         """Set the health of the server ("") and of each of its services."""
-        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._names):
-            await self._health.set(name, status)
+            self._health.say(name, serving)
         self._tell(serving)
 
     async def set_health(self, name: str, problem: str) -> None:
         """Set the health of something that is no service of its own; `problem` is why it does not serve, or empty."""
-        await self._health.say(name, problem)
+        self._health.say(name, not problem, problem)
 
     async def stop(self, grace: float) -> None:
-        """Health NOT_SERVING, no new calls, running ones get `grace` seconds; then the socket's lock is let go."""
-        await self._health.enter_graceful_shutdown()
+        """Health NOT_SERVING, no new calls, running ones get `grace` seconds; then the socket's lock is let go.
+
+        Who watches the health is told, and not waited for.
+        """
+        self._health.end()
         self._tell(False)
         if self._watching is not None:
             self._watching.cancel()

@@ -208,6 +208,17 @@ async def test_health_can_be_watched(running: GrpcServer) -> None:
             assert (await anext(changes)).status == SERVING
 
 
+async def test_who_asks_a_server_for_its_health_is_heard(run_dir: Path) -> None:
+    """So that a worker looks at the store as often as it is asked itself."""
+    heard: list[None] = []
+    server = GrpcServer(f"unix:{run_dir}/s.sock", [], asked=lambda: heard.append(None))
+    await server.start()
+    async with connect(server.address) as channel:
+        await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    await server.stop(0)
+    assert heard == [None]
+
+
 async def test_reflection_lists_the_services(running: GrpcServer) -> None:
     async with connect(running.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
-from agentmem.health import WRITES
+from agentmem.health import WRITES, Health
 from agentmem.server import GrpcServer
 from gateway.app import Gateway
 from gateway.peers import Peers
@@ -106,6 +107,82 @@ async def test_a_peer_that_does_not_answer_does_not_serve(run_dir: Path, monkeyp
             await world.peers.look()
         assert "worker" in world.peers.unready
         assert not world.up["worker"]
+
+
+@asynccontextmanager
+async def watching(world: Watched) -> AsyncIterator[None]:
+    """As a gateway watches, from when all serve and it follows them."""
+    for server in world.servers.values():
+        await server.set_serving(True)
+    await world.peers.look()
+    task = asyncio.create_task(world.peers.watch())
+    try:
+        yield
+    finally:
+        world.peers.stop()
+        await task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_peers_say_and_that_they_end_is_known_at_once(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentmem.health_changes.QUIET_SECONDS", 1000.0)
+    async with watched(run_dir) as world, watching(world):
+        await world.servers["worker"].set_serving(False)
+        await until(lambda: world.changes == [True, False])
+        await world.servers["worker"].set_serving(True)
+        await until(lambda: world.changes == [True, False, True])
+        await world.servers["store"].set_health(WRITES, "full")
+        await until(lambda: world.peers.unready == "full")
+        await world.servers["store"].stop(0)
+        await until(lambda: not world.up["store"])
+        await world.servers["worker"].stop(0)
+        await until(lambda: "worker cannot be reached" in world.peers.unready)
+        assert world.changes == [True, False, True, False]
+
+
+async def test_peers_are_not_asked_again_and_again(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def asked() -> int:
+        return sum("/grpc.health.v1.Health/Check" in str(record.__dict__) for record in caplog.records)
+
+    monkeypatch.setattr("agentmem.health_changes.QUIET_SECONDS", 1000.0)
+    caplog.set_level(logging.DEBUG, "agentmem.rpc")
+    async with watched(run_dir) as world, watching(world):
+        before = -1
+        async with asyncio.timeout(20):
+            while before != asked():  # until the streams are open, and their first messages were looked after
+                before = asked()
+                await asyncio.sleep(1.0)
+
+
+async def test_a_peer_that_hangs_is_noticed_by_who_asks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections stay, and its streams say nothing."""
+    monkeypatch.setattr("agentmem.health_changes.QUIET_SECONDS", 1000.0)
+    monkeypatch.setattr("gateway.peers.ANSWER_SECONDS", 0.3)
+    hanging, answering = asyncio.Event(), asyncio.Event()
+    answer = Health.Check
+
+    async def check(*arguments: Any) -> Any:
+        if hanging.is_set():
+            await answering.wait()
+        return await answer(*arguments)
+
+    monkeypatch.setattr(Health, "Check", check)
+    async with watched(run_dir) as world, watching(world):
+        hanging.set()
+        await until(lambda: "did not answer" in world.peers.asked())
+        assert world.changes == [True, False]
+        answering.set()
+        await until(lambda: world.changes == [True, False, True])
+        assert world.peers.unready == ""
 
 
 async def test_the_grpc_health_of_a_gateway_is_the_workers(
