@@ -134,7 +134,7 @@ class Ours:
         weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
-        network.steps = compiled_steps(self.name, network, self.geometry)
+        network.steps = compiled_steps(self.name, network, self.geometry, self.paths)
         self.engine = BatchEngine(
             network,
             _NoText(),  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from functools import cached_property
 
 import mlx.core as mx
 
-from inference_service.engine.cuda_encoding import encoded
+from inference_service.engine.cuda_encoding import encoded, written
 from inference_service.engine.quantization import (
     FOUR_BITS,
     PLAIN,
@@ -78,6 +78,17 @@ class KVCodec:
             quantize(self._packed_basis(keys, self.k_mean), by.k),
             quantize(self._packed_basis(values, self.v_mean), by.v),
         )
+
+    def write(
+        self, keys: mx.array, values: mx.array, into: tuple[Quantized, Quantized], slot: mx.array
+    ) -> mx.array | None:
+        """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into buffers, as `written` does it.
+
+        None where there is no kernel for it; the same for all K and V of a layer.
+        """
+        if not self.rotates:
+            return None
+        return written(keys, values, self.k_mean, self.v_mean, self.format, into, slot)
 
     def queries(self, queries: mx.array, scale: float = 1.0) -> mx.array:
         """Queries [rows, heads, n, k_dim] times `scale` in the packed basis, as wide as packed K."""

@@ -2,7 +2,9 @@
 
 On a fast GPU a decode step of few rows takes as long as it takes to say what it is to compute. Of 10.0 ms for one row
 of DeepSeek-V2-Lite on an H200, Python took 3.9 to build the graph, and MLX 6.1 to hand it to the GPU, which waited
-(mlx-lm: 2.3 and 6.1). `mx.compile` replays a graph from its trace, and fuses what is elementwise.
+(mlx-lm: 2.3 and 6.1). `mx.compile` replays a graph from its trace, and fuses what is elementwise; and K and V are
+written in place by one kernel (`caches.traced`). In one run, nine layers of it with 1, 4 and 8 rows: eager 4.8, 5.2 and
+6.2 ms; compiled 3.9, 4.2 and 5.6; in place, too, 2.6, 3.4 and 5.4; mlx-lm 3.5, 4.2 and 5.7 (another H200 host).
 
 A trace holds for one number of rows and one capacity of the buffers, which grow by 256 tokens. It takes as long as some
 steps, so only a shape that stays for a while is traced, and the last few are kept. Attention sees whole buffers, up to
@@ -45,20 +47,22 @@ class _Layer:
     window: int = 0
     capacity: int = 0
     positions: int = 0
+    in_place: bool = False
 
     def traced(self, arrays: list[mx.array], positions: list[Positions]) -> TracedKVCache | BatchStateCache:
         """The cache within a step."""
         if self.codec is None:
             return BatchStateCache(arrays, [])
-        return TracedKVCache(self.codec, self.window, positions[self.positions], arrays)
+        return TracedKVCache(self.codec, self.window, positions[self.positions], arrays, in_place=self.in_place)
 
 
 class CompiledSteps:
     """The traces of one model. Engine thread only."""
 
-    def __init__(self, model: Model, *, steps_before: int = _STEPS_BEFORE) -> None:
-        """A shape is traced after `steps_before` steps of it."""
+    def __init__(self, model: Model, *, steps_before: int = _STEPS_BEFORE, in_place: bool = False) -> None:
+        """A shape is traced after `steps_before` steps of it. K and V are written `in_place`, where kernels do that."""
         self._model = model
+        self._in_place = in_place
         self._steps_before = steps_before
         self._traces: OrderedDict[Any, _Step] = OrderedDict()
         self._steps: OrderedDict[Any, int] = OrderedDict()
@@ -81,7 +85,7 @@ class CompiledSteps:
             if isinstance(cache, BatchQuantizedKVCache | BatchSlidingQuantizedKVCache) and not cache.empty():
                 cache.make_room()
                 index = positions.setdefault(tuple(Positions.of(cache)), len(positions))
-                layers.append(_Layer(cache.codec, cache.window, cache.buffers.capacity, index))
+                layers.append(_Layer(cache.codec, cache.window, cache.buffers.capacity, index, self._in_place))
             elif isinstance(cache, BatchStateCache) and len(cache.arrays) == len(cache.cache):
                 layers.append(_Layer())
             else:
@@ -94,7 +98,10 @@ class CompiledSteps:
                 _keep(self._steps, key, steps + 1, _COUNTED)
                 return None
             trace = self._traced(layers)
-        arrays = [cache.state for cache in caches]
+        arrays = [
+            cache.buffers.in_place() if layer.in_place else cache.state
+            for cache, layer in zip(caches, layers, strict=True)
+        ]
         logits, written = trace(tokens, [mx.array(numbers) for numbers in positions], arrays)
         _keep(self._traces, key, trace, _TRACES)
         for cache, new in zip(caches, written, strict=True):

@@ -1,6 +1,10 @@
 """K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on.
 
 MLX's operations would be eight for each layer and step, so small that a decode step waits for their launches.
+
+`written` packs into the buffers of a cache, where they are: a decode step then takes one kernel to write K and V, and
+not thirteen. MLX has no operation that writes to its inputs, so what reads the buffers within the same graph has to
+take the kernel's output, too.
 """
 
 import logging
@@ -22,6 +26,7 @@ _ENCODE = """
   const int heads = keys_shape[1], n = keys_shape[2], at = blockIdx.x * {warps} + threadIdx.x / 32;
   if (at >= keys_shape[0] * heads * n) return;
   const int token = at % n, head = at / n % heads, row = at / n / heads;
+  {before}
   if (blockIdx.y == 0) {{
     {k}
   }} else {{
@@ -31,17 +36,25 @@ _ENCODE = """
 _SIDE = """
     encode_row<{type}, {bits}, {group_size}, {width}, {block}>(
         {x} + row * {x}_strides[0] + head * {x}_strides[1] + token * {x}_strides[2], {x}_strides[3], {x}_shape[3],
-        {mean},
-        {x}_words + int64_t(at) * {weights}, {x}_scales + int64_t(at) * {scales}, {x}_biases + int64_t(at) * {biases});
+        {mean}, {outputs});
 """
 _OUTPUTS: Final = [f"{side}_{part}" for side in ("keys", "values") for part in ("words", "scales", "biases")]
+_NEW = "{array} + int64_t(at) * {axis}"
+_KEPT = (
+    "const_cast<{type}*>({array}) + row * {array}_strides[0] + head * {array}_strides[1]"
+    " + int64_t(slot[0] + token) * {array}_strides[2]"
+)
+_END = """
+  if (at == 0 && blockIdx.y == 0 && threadIdx.x == 0) end[0] = slot[0] + n;
+"""
 
 
 class _Encoder(NamedTuple):
-    """The kernel for one kind of K and V, and the last axes of what it writes."""
+    """The kernels for one kind of K and V: into new arrays, with the last axes of these, and into those of a cache."""
 
     kernel: Any
     axes: list[int]
+    in_place: Any
 
 
 def encoded(
@@ -52,11 +65,42 @@ def encoded(
     Means are [kv_heads, 1, width], filled up to whole groups. None where the kernel does not know such types or heads,
     or does not work on this device; the same for all K and V of a layer.
     """
+    encoder = _encoder_of(keys, values, k_mean, v_mean, by)
+    return None if encoder is None else _encoded(encoder, keys, values, k_mean, v_mean)
+
+
+def written(
+    keys: mx.array,
+    values: mx.array,
+    k_mean: mx.array | None,
+    v_mean: mx.array | None,
+    by: KVFormat,
+    into: tuple[Quantized, Quantized],
+    slot: mx.array,
+) -> mx.array | None:
+    """As `encoded`, into buffers [rows, kv_heads, capacity, …], from token `slot` on, int32 [1].
+
+    The buffers themselves are changed, when the end of what was written is computed, which is returned, int32 [1]:
+    what reads them in the same graph must take it as an input. They must share memory with no other array. None as of
+    `encoded`.
+    """
+    encoder = _encoder_of(keys, values, k_mean, v_mean, by)
+    if encoder is None:
+        return None
+    inputs = _inputs(keys, values, k_mean, v_mean)
+    [end] = encoder.in_place(
+        inputs=[*inputs, *into[0], *into[1], slot], output_shapes=[(1,)], output_dtypes=[mx.int32], **_threads(keys)
+    )
+    return end  # type: ignore[no-any-return]
+
+
+def _encoder_of(
+    keys: mx.array, values: mx.array, k_mean: mx.array | None, v_mean: mx.array | None, by: KVFormat
+) -> _Encoder | None:
     if not available() or keys.shape[:3] != values.shape[:3]:
         return None
     types = tuple(None if x is None else x.dtype for x in (keys, values, k_mean, v_mean))
-    encoder = _proven(types, keys.shape[3], values.shape[3], by)
-    return None if encoder is None else _encoded(encoder, keys, values, k_mean, v_mean)
+    return _proven(types, keys.shape[3], values.shape[3], by)
 
 
 def _encoded(
@@ -65,13 +109,21 @@ def _encoded(
     rows, heads, n, _ = keys.shape
     dtype = keys.dtype
     out = encoder.kernel(
-        inputs=[keys, values] if k_mean is None else [keys, values, k_mean, v_mean],
-        grid=(-(-rows * heads * n // _WARPS) * _WARPS * 32, 2, 1),
-        threadgroup=(_WARPS * 32, 1, 1),
+        inputs=_inputs(keys, values, k_mean, v_mean),
         output_shapes=[(rows, heads, n, axis) for axis in encoder.axes],
         output_dtypes=[mx.uint32, dtype, dtype, mx.uint32, dtype, dtype],
+        **_threads(keys),
     )
     return Quantized(*out[:3]), Quantized(*out[3:])
+
+
+def _inputs(keys: mx.array, values: mx.array, k_mean: mx.array | None, v_mean: mx.array | None) -> list[mx.array]:
+    return [keys, values] if k_mean is None or v_mean is None else [keys, values, k_mean, v_mean]
+
+
+def _threads(keys: mx.array) -> dict[str, tuple[int, int, int]]:
+    rows, heads, n, _ = keys.shape
+    return {"grid": (-(-rows * heads * n // _WARPS) * _WARPS * 32, 2, 1), "threadgroup": (_WARPS * 32, 1, 1)}
 
 
 @lru_cache(maxsize=64)
@@ -101,20 +153,34 @@ def _proven(types: tuple[mx.Dtype | None, ...], k_dim: int, v_dim: int, by: KVFo
 
 def _encoder(dtype: mx.Dtype, k_dim: int, v_dim: int, centred: bool, by: KVFormat) -> _Encoder:
     k_width, v_width = (width + -width % by.group_size for width in (k_dim, v_dim))
-
-    def side(x: str, mean: str, width: int, packed: Quantization) -> str:
-        return _SIDE.format(
-            x=x,
-            type=CUDA_TYPES[dtype],
-            width=width,
-            block=block_width(width),
-            mean=f"{mean} + head * {mean}_strides[0], {mean}_strides[2]" if centred else "nullptr, 0",
-            **packed._asdict(),
-            **last_axes(width, packed),
-        )
-
-    k, v = side("keys", "k_mean", k_width, by.k), side("values", "v_mean", v_width, by.v)
-    source = _ENCODE.format(warps=_WARPS, k=k, v=v)
+    axes = [*last_axes(k_width, by.k).values(), *last_axes(v_width, by.v).values()]
     inputs = ["keys", "values", *["k_mean", "v_mean"] * centred]
-    made = kernel("encoding", inputs, _OUTPUTS, source, ["rotation.cu", "encoding.cu"], max(k_width, v_width))
-    return _Encoder(made, [*last_axes(k_width, by.k).values(), *last_axes(v_width, by.v).values()])
+    types = ["uint32_t", CUDA_TYPES[dtype], CUDA_TYPES[dtype]] * 2
+
+    def made(name: str, template: str, before: str, inputs: list[str], outputs: list[str]) -> Any:
+        rows = [
+            template.format(array=array, axis=axis, type=type)
+            for array, axis, type in zip(_OUTPUTS, axes, types, strict=True)
+        ]
+        k = _side("keys", "k_mean" if centred else None, k_width, by.k, dtype, rows[:3])
+        v = _side("values", "v_mean" if centred else None, v_width, by.v, dtype, rows[3:])
+        source = _ENCODE.format(warps=_WARPS, before=before, k=k, v=v)
+        return kernel(name, inputs, outputs, source, ["rotation.cu", "encoding.cu"], max(k_width, v_width))
+
+    return _Encoder(
+        made("encoding", _NEW, "", inputs, _OUTPUTS),
+        axes,
+        made("encoding_in_place", _KEPT, _END, [*inputs, *_OUTPUTS, "slot"], ["end"]),
+    )
+
+
+def _side(x: str, mean: str | None, width: int, by: Quantization, dtype: mx.Dtype, outputs: list[str]) -> str:
+    return _SIDE.format(
+        x=x,
+        type=CUDA_TYPES[dtype],
+        width=width,
+        block=block_width(width),
+        mean=f"{mean} + head * {mean}_strides[0], {mean}_strides[2]" if mean else "nullptr, 0",
+        outputs=", ".join(outputs),
+        **by._asdict(),
+    )

@@ -1,7 +1,7 @@
 """Kernels of our own for NVIDIA GPUs: device code in .cu files, compiled by MLX when it is first used."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +28,25 @@ def kernel(
     `width` is that of the widest rows that it rotates, or 0. Strides are as they are. What the compiler finds comes up
     as RuntimeError when a result is evaluated.
     """
-    # MLX keeps compiled kernels by name, also on disk, so the name stands for the whole source.
-    header = _signs(width) + "".join(map(device_code, files))
+    return named_by_source(mx.fast.cuda_kernel, name, inputs, outputs, source, _signs(width), files)
+
+
+def named_by_source(
+    make: Callable[..., Any],
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    source: str,
+    declarations: str,
+    files: Sequence[str],
+) -> Any:
+    """A kernel by `make`, MLX's function for a kind of GPU: of `source` behind declarations and files of this package.
+
+    MLX keeps compiled kernels by name, also on disk, so the name stands for the whole source.
+    """
+    header = declarations + "".join(map(_device_code, files))
     digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
-    return mx.fast.cuda_kernel(
+    return make(
         name=f"{name}_{digest}",
         input_names=list(inputs),
         output_names=list(outputs),
@@ -42,7 +57,7 @@ def kernel(
 
 
 @cache
-def device_code(file: str) -> str:
+def _device_code(file: str) -> str:
     """A file of this package without comments and indentation: MLX copies it at every call."""
     lines = (Path(__file__).parent / file).read_text().splitlines()
     code = (line.partition("//")[0].strip() for line in lines)

@@ -240,9 +240,9 @@ def new_cache(group: LayerGroup, codec: KVCodec) -> QuantizedKVCache | SlidingQu
     return QuantizedKVCache(codec) if group.window is None else SlidingQuantizedKVCache(group.window, codec)
 
 
-def merged(caches: Sequence[Any]) -> list[Any]:
-    """A batch of one row, per layer: each layer's cache merged by its own kind."""
-    return [type(cache).merge([cache]) for cache in caches]
+def merged(*rows: Sequence[Any]) -> list[Any]:
+    """A batch of these rows, per layer: each layer's caches merged by their own kind."""
+    return [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
 
 
 def state_name(layer: int, array: int) -> str:

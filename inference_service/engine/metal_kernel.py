@@ -4,14 +4,13 @@ It keeps to what the Metal Shading Language has of C++14, and was never run on s
 the self-test decides at load.
 """
 
-import hashlib
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.cuda_kernel import device_code
+from inference_service.engine.cuda_kernel import named_by_source
 from inference_service.engine.rotation import sign_words
 
 METAL_TYPES: Final = {mx.bfloat16: "bfloat16_t", mx.float16: "float16_t", mx.float32: "float"}
@@ -32,14 +31,5 @@ def kernel(
     `width` is that of the widest rows that it rotates, or 0. Strides are as they are. What the compiler finds comes up
     as RuntimeError when a result is evaluated.
     """
-    # MLX keeps compiled kernels by name, so the name stands for the whole source.
-    header = f"constant uint32_t SIGNS[] = {sign_words(width)};\n" + "".join(map(device_code, files))
-    digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
-    return mx.fast.metal_kernel(
-        name=f"{name}_{digest}",
-        input_names=list(inputs),
-        output_names=list(outputs),
-        source=source,
-        header=header,
-        ensure_row_contiguous=False,
-    )
+    declarations = f"constant uint32_t SIGNS[] = {sign_words(width)};\n"
+    return named_by_source(mx.fast.metal_kernel, name, inputs, outputs, source, declarations, files)

@@ -19,7 +19,7 @@ from mlx.utils import tree_unflatten
 from agentmem import logs
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.paths import fused
-from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches import QuantizedKVCache, TracedKVCache
 from inference_service.engine.caches.buffers import BufferedCache
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,8 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
             mask = cache.make_mask(q_nope.shape[2])  # Some models ask for an array, which costs more than "causal".
         packed = cache.update_and_fetch(latents, rotary)
         path = self._backend.latent_path(q_nope, packed[0], packed[1], cache)
+        if isinstance(cache, TracedKVCache) and cache.seen:
+            mask = cache.seen
         if path is None:
             shown = zip(cache.codec.decode(*packed), (latents, rotary), strict=True)
             latents, rotary = (whole[..., : new.shape[3]] for whole, new in shown)

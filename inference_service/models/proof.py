@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from agentmem import logs
 from agentmem.errors import FailedPrecondition
-from inference_service.engine.attention import AttentionBackend, PathReport, PathSpeeds
+from inference_service.engine.attention import FLASH_DECODING, LATENT_FLASH, AttentionBackend, PathReport, PathSpeeds
 from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Caches, Geometry, merged
@@ -91,7 +91,7 @@ def prove(
             replace(report, note="; ".join(filter(None, [alone, report.note]))) if report.phase == "decode" else report
             for report in reports
         )
-    network.steps = compiled_steps(info.model_id, network, info.geometry)
+    network.steps = compiled_steps(info.model_id, network, info.geometry, reports)
     return info, reports
 
 
@@ -103,34 +103,43 @@ def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None
     return choose(network.model, geometry.dtype, speeds.products) if speeds and available() else []
 
 
-def compiled_steps(model: str, network: Network, geometry: Geometry) -> CompiledSteps | None:
+def compiled_steps(
+    model: str, network: Network, geometry: Geometry, paths: Sequence[PathReport]
+) -> CompiledSteps | None:
     """What compiles the decode steps of a network, where the GPU is fast enough to wait for Python, and they are right.
 
+    Where `paths`, which were chosen, are those that read what is written in place, K and V are, if that is right, too.
     A CPU never waits; Metal was not measured.
     """
     if not available():
         return None
-    if problem := compiled_problem(network, geometry):
-        message = "decode steps are not compiled, and take more of the processor's time"
+    flash = any(report.phase == "decode" and report.path in (FLASH_DECODING, LATENT_FLASH) for report in paths)
+    for in_place in (True, False) if flash else (False,):
+        problem = compiled_problem(network, geometry, in_place=in_place)
+        if not problem:
+            return CompiledSteps(network.computed, in_place=in_place)
+        what = (
+            "K and V of compiled decode steps are not written in place" if in_place else "decode steps are not compiled"
+        )
+        message = f"{what}, and take more of the processor's time"
         logs.event(log, message, logging.WARNING, model=model, error=problem)
-        return None
-    return CompiledSteps(network.computed)
+    return None
 
 
-def compiled_problem(network: Network, geometry: Geometry) -> str:
+def compiled_problem(network: Network, geometry: Geometry, *, in_place: bool = False) -> str:
     """What is wrong with decode steps that are compiled, beside the same ones that are not; "" where nothing is."""
-    if problem := _compiled_problem(network, geometry, _LONG_ROWS[:1]):
+    if problem := _compiled_problem(network, geometry, _LONG_ROWS[:1], in_place):
         return problem
-    return _compiled_problem(network, geometry, _LONG_ROWS) if network.rows_together else ""
+    return _compiled_problem(network, geometry, _LONG_ROWS, in_place) if network.rows_together else ""
 
 
-def _compiled_problem(network: Network, geometry: Geometry, prompts: Sequence[Sequence[int]]) -> str:
+def _compiled_problem(network: Network, geometry: Geometry, prompts: Sequence[Sequence[int]], in_place: bool) -> str:
     """Most steps behind these prompts must be right: rounding can change which experts the others' tokens have."""
-    steps = CompiledSteps(network.computed, steps_before=0)
+    steps = CompiledSteps(network.computed, steps_before=0, in_place=in_place)
     columns = [tokens[: len(prompts)] for tokens in _STEPS]
     before, network.steps = network.steps, None
     try:
-        plain, compiled = (_together(_prefilled(network, geometry, prompts)) for _ in range(2))
+        plain, compiled = (merged(*_prefilled(network, geometry, prompts)) for _ in range(2))
         wanted = [network(mx.array(tokens)[:, None], cache=plain) for tokens in columns]
         network.steps = steps
         found = [network(mx.array(tokens)[:, None], cache=compiled) for tokens in columns]
@@ -179,7 +188,7 @@ def batch_problem(network: Network, geometry: Geometry) -> str:
         return wrong
     rows = _prefilled(network, geometry, _ROWS)
     try:
-        together = _together(rows)
+        together = merged(*rows)
         found = [network(mx.array(tokens)[:, None], cache=together) for tokens in _NEXT]
         mx.eval(found)
     except (RuntimeError, ValueError, TypeError) as raised:
@@ -201,11 +210,6 @@ def _prefilled(network: Network, geometry: Geometry, prompts: Sequence[Sequence[
         mx.eval(network(mx.array([prompt]), cache=caches), [cache.state for cache in caches])
         rows.append(caches)
     return rows
-
-
-def _together(rows: Sequence[Caches]) -> Caches:
-    """A batch of rows."""
-    return [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
 
 
 def _error(found: mx.array, wanted: mx.array, geometry: Geometry) -> float:

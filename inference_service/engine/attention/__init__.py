@@ -8,6 +8,7 @@ is taken where.
 """
 
 from inference_service.engine.attention.backend import AttentionBackend
+from inference_service.engine.attention.latents import LATENT_FLASH
 from inference_service.engine.attention.paths import (
     DEQUANTIZE_FUSED,
     FLASH_DECODING,
@@ -22,6 +23,7 @@ __all__ = [
     "DEQUANTIZE_FUSED",
     "FLASH_DECODING",
     "FLASH_PREFILL",
+    "LATENT_FLASH",
     "METAL_FLASH_DECODING",
     "QUANTIZED_MATMUL",
     "AttentionBackend",

@@ -13,9 +13,10 @@ import mlx.nn as nn
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention.absorbed import AbsorbedPaths
-from inference_service.engine.attention.latents import LatentPath
+from inference_service.engine.attention.latents import ABSORBED, LATENT_FLASH, LatentPath
 from inference_service.engine.attention.paths import (
     DEQUANTIZE_FUSED,
+    FLASH_DECODING,
     FLASH_PREFILL,
     MANY_QUERIES,
     ONE_QUERY,
@@ -99,6 +100,10 @@ class AttentionBackend:
         matrix never exists; but a few over packed K and V, where that was proved right. One query: as was chosen for
         such heads.
         """
+        if isinstance(cache, TracedKVCache) and cache.seen:
+            if mask is not None:
+                raise ValueError("a compiled step that writes K and V in place cannot see a mask of the model's own")
+            return ONE_QUERY[FLASH_DECODING](queries, keys, values, cache.codec, scale, cache.seen, sinks)
         return over_caches(self._path(queries, keys, values, cache))(queries, keys, values, cache, scale, mask, sinks)
 
     def latent_path(
@@ -110,6 +115,8 @@ class AttentionBackend:
         """
         self.calls += 1
         self.heads, self.latents = queries.shape[1], True
+        if isinstance(cache, TracedKVCache) and cache.seen:
+            return ABSORBED[LATENT_FLASH]
         return self._absorbed.path(Heads.seen(queries, latents, rotary, cache.codec.format), queries, latents)
 
     def _path(self, queries: mx.array, keys: Quantized, values: Quantized, cache: QuantizedCache) -> Path:

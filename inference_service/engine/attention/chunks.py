@@ -1,14 +1,16 @@
 """What kernels over packed K and V share: how they read them, and how the results of chunks of tokens are joined."""
 
+from collections.abc import Callable, Container
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 
 from agentmem.kv_bits import BITS
+from inference_service.engine.caches.traced import TokenRange
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
-from inference_service.engine.quantization import PLAIN, KVFormat, Quantization
+from inference_service.engine.quantization import PLAIN, KVFormat, Quantization, Quantized, width_of
 from inference_service.engine.rotation import block_width
 
 SIDES: Final = [f"{side}_{part}" for side in "kv" for part in ("words", "scales", "biases")]
@@ -39,6 +41,77 @@ _SINK_MEAN = """ - {scale!r}f * product<{type}, {k_dim}, {v_dim}>(
 _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_strides[2]"
 
 
+MergeKernel = Callable[[mx.Dtype, int, int, KVFormat, float, bool, bool], Any]
+"""(dtype, k_dim, v_dim, format, scale, with sinks, centred) to the kernel that joins chunks."""
+ChunksKernel = Callable[[mx.Dtype, int, int, int], tuple[Any, int]]
+"""(dtype, k_dim, v_dim, query heads of a KV head) to the kernel, and how many query heads a block of it takes."""
+
+
+class Split(NamedTuple):
+    """How heads and widths are split: query heads of one block, and lanes for a token's K and V."""
+
+    heads: int
+    k_lanes: int
+    v_lanes: int
+
+
+def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tuple[Split, int]:
+    """The split, and elements of a row that one lane has. `floats` registers may be spent on those of several heads.
+
+    Raises ValueError where the widths do not split over lanes, or the bits are not known.
+    """
+    if not readable(k_dim, by.k) or not readable(v_dim, by.v):
+        raise ValueError(f"flash decoding over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
+    k_lanes, v_lanes = _lanes(k_dim // unit(by.k_bits)), _lanes(v_dim // unit(by.v_bits))
+    share = max(k_dim // k_lanes, v_dim // v_lanes)
+    heads = max(n for n in range(1, group + 1) if group % n == 0 and (n * share <= floats or n == 1))
+    return Split(heads, k_lanes, v_lanes), share
+
+
+def _lanes(units: int) -> int:
+    """Lanes for a row of so many units: a power of two, so that lanes can exchange what they have."""
+    return min(16, units & -units)
+
+
+def attended(
+    queries: mx.array,
+    keys: Quantized,
+    values: Quantized,
+    by: KVFormat,
+    mask: mx.array | TokenRange | None,
+    kernel_for: ChunksKernel,
+    *,
+    types: Container[mx.Dtype],
+    threads: int,
+    blocks: int,
+    shortest: int,
+    longest: int,
+) -> tuple[mx.array, mx.array]:
+    """What each chunk of tokens gives queries [rows, heads, 1, k_dim], as wide as packed K: `joined`'s two arrays.
+
+    A block has so many `threads`; chunks have `shortest` to `longest` tokens, for about so many `blocks`. Raises
+    ValueError for types that are not among `types`.
+    """
+    rows, heads, n, k_dim = queries.shape
+    kv_heads, tokens = keys.weights.shape[1:3]
+    v_dim, dtype = width_of(values, by.v), queries.dtype
+    if dtype != keys.scales.dtype or dtype not in types:
+        raise ValueError(f"flash decoding of {dtype} queries over {keys.scales.dtype} scales")
+    chunks_kernel, together = kernel_for(dtype, k_dim, v_dim, heads // kv_heads)
+    inputs = [queries, *keys, *values, *mask_inputs(mask, (rows, 1, 1, tokens))]
+    tiles = heads // together
+    chunk = min(longest, max(shortest, rows * tiles * tokens // blocks))
+    chunks = -(-tokens // chunk)
+    stats, partial = chunks_kernel(
+        inputs=inputs,
+        grid=(chunks * threads, tiles, rows),
+        threadgroup=(threads, 1, 1),
+        output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, v_dim)],
+        output_dtypes=[mx.float32, mx.float32],
+    )
+    return stats, partial
+
+
 def joined(
     stats: mx.array,
     partial: mx.array,
@@ -47,12 +120,14 @@ def joined(
     sinks: mx.array | None,
     codec: KVCodec,
     v_mean: mx.array | None,
+    merge_kernel: MergeKernel | None = None,
 ) -> mx.array:
     """What the chunks gave as one, out of the packed basis and with the mean of V: [rows, heads, n, v_dim].
 
     `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32, over packed K and V;
     `queries` [rows, heads, n, k_dim] as the model has them, as wide as packed K; the output has their type. `sinks`
-    [heads]. Raises ValueError for means of another type.
+    [heads]. `merge_kernel` makes the kernel where it is not the one for NVIDIA GPUs. Raises ValueError for means of
+    another type.
     """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
@@ -63,7 +138,8 @@ def joined(
         if k_mean.dtype != dtype or v_mean.dtype != dtype:
             raise ValueError(f"means of another type than {dtype}")
         inputs += [v_mean] if sinks is None else [v_mean, queries, k_mean]
-    merge = _merge_kernel(dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
+    kernel_for = merge_kernel or _merge_kernel
+    merge = kernel_for(dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
     [out] = merge(
         inputs=inputs,
         grid=(rows * heads * n * v_dim, 1, 1),
@@ -72,6 +148,27 @@ def joined(
         output_dtypes=[dtype],
     )
     return out  # type: ignore[no-any-return]
+
+
+def mask_inputs(mask: mx.array | TokenRange | str | None, shape: tuple[int, ...]) -> list[mx.array]:
+    """The arrays that tell a kernel what queries see: a mask in this shape, or a range's two."""
+    if isinstance(mask, TokenRange):
+        return [mask.first, mask.end]
+    return [mx.broadcast_to(mask, shape)] if isinstance(mask, mx.array) else []
+
+
+def seen_tokens(window: int | None) -> str:
+    """Device code that declares `low` and `high`, between which a row sees tokens: of a range, whose window is given
+    (0 is none), or all there are. A range's arrays are `first_token` and `end_token`.
+    """
+    if window is None:
+        return "const int low = 0, high = k_words_shape[2];"
+    low = f"max(first_token[row], high - {window})" if window else "first_token[row]"
+    return f"const int high = end_token[0], low = {low};"
+
+
+RANGE: Final = ("first_token", "end_token")
+"""Names of the arrays of a `TokenRange`."""
 
 
 def template_fields(
@@ -119,6 +216,12 @@ def block(width: int, by: KVFormat) -> int:
     return 0 if by.scheme == PLAIN else block_width(width)
 
 
+def merge_inputs(*, sinks: bool, centred: bool) -> list[str]:
+    """Names of the arrays that `joined` gives its kernel."""
+    means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
+    return ["stats", "partial", *["sinks"] * sinks, *(means if centred else [])]
+
+
 @lru_cache(maxsize=256)
 def _merge_kernel(
     dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool
@@ -132,6 +235,5 @@ def _merge_kernel(
         mean=_MEAN if centred else "nullptr, 0",
         **named,
     )
-    means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
-    inputs = ["stats", "partial", *["sinks"] * sinks, *(means if centred else [])]
+    inputs = merge_inputs(sinks=sinks, centred=centred)
     return kernel("joined", inputs, ["out"], source, [*FILES, "attention/merging.cu"], v_dim if block(v_dim, by) else 0)

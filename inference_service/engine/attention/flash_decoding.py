@@ -6,14 +6,25 @@ loads them, the second outputs, so that the packed basis costs no kernels of its
 """
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.attention.chunks import FILES, SIDES, block, joined, readable, template_fields, unit
+from inference_service.engine.attention.chunks import (
+    FILES,
+    RANGE,
+    SIDES,
+    attended,
+    block,
+    joined,
+    seen_tokens,
+    split,
+    template_fields,
+)
+from inference_service.engine.caches.traced import TokenRange
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
-from inference_service.engine.quantization import KVFormat, Quantized, filled_up, width_of
+from inference_service.engine.quantization import KVFormat, Quantized, filled_up
 
 _THREADS = 256
 _LONGEST_CHUNK = 512
@@ -24,25 +35,18 @@ _FLOATS = 64
 """Registers that a lane may spend on queries, and then on outputs."""
 
 _CHUNKS = """
-  const int tokens = k_words_shape[2], chunk = (tokens + gridDim.x - 1) / gridDim.x, start = blockIdx.x * chunk;
   const int kv_head = blockIdx.y / {tiles}, head = blockIdx.y * {heads}, row = blockIdx.z;
+  {seen}
+  const int chunk = (high - low + gridDim.x - 1) / gridDim.x, start = min(low + int(blockIdx.x) * chunk, high);
   {sides}
   const int64_t at = (row * int64_t(gridDim.y) * {heads} + head) * gridDim.x + blockIdx.x;
   attend_chunk<{type}, {k_bits}, {v_bits}, {group_size}, {heads}, {k_dim}, {k_block}, {k_lanes}, {v_dim}, {v_lanes},
                {threads}, {chunk}>(
       queries + row * queries_strides[0] + head * queries_strides[1],
       queries_strides[1], queries_strides[3], {scale!r}f,
-      keys, values, {visible}, min(chunk, tokens - start),
+      keys, values, {visible}, min(chunk, high - start),
       stats + at * 2, gridDim.x * 2, partial + at * {v_dim}, int64_t(gridDim.x) * {v_dim});
 """
-
-
-class _Split(NamedTuple):
-    """How heads and widths are split: query heads of one block, and lanes for a token's K and V."""
-
-    heads: int
-    k_lanes: int
-    v_lanes: int
 
 
 def flash_decoding(
@@ -51,75 +55,46 @@ def flash_decoding(
     values: Quantized,
     codec: KVCodec,
     scale: float,
-    mask: mx.array | None,
+    mask: mx.array | TokenRange | None,
     sinks: mx.array | None,
 ) -> mx.array:
     """Attention of queries [rows, heads, 1, k_dim] over K and V whose rows are contiguous; [rows, heads, 1, v_dim].
 
-    `mask` is bool and broadcasts to [rows, 1, 1, tokens]; `sinks` [heads]. Raises ValueError for shapes that the
-    kernels do not know; what the compiler or the driver finds comes up as RuntimeError when the result is evaluated.
+    `mask` is bool and broadcasts to [rows, 1, 1, tokens], or a range; `sinks` [heads]. Raises ValueError for shapes
+    that the kernels do not know; what the compiler or the driver finds comes up as RuntimeError when the result is
+    evaluated.
     """
     by = codec.format
+    masked, window = isinstance(mask, mx.array), mask.window if isinstance(mask, TokenRange) else None
     queries = filled_up(queries, by.group_size)
-    rows, heads, _, k_dim = queries.shape
-    kv_heads, tokens = keys.weights.shape[1:3]
-    v_dim, dtype = width_of(values, by.v), queries.dtype
-    if dtype != keys.scales.dtype or dtype not in CUDA_TYPES:
-        raise ValueError(f"flash decoding of {dtype} queries over {keys.scales.dtype} scales")
-    chunks_kernel, together = _chunks_kernel(dtype, k_dim, v_dim, by, heads // kv_heads, scale, mask is not None)
-    inputs = [queries, *keys, *values]
-    if mask is not None:
-        inputs.append(mx.broadcast_to(mask, (rows, 1, 1, tokens)))
-    tiles = heads // together
-    chunk = min(_LONGEST_CHUNK, max(_SHORTEST_CHUNK, rows * tiles * tokens // _DECODE_BLOCKS))
-    chunks = -(-tokens // chunk)
-    stats, partial = chunks_kernel(
-        inputs=inputs,
-        grid=(chunks * _THREADS, tiles, rows),
-        threadgroup=(_THREADS, 1, 1),
-        output_shapes=[(rows, heads, 1, chunks, 2), (rows, heads, 1, chunks, v_dim)],
-        output_dtypes=[mx.float32, mx.float32],
-    )
+    stats, partial = attended(
+        queries, keys, values, by, mask,
+        lambda dtype, k_dim, v_dim, group: _chunks_kernel(dtype, k_dim, v_dim, by, group, scale, masked, window),
+        types=CUDA_TYPES, threads=_THREADS, blocks=_DECODE_BLOCKS, shortest=_SHORTEST_CHUNK, longest=_LONGEST_CHUNK,
+    )  # fmt: skip
     return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
-
-
-def _split(group: int, k_dim: int, v_dim: int, by: KVFormat) -> _Split:
-    """Raises ValueError where the widths do not split over lanes, or the bits are not known."""
-    if not readable(k_dim, by.k) or not readable(v_dim, by.v):
-        raise ValueError(f"flash decoding over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
-    k_lanes, v_lanes = _lanes(k_dim // unit(by.k_bits)), _lanes(v_dim // unit(by.v_bits))
-    share = max(k_dim // k_lanes, v_dim // v_lanes)
-    heads = max(n for n in range(1, group + 1) if group % n == 0 and (n * share <= _FLOATS or n == 1))
-    if share > _FLOATS or v_dim > 1024:
-        raise ValueError(f"flash decoding over widths {k_dim} and {v_dim}")
-    return _Split(heads, k_lanes, v_lanes)
-
-
-def _lanes(units: int) -> int:
-    """Lanes for a row of so many units: a power of two, so that lanes can exchange what they have."""
-    lanes = 16
-    while units % lanes:
-        lanes //= 2
-    return lanes
 
 
 @lru_cache(maxsize=256)
 def _chunks_kernel(
-    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, group: int, scale: float, masked: bool
+    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, group: int, scale: float, masked: bool, window: int | None
 ) -> tuple[Any, int]:
-    """The kernel, and how many query heads a block of it takes."""
-    split = _split(group, k_dim, v_dim, by)
+    """The kernel, and how many query heads a block of it takes. `window` is that of a range, if there is one."""
+    by_lanes, share = split(group, k_dim, v_dim, by, _FLOATS)
+    if share > _FLOATS or v_dim > 1024:
+        raise ValueError(f"flash decoding over widths {k_dim} and {v_dim}")
     source = _CHUNKS.format(
-        tiles=group // split.heads,
+        tiles=group // by_lanes.heads,
         threads=_THREADS,
         chunk=_LONGEST_CHUNK,
         visible="visible + row * visible_strides[0] + start * visible_strides[3], visible_strides[3]"
         if masked
         else "nullptr, 0",
-        **split._asdict(),
+        seen=seen_tokens(window),
+        **by_lanes._asdict(),
         **template_fields(dtype, k_dim, v_dim, by, scale, "start"),
     )
-    inputs = ["queries", *SIDES, *(["visible"] if masked else [])]
+    inputs = ["queries", *SIDES, *["visible"] * masked, *(RANGE if window is not None else ())]
     files = [*FILES, "attention/flash_decoding.cu"]
     width = k_dim if block(k_dim, by) else 0
-    return kernel("flash_decoding", inputs, ["stats", "partial"], source, files, width), split.heads
+    return kernel("flash_decoding", inputs, ["stats", "partial"], source, files, width), by_lanes.heads

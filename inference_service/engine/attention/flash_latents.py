@@ -10,7 +10,18 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.attention.chunks import SIDES, TILES, block, joined, readable, template_fields
+from inference_service.engine.attention.chunks import (
+    RANGE,
+    SIDES,
+    TILES,
+    block,
+    joined,
+    mask_inputs,
+    readable,
+    seen_tokens,
+    template_fields,
+)
+from inference_service.engine.caches.traced import TokenRange
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.quantization import KVFormat, Quantized, filled_up, width_of
@@ -24,10 +35,11 @@ _SHARED_BYTES = 48 << 10
 """Shared memory that every block may have."""
 
 _ATTEND = """
-  const int tokens = k_words_shape[2], heads = queries_shape[1], n = queries_shape[2], row = blockIdx.z;
+  const int heads = queries_shape[1], n = queries_shape[2], row = blockIdx.z;
   const int first = blockIdx.y * {rows};
-  const int tiles = (tokens + {tile} - 1) / {tile}, chunk = (tiles + gridDim.x - 1) / gridDim.x * {tile};
-  const int start = blockIdx.x * chunk, kv_head = 0;
+  {seen}
+  const int tiles = (high - low + {tile} - 1) / {tile}, chunk = (tiles + gridDim.x - 1) / gridDim.x * {tile};
+  const int start = min(low + int(blockIdx.x) * chunk, high), kv_head = 0;
   {sides}
   const Visible visible = {{{visible}}};
   const int64_t at = int64_t(row) * heads * n * gridDim.x + blockIdx.x;
@@ -36,7 +48,7 @@ _ATTEND = """
       rotary_queries + row * rotary_queries_strides[0],
       rotary_queries_strides[1], rotary_queries_strides[2], rotary_queries_strides[3],
       n, {scale!r}f * LOG2E,
-      keys, values, visible, first, min(first + {rows}, heads * n), start, min(start + chunk, tokens), tokens,
+      keys, values, visible, first, min(first + {rows}, heads * n), start, min(start + chunk, high), high,
       stats + at * 2, partial + at * {k_dim}, gridDim.x);
 """
 
@@ -48,7 +60,7 @@ def flash_latents(
     rotary: Quantized,
     codec: KVCodec,
     scale: float,
-    mask: mx.array | str | None,
+    mask: mx.array | TokenRange | str | None,
 ) -> mx.array:
     """As `latents` describes it, over latents and rotary keys whose rows are contiguous.
 
@@ -62,14 +74,12 @@ def flash_latents(
     if dtype != latents.scales.dtype or dtype not in (mx.bfloat16, mx.float16):
         raise ValueError(f"flash attention of {dtype} queries over latents with {latents.scales.dtype} scales")
     _check(k_dim, v_dim, by)
-    inputs = [queries, rotary_queries, *latents, *rotary]
-    if isinstance(mask, mx.array):
-        inputs.append(mx.broadcast_to(mask, (rows, 1, n, tokens)))
+    inputs = [queries, rotary_queries, *latents, *rotary, *mask_inputs(mask, (rows, 1, n, tokens))]
     blocks, tiles = -(-heads * n // _ROWS), -(-tokens // _TILE)
     tiles_of_chunk = -(-tiles // max(1, _BLOCKS // (rows * blocks)))
     chunks = -(-tiles // tiles_of_chunk)
-    mask_kind = "none" if mask is None else "causal" if isinstance(mask, str) else "array"
-    stats, partial = _attend_kernel(dtype, k_dim, v_dim, by, scale, mask_kind)(
+    given, window = isinstance(mask, mx.array), mask.window if isinstance(mask, TokenRange) else None
+    stats, partial = _attend_kernel(dtype, k_dim, v_dim, by, scale, isinstance(mask, str), given, window)(
         inputs=inputs,
         grid=(chunks * _THREADS, blocks, rows),
         threadgroup=(_THREADS, 1, 1),
@@ -88,17 +98,20 @@ def _check(k_dim: int, v_dim: int, by: KVFormat) -> None:
 
 
 @lru_cache(maxsize=64)
-def _attend_kernel(dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, mask_kind: str) -> Any:
-    given = mask_kind == "array"
+def _attend_kernel(
+    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, causal: bool, given: bool, window: int | None
+) -> Any:
+    """Of queries that see what is before them, what a mask says that is given, or a range with this window."""
     at = "visible_at + row * visible_at_strides[0], visible_at_strides[2], visible_at_strides[3], false"
     source = _ATTEND.format(
         rows=_ROWS,
         tile=_TILE,
         v_block=block(v_dim, by),
-        visible=at if given else f"nullptr, 0, 0, {'true' if mask_kind == 'causal' else 'false'}",
+        seen=seen_tokens(window),
+        visible=at if given else f"nullptr, 0, 0, {'true' if causal else 'false'}",
         **template_fields(dtype, k_dim, v_dim, by, scale, "0"),
     )
-    inputs = ["queries", "rotary_queries", *SIDES, *(["visible_at"] if given else [])]
+    inputs = ["queries", "rotary_queries", *SIDES, *["visible_at"] * given, *(RANGE if window is not None else ())]
     files = [*TILES, "attention/flash_latents.cu"]
     return kernel(
         "flash_latents", inputs, ["stats", "partial"], source, files, max(k_dim, v_dim) if block(k_dim, by) else 0

@@ -5,14 +5,14 @@ self-test takes it only where it is right and measured faster.
 """
 
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.attention.chunks import SIDES, block, readable, unit
+from inference_service.engine.attention.chunks import SIDES, attended, block, joined, merge_inputs, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.metal_kernel import METAL_TYPES, kernel
-from inference_service.engine.quantization import KVFormat, Quantized, filled_up, width_of
+from inference_service.engine.quantization import KVFormat, Quantized, filled_up
 
 THREADGROUP_BYTES: Final = 32 * 1024
 """Memory of a threadgroup, at most."""
@@ -65,7 +65,7 @@ _ALL_VISIBLE = "static_cast<const device bool*>(nullptr), 0"
 
 _MERGE = """
   threadgroup float memory[{v_dim}];
-  const int chunks = stats_shape[2], index = static_cast<int>(threadgroup_position_in_grid.x);
+  const int chunks = stats_shape[3], index = static_cast<int>(threadgroup_position_in_grid.x);
   {head}
   const int lane = static_cast<int>(thread_index_in_simdgroup);
   const int thread_index = static_cast<int>(simdgroup_index_in_threadgroup) * 32 + lane;
@@ -80,14 +80,6 @@ _SINK_MEAN = """ - {scale!r}f * product<{k_dim}, {v_dim}>(
       queries + index / heads * queries_strides[0] + head * queries_strides[1], queries_strides[3],
       k_mean + head * k_mean_shape[0] / heads * k_mean_strides[0], k_mean_strides[2], memory, thread_index, lane)"""
 _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_strides[2]"
-
-
-class _Split(NamedTuple):
-    """How heads and widths are split: query heads of one threadgroup, and lanes for a token's K and V."""
-
-    heads: int
-    k_lanes: int
-    v_lanes: int
 
 
 def metal_flash_decoding(
@@ -106,81 +98,25 @@ def metal_flash_decoding(
     """
     by = codec.format
     queries = filled_up(queries, by.group_size)
-    rows, heads, _, k_dim = queries.shape
-    kv_heads, tokens = keys.weights.shape[1:3]
-    v_dim, dtype = width_of(values, by.v), queries.dtype
-    if dtype != keys.scales.dtype or dtype not in METAL_TYPES:
-        raise ValueError(f"flash decoding of {dtype} queries over {keys.scales.dtype} scales")
-    chunks_kernel, together = _chunks_kernel(k_dim, v_dim, by, heads // kv_heads, scale, mask is not None)
-    inputs = [queries, *keys, *values]
-    if mask is not None:
-        inputs.append(mx.broadcast_to(mask, (rows, 1, 1, tokens)))
-    tiles = heads // together
-    chunk = min(_LONGEST_CHUNK, max(_SHORTEST_CHUNK, rows * tiles * tokens // _THREADGROUPS))
-    chunks = -(-tokens // chunk)
-    stats, partial = chunks_kernel(
-        inputs=inputs,
-        grid=(chunks * 32 * _SIMDGROUPS, tiles, rows),
-        threadgroup=(32 * _SIMDGROUPS, 1, 1),
-        output_shapes=[(rows, heads, chunks, 2), (rows, heads, chunks, v_dim)],
-        output_dtypes=[mx.float32, mx.float32],
-    )
-    return _joined(stats, partial, queries, scale, sinks, codec)
-
-
-def _joined(
-    stats: mx.array, partial: mx.array, queries: mx.array, scale: float, sinks: mx.array | None, codec: KVCodec
-) -> mx.array:
-    """What the chunks gave as one, out of the packed basis and with the mean of V: [rows, heads, 1, v_dim].
-
-    `stats` [rows, heads, chunks, 2] and `partial` [rows, heads, chunks, v_dim] are float32, over packed K and V;
-    `queries` [rows, heads, 1, k_dim] as the model has them, as wide as packed K; the output has their type.
-    """
-    rows, heads, _, v_dim = partial.shape
-    dtype, k_mean, v_mean = queries.dtype, codec.k_mean, codec.v_mean
-    inputs = [stats, partial]
-    if sinks is not None:
-        inputs.append(sinks)
-    if k_mean is not None and v_mean is not None:
-        if k_mean.dtype != dtype or v_mean.dtype != dtype:
-            raise ValueError(f"means of another type than {dtype}")
-        inputs += [v_mean] if sinks is None else [v_mean, queries, k_mean]
-    merge = _merge_kernel(dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
-    [out] = merge(
-        inputs=inputs,
-        grid=(rows * heads * v_dim, 1, 1),
-        threadgroup=(v_dim, 1, 1),
-        output_shapes=[(rows, heads, 1, v_dim)],
-        output_dtypes=[dtype],
-    )
-    return out  # type: ignore[no-any-return]
-
-
-def _split(group: int, k_dim: int, v_dim: int, by: KVFormat) -> _Split:
-    """Raises ValueError where the widths do not split over lanes, or the bits are not known."""
-    if not readable(k_dim, by.k) or not readable(v_dim, by.v):
-        raise ValueError(f"flash decoding over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
-    k_lanes, v_lanes = _lanes(k_dim // unit(by.k_bits)), _lanes(v_dim // unit(by.v_bits))
-    share = max(k_dim // k_lanes, v_dim // v_lanes)
-    heads = max(n for n in range(1, group + 1) if group % n == 0 and (n * share <= _FLOATS or n == 1))
-    if share > _WIDEST_SHARE or k_dim % 32 or v_dim % 32 or v_dim > THREADGROUP_THREADS:
-        raise ValueError(f"flash decoding over widths {k_dim} and {v_dim}")
-    return _Split(heads, k_lanes, v_lanes)
-
-
-def _lanes(units: int) -> int:
-    """Lanes for a row of so many units: a power of two, so that lanes can exchange what they have."""
-    return min(16, units & -units)
+    stats, partial = attended(
+        queries, keys, values, by, mask,
+        lambda _, k_dim, v_dim, group: _chunks_kernel(k_dim, v_dim, by, group, scale, mask is not None),
+        types=METAL_TYPES, threads=32 * _SIMDGROUPS, blocks=_THREADGROUPS, shortest=_SHORTEST_CHUNK,
+        longest=_LONGEST_CHUNK,
+    )  # fmt: skip
+    return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean, _merge_kernel)
 
 
 @lru_cache(maxsize=256)
 def _chunks_kernel(k_dim: int, v_dim: int, by: KVFormat, group: int, scale: float, masked: bool) -> tuple[Any, int]:
     """The kernel, and how many query heads a threadgroup of it takes. MLX declares the types of its inputs."""
-    split = _split(group, k_dim, v_dim, by)
+    by_lanes, share = split(group, k_dim, v_dim, by, _FLOATS)
+    if share > _WIDEST_SHARE or k_dim % 32 or v_dim % 32 or v_dim > THREADGROUP_THREADS:
+        raise ValueError(f"flash decoding over widths {k_dim} and {v_dim}")
     sides = (("keys", SIDES[:3]), ("values", SIDES[3:]))
     source = _CHUNKS.format(
-        floats=split.heads * max(k_dim, _LONGEST_CHUNK, _SIMDGROUPS * v_dim),
-        tiles=group // split.heads,
+        floats=by_lanes.heads * max(k_dim, _LONGEST_CHUNK, _SIMDGROUPS * v_dim),
+        tiles=group // by_lanes.heads,
         simdgroups=_SIMDGROUPS,
         sides="\n  ".join(_SIDE.format(name=name, words=w, scales=s, biases=b) for name, (w, s, b) in sides),
         visible=_VISIBLE if masked else _ALL_VISIBLE,
@@ -191,12 +127,12 @@ def _chunks_kernel(k_dim: int, v_dim: int, by: KVFormat, group: int, scale: floa
         v_bits=by.v_bits,
         group_size=by.group_size,
         scale=float(scale),
-        **split._asdict(),
+        **by_lanes._asdict(),
     )
     inputs = ["queries", *SIDES, *(["visible"] if masked else [])]
     width = k_dim if block(k_dim, by) else 0
     files = [*_FILES, "attention/flash_decoding.metal"]
-    return kernel("flash_decoding", inputs, ["stats", "partial"], source, files, width), split.heads
+    return kernel("flash_decoding", inputs, ["stats", "partial"], source, files, width), by_lanes.heads
 
 
 @lru_cache(maxsize=256)
@@ -212,7 +148,6 @@ def _merge_kernel(
         mean=_MEAN if centred else f"static_cast<const device {METAL_TYPES[dtype]}*>(nullptr), 0",
         v_dim=v_dim,
     )
-    means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
-    inputs = ["stats", "partial", *["sinks"] * sinks, *(means if centred else [])]
+    inputs = merge_inputs(sinks=sinks, centred=centred)
     files = [*_FILES, "attention/merging.metal"]
     return kernel("joined", inputs, ["out"], source, files, v_dim if block(v_dim, by) else 0)

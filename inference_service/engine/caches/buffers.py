@@ -17,12 +17,22 @@ class KVBuffers:
 
     What lies behind is garbage. Views must not outlive the step that asked for them: a write under a live view copies
     the whole buffer. Engine thread only.
+
+    A compiled step may write behind the last token where the arrays are (`in_place`), which MLX knows nothing of. So
+    they must be nobody else's (`owned`), each write takes what the one before gave, and the last is computed before
+    anything else reads them. What was written is not written again: those who share it later see no difference.
     """
 
-    def __init__(self, keys: Quantized | None = None, values: Quantized | None = None, filled: int = 0) -> None:
+    def __init__(
+        self, keys: Quantized | None = None, values: Quantized | None = None, filled: int = 0, *, owned: bool = False
+    ) -> None:
         self.keys = keys
         self.values = values
         self.filled = filled
+        self.owned = owned
+        """Whether these arrays were nobody else's when they were made."""
+        self._end: tuple[int, mx.array] | None = None
+        """Of what was written in place last: the number of tokens, and as an array, int32 [1], which computes it."""
 
     @staticmethod
     def of(arrays: Sequence[mx.array], filled: int) -> "KVBuffers":
@@ -32,7 +42,7 @@ class KVBuffers:
     @property
     def capacity(self) -> int:
         """Tokens that there is room for."""
-        return self.both()[0].tokens
+        return 0 if self.keys is None else self.keys.tokens
 
     @property
     def nbytes(self) -> int:
@@ -42,13 +52,35 @@ class KVBuffers:
     @property
     def arrays(self) -> list[mx.array]:
         """All arrays, for `mx.eval`."""
-        return [array for part in (self.keys, self.values) if part is not None for array in part]
+        return [] if self.keys is None else [array for part in self.both() for array in part]
 
     def both(self) -> tuple[Quantized, Quantized]:
         """K and V; there must be some."""
         if self.keys is None or self.values is None:
             raise ValueError("nothing was written to this cache")
+        if self._end is not None:
+            mx.eval(self._end[1])
         return self.keys, self.values
+
+    def in_place(self) -> list[mx.array]:
+        """All arrays, to write behind the last token where they are, and how many tokens there are, int32 [1].
+
+        There must be room, and only `written_in_place` may come next. Arrays that others have, too, are copied, as by
+        any write.
+        """
+        if self._end is None or self._end[0] != self.filled or not self.owned:
+            for array in () if self.owned else self.arrays:
+                array[:, :, self.filled : self.filled + 1] = 0
+            self.owned = True
+            return [*self.arrays, mx.array([self.filled])]
+        assert self.keys is not None
+        assert self.values is not None
+        return [*self.keys, *self.values, self._end[1]]
+
+    def written_in_place(self, end: mx.array) -> None:
+        """One token more is there, once `end` is computed, int32 [1], which is how many there are then."""
+        self.filled += 1
+        self._end = self.filled, end
 
     def part(self, name: str) -> mx.array:
         """The array that a file calls `name` ("k.weights", …), [rows, kv_heads, capacity, width]."""
@@ -65,19 +97,27 @@ class KVBuffers:
     def append(self, keys: Quantized, values: Quantized) -> None:
         """Write K and V [rows, kv_heads, n, …] behind the last token; the buffers grow by steps."""
         end = self.filled + keys.tokens
-        self.keys = self._write(self.keys, keys, end)
-        self.values = self._write(self.values, values, end)
+        if self.keys is None or self.values is None:
+            self.keys, self.values = (side.blank(_capacity(end)) for side in (keys, values))
+        else:
+            self.reserve(keys.tokens)
+        for buffer, new in zip(self.both(), (keys, values), strict=True):
+            for old, part in zip(buffer, new, strict=True):
+                old[:, :, self.filled : end] = part
         self.filled = end
 
     def reserve(self, tokens: int) -> None:
         """Room for so many tokens more; there must be some already."""
         end = self.filled + tokens
-        self.keys, self.values = (self._grown(side, end) for side in self.both())
+        if end > self.capacity:
+            held, room = (side.between(0, self.filled) for side in self.both()), _capacity(end) - self.filled
+            self.keys, self.values = (side.followed_by(side.blank(room)) for side in held)
+            self.owned = True
 
-    def map(self, function: Callable[[Quantized], Quantized], filled: int) -> "KVBuffers":
-        """`function` applied to K and V."""
+    def map(self, function: Callable[[Quantized], Quantized], filled: int, *, owned: bool = False) -> "KVBuffers":
+        """`function` applied to K and V; `owned` where it copies."""
         keys, values = self.both()
-        return KVBuffers(function(keys), function(values), filled)
+        return KVBuffers(function(keys), function(values), filled, owned=owned)
 
     def shared(self) -> "KVBuffers":
         """The same tokens under other handles: a write while both are alive goes to a copy."""
@@ -86,7 +126,7 @@ class KVBuffers:
     def rows(self, indices: Sequence[int]) -> "KVBuffers":
         """A copy of some rows, in that order, with the same capacity."""
         wanted = mx.array(list(indices))
-        return self.map(lambda part: part.map(lambda a: a[wanted]), self.filled)
+        return self.map(lambda part: part.map(lambda a: a[wanted]), self.filled, owned=True)
 
     def row(self, index: int, start: int) -> "KVBuffers":
         """One row from token `start` on, copied; shared where that is all there is."""
@@ -101,7 +141,7 @@ class KVBuffers:
         A gather, because mx.contiguous of a slice that is contiguous by itself (one KV head) shares its memory.
         """
         at = mx.arange(self.filled - tokens, self.filled)
-        return self.map(lambda part: part.map(lambda a: mx.contiguous(mx.take(a, at, axis=2))), tokens)
+        return self.map(lambda part: part.map(lambda a: mx.contiguous(mx.take(a, at, axis=2))), tokens, owned=True)
 
     @staticmethod
     def stacked(buffers: Iterable["KVBuffers"]) -> "KVBuffers":
@@ -111,18 +151,7 @@ class KVBuffers:
         filled = max(each.filled for each in several)
         sides = zip(*(each.view() for each in several), strict=True)
         keys, values = (_right_aligned(side, filled, _capacity(filled + 1)) for side in sides)
-        return KVBuffers(keys, values, filled)
-
-    def _write(self, buffer: Quantized | None, new: Quantized, end: int) -> Quantized:
-        buffer = new.blank(_capacity(end)) if buffer is None else self._grown(buffer, end)
-        for old, part in zip(buffer, new, strict=True):
-            old[:, :, self.filled : end] = part
-        return buffer
-
-    def _grown(self, buffer: Quantized, end: int) -> Quantized:
-        if end <= buffer.tokens:
-            return buffer
-        return buffer.between(0, self.filled).followed_by(buffer.blank(_capacity(end) - self.filled))
+        return KVBuffers(keys, values, filled, owned=True)
 
 
 def _capacity(tokens: int) -> int:
@@ -209,8 +238,13 @@ class BatchCache(BufferedCache):
         self.buffers.reserve(1)
 
     def written(self, arrays: Sequence[mx.array]) -> None:
-        """Take over the buffers' arrays, in which a compiled step has written one token more of each row."""
-        self.buffers = KVBuffers.of(arrays, self.buffers.filled + 1)
+        """A compiled step has written one token more of each row: take over the buffers' arrays; or, of one array, it
+        is what computes that they are written where they are.
+        """
+        if len(arrays) == 1:
+            self.buffers.written_in_place(arrays[0])
+        else:
+            self.buffers = KVBuffers.of(arrays, self.buffers.filled + 1)
 
     def filter(self, rows: Sequence[int]) -> None:
         """Keep only some rows; padding that none of them needs goes away."""

@@ -42,7 +42,9 @@ extern "C" bool launch(void** in, const size_t* bytes, const Shape* shapes, cons
   std::vector<std::unique_ptr<Guarded>> guarded;
   for (int i = 0; i < {inputs}; ++i) guarded.push_back(std::make_unique<Guarded>(in[i], bytes[i]));
   body = [&] {{ kernel({arguments}); }};
-  return run(*grid, *block);
+  bool finished = run(*grid, *block);
+  for (int i = 0; {writes} && i < {inputs}; ++i) memcpy(in[i], guarded[i]->data, bytes[i]);
+  return finished;
 }}
 """
 
@@ -50,7 +52,8 @@ extern "C" bool launch(void** in, const size_t* bytes, const Shape* shapes, cons
 class CudaOnCPU:
     """In the place of `mx.fast.cuda_kernel`. Raises RuntimeError for code that g++ refuses or that waits for ever.
 
-    Compiled code is kept in `directory`. Inputs lie in memory that ends where they do, outputs begin as NaN.
+    Compiled code is kept in `directory`. Inputs lie in memory that ends where they do, and are copied back of a kernel
+    that writes to them; outputs begin as NaN.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -163,6 +166,7 @@ def _code(
         parameters=", ".join(parameters),
         source=source,
         inputs=len(inputs),
+        writes="true" if "const_cast" in source else "false",
         arguments=", ".join(arguments),
     )
 

@@ -88,7 +88,7 @@ def batch(model: LoadedModel, lengths: Sequence[int] = LENGTHS) -> Caches:
         prompt = [1 + (5 + 2 * number) * at % 31 for at in range(length)]
         mx.eval(model.engine.model(mx.array([prompt]), cache=caches), [cache.state for cache in caches])
         rows.append(caches)
-    return [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
+    return merged(*rows)
 
 
 def tokens(step: int, rows: int = len(LENGTHS)) -> mx.array:
@@ -105,11 +105,11 @@ def shown(cache: Any) -> list[mx.array]:
     return cache.state if isinstance(cache, BatchStateCache) else [a for side in cache.buffers.view() for a in side]
 
 
-def both_ways(model: LoadedModel, steps: int) -> tuple[float, Caches, Caches]:
+def both_ways(model: LoadedModel, steps: int, *, in_place: bool = False) -> tuple[float, Caches, Caches]:
     """How far apart logits are at most, of the largest, and the caches of eager steps and of compiled ones."""
     network: Network = model.engine.model
     eager, compiled = batch(model), batch(model)
-    traces, worst = CompiledSteps(network.computed, steps_before=0), 0.0
+    traces, worst = CompiledSteps(network.computed, steps_before=0, in_place=in_place), 0.0
     for step in range(steps):
         network.steps = None
         wanted = network(tokens(step), cache=eager)

@@ -7,6 +7,7 @@ import mlx.core as mx
 import pytest
 
 from inference_service.engine.attention import METAL_FLASH_DECODING, metal_flash_decoding, paths, self_test
+from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.self_test import decode_error, over_caches, plain_attention
 from inference_service.engine.attention.speed import MEASURED, PathChoice
 from inference_service.engine.codec import KVCodec
@@ -165,9 +166,10 @@ def test_what_the_kernel_does_not_know_is_refused(changed: dict[str, object]) ->
 
 def test_means_of_another_type_are_refused() -> None:
     codec = KVCodec(means=(mx.zeros((1, 64)), mx.zeros((1, 64))))
-    stats, partial = mx.zeros((1, 1, 3, 2)), mx.zeros((1, 1, 3, 64))
+    stats, partial = mx.zeros((1, 1, 1, 3, 2)), mx.zeros((1, 1, 1, 3, 64))
+    merge = metal_flash_decoding._merge_kernel
     with pytest.raises(ValueError, match="means of another type"):
-        metal_flash_decoding._joined(stats, partial, mx.zeros((1, 1, 1, 64), mx.float16), 1.0, None, codec)
+        joined(stats, partial, mx.zeros((1, 1, 1, 64), mx.float16), 1.0, None, codec, codec.v_mean, merge)
 
 
 def test_it_is_tried_where_metal_is_and_taken_only_where_it_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
