@@ -61,6 +61,14 @@ class WorkerSettings(ModelSettings):
     batch_bytes: int | None = Field(
         None, ge=1, description="bytes of memory for the KV of running requests besides (default: what is left)"
     )
+    free_memory_floor: int | None = Field(
+        None,
+        ge=0,
+        description=(
+            "bytes of the device's memory that stay free for other processes (default: a twentieth of it); looked at "
+            "when models are loaded and turns begin"
+        ),
+    )
     typical_tokens: int = Field(
         4096,
         ge=256,

@@ -104,7 +104,7 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
     arenas = Arenas(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
     taken, taken_resident = _active() - before, _resident() - resident
     gone: list[int] = []
-    memory.admission.evicted = gone.append
+    memory.admission.growth.evicted = gone.append
     while True:
         agents = len(memory.hot)
         key = AgentKey("benchmark", f"agent-{agents}", name)

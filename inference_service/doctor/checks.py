@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from agentmem.models import RegisteredModel, is_path
 from agentmem.settings import SettingsError
 from agentmem.sizes import byte_size
 from inference_service.doctor import hardware
-from inference_service.engine.device import device_bytes, has_own_memory, usable_bytes
+from inference_service.engine import host_memory
+from inference_service.engine.device import default_floor, device_bytes, free_bytes, has_own_memory, share_bytes
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
@@ -58,7 +58,7 @@ def backend() -> Findings:
         return [warning(there, hardware.advice())]
     if on_cpu and hardware.is_apple_silicon():
         return [problem(f"{about}, although this Mac has Metal", hardware.advice())]
-    return [ok(f"{about}; models may take {byte_size(usable_bytes())} of {byte_size(device_bytes())}")]
+    return [ok(f"{about}; models may take {byte_size(share_bytes())} of {byte_size(device_bytes())}")]
 
 
 def matrix_products() -> Findings:
@@ -97,42 +97,22 @@ def _has_openblas() -> bool:
 
 
 def memory(settings: WorkerSettings) -> Findings:
-    """Check the memory as it is now; a worker that runs has taken its own."""
-    now, container, running = psutil.virtual_memory(), container_bytes(), listens(settings.address)
+    """Check the host's memory as it is now, and a GPU's own; a worker that runs has taken its own."""
+    total, available, running = host_memory.total_bytes(), host_memory.available_bytes(), listens(settings.address)
     given = settings.pool_bytes, settings.batch_bytes
-    wanted = usable_bytes() if None in given else sum(each for each in given if each)
-    usable = 0 if has_own_memory() else min(wanted, usable_bytes())
-    facts = {"total_bytes": now.total, "available_bytes": now.available, "usable_bytes": usable}
+    wanted = share_bytes() if None in given else min(share_bytes(), sum(each for each in given if each))
+    floor = default_floor() if settings.free_memory_floor is None else settings.free_memory_floor
+    facts = {"total_bytes": total, "available_bytes": available, "wanted_bytes": wanted, "free_bytes": free_bytes()}
     besides = ", besides a worker that runs" if running else ""
-    found = f"{byte_size(now.available)} of {byte_size(now.total)} available{besides}"
-    if container is not None and container < now.total:
-        facts["container_bytes"] = container
-        found += f"; this container may take {byte_size(container)}"
-        if container < usable:
-            killed = f"{found}, and the worker counts on {byte_size(usable)}: it may be killed under load"
-            advice = "give the container more memory, or set pool_bytes and batch_bytes in [worker]"
-            return [warning(killed, advice, facts)]
-    if now.available < _LITTLE_BYTES and not running:
+    found = f"{byte_size(available)} of {byte_size(total)} available{besides}"
+    if has_own_memory():
+        found += f"; the GPU has {byte_size(facts['free_bytes'])} of {byte_size(device_bytes())} free"
+    if available < _LITTLE_BYTES and not running:
         return [problem(found, "end other programs, or add memory", facts)]
-    if now.available < usable and not running:
-        less = f"{found}, less than the {byte_size(usable)} that models and agents may take"
+    if (left := facts["free_bytes"] - floor) < wanted and not running:
+        less = f"{found}: models and agents get {byte_size(max(0, left))} instead of {byte_size(wanted)}"
         return [warning(less, "end other programs, or set pool_bytes and batch_bytes in [worker] lower", facts)]
     return [ok(found, facts=facts)]
-
-
-def container_bytes(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return the tightest memory limit of this process's cgroup and its parents, version 2 or 1; None without one."""
-    limits: list[int] = []
-    for line in own.read_text(encoding="utf-8").splitlines() if own.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        base, name = (root, "memory.max") if not controllers else (root / "memory", "memory.limit_in_bytes")
-        inner = base / path.lstrip("/")
-        for place in (each for each in (inner, *inner.parents) if each.is_relative_to(base)):
-            with suppress(OSError, ValueError):  # there is none, or it is "max"
-                limits.append(int((place / name).read_text(encoding="ascii")))
-    return min(limits, default=None)
 
 
 def _model(model: RegisteredModel, settings: WorkerSettings) -> Findings:

@@ -4,6 +4,7 @@ thread unless its docstring says so. Where to read:
 batching.py        the engine of one model: a decode step for all rows, then a chunk of one prompt
 generation.py      one turn on it: what is wanted, how far it is, what came of it
 scheduling.py      whose prompt is next, how large its chunk is, which rows decode together; pure
+headroom.py        what is done where the device has less than is about to be taken
 prefill.py         a chunk that can stop between layers, and the windows kept on the way
 sampling.py        the next token: penalties, filters, grammars, log-probabilities
 attention/         over quantized K and V: the backend in models, the paths, their proof and their speed
@@ -14,7 +15,8 @@ codec.py           what is done to K and V before that, and undone at reading, w
 cuda_kernel.py     how kernels of our own are made for NVIDIA GPUs; `cuda_encoding` is one that packs K and V
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
 arenas.py          the pool's memory in blocks, and its way to caches and files; `uploading` brings files to the device
-device.py          the device's memory, and what computing takes of it at its peak
+device.py          the device's memory: how much there is, and is free; `host_memory` says it for a CPU
+activations.py     what computing takes at its peak
 quality.py         how much quantization changes what a model says
 mlx_lm_adapter.py  what is used of mlx-lm beyond its public interface
 """

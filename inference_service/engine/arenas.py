@@ -1,12 +1,14 @@
 """The pool's memory: a model's quantized KV in blocks, and its way to caches and to the tensors of files. Engine thread
 only.
 
-An arena has one array per tensor, [blocks, layers, kv_heads, block_tokens, width], so that a block is one piece of
-memory, and a layer of many blocks one gather. No lazy array over an arena outlives a call: a scatter under a live view
-would copy the whole arena.
+An arena has one array per tensor and segment, [blocks, layers, kv_heads, block_tokens, width], so that a block is one
+piece of memory, and a layer of many blocks one gather. A segment is taken when something is first written there, and
+given back when the pool says so. No lazy array over an arena outlives a call: a scatter under a live view would copy
+the whole segment.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -22,27 +24,55 @@ from inference_service.engine.uploading import host_bytes, uploaded
 
 
 class Arena:
-    """`blocks` blocks of `block_tokens` tokens for the layers of `group`, taken at once."""
+    """`blocks` blocks of `block_tokens` tokens for the layers of `group`, `segment_blocks` of them in a segment.
 
-    def __init__(self, geometry: Geometry, group: LayerGroup, blocks: int, block_tokens: int) -> None:
+    By default all are in one. The first segment is taken at once.
+    """
+
+    def __init__(
+        self, geometry: Geometry, group: LayerGroup, blocks: int, block_tokens: int, segment_blocks: int | None = None
+    ) -> None:
         self.group = group
         self.block_tokens = block_tokens
-        shapes = geometry.shapes(group, block_tokens)
         self._prefix = geometry.prefix(group)
-        self._dtypes = {name: dtype for name, (dtype, _) in shapes.items()}
-        self._arrays: dict[str, mx.array] = {
-            name: mx.zeros((blocks, *shape), dtype=MLX_DTYPE[dtype]) for name, (dtype, shape) in shapes.items()
-        }
-        mx.eval(self._arrays)
+        self._shapes = geometry.shapes(group, block_tokens)
+        self._dtypes = {name: dtype for name, (dtype, _) in self._shapes.items()}
+        self._blocks = blocks
+        self._segment_blocks = segment_blocks or max(1, blocks)
+        self._segments: dict[int, dict[str, mx.array]] = {}
+        self._segment(0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(int(array.nbytes) for array in self._arrays.values())
+        """Bytes of all arrays that are taken."""
+        return sum(int(array.nbytes) for arrays in self._segments.values() for array in arrays.values())
 
     def close(self) -> None:
         """Release the memory. The arena must not be used afterwards."""
-        self._arrays.clear()
+        self._segments.clear()
+
+    def release(self, segments: Iterable[int]) -> None:
+        """Give back the memory of segments in which nothing counts."""
+        for segment in segments:
+            self._segments.pop(segment, None)
+
+    def _segment(self, number: int) -> dict[str, mx.array]:
+        """Its tensors by name; zeros, where it was not taken yet."""
+        if number not in self._segments:
+            blocks = min(self._segment_blocks, self._blocks - number * self._segment_blocks)
+            arrays = {
+                name: mx.zeros((blocks, *shape), dtype=MLX_DTYPE[dtype])
+                for name, (dtype, shape) in self._shapes.items()
+            }
+            mx.eval(arrays)
+            self._segments[number] = arrays
+        return self._segments[number]
+
+    def _runs(self, blocks: Iterable[int]) -> Iterator[tuple[dict[str, mx.array], list[int]]]:
+        """The tensors of one segment after the other, and which of its blocks are next in a row of blocks."""
+        for segment, run in itertools.groupby(blocks, lambda block: block // self._segment_blocks):
+            first = segment * self._segment_blocks
+            yield self._segment(segment), [block - first for block in run]
 
     def write(self, buffers: Sequence[KVBuffers], first_block: int, blocks: Sequence[int]) -> None:
         """Copy blocks `first_block`, `first_block` + 1, … of one sequence into `blocks`.
@@ -54,14 +84,17 @@ class Arena:
         if not blocks:
             return
         start = first_block * self.block_tokens
-        end = min(start + len(blocks) * self.block_tokens, buffers[0].filled)
-        wanted = mx.array(list(blocks))
-        for name, array in self._arrays.items():
-            for row, each in enumerate(buffers):
-                array[wanted, row] = _split(
-                    each.part(name.removeprefix(self._prefix))[0, :, start:end], self.block_tokens
-                )
-            mx.eval(array)  # One tensor after the other: what is transient is one tensor's share.
+        filled = buffers[0].filled
+        for arrays, run in self._runs(blocks):
+            end = start + len(run) * self.block_tokens
+            wanted = mx.array(run)
+            for name, array in arrays.items():
+                for row, each in enumerate(buffers):
+                    array[wanted, row] = _split(
+                        each.part(name.removeprefix(self._prefix))[0, :, start : min(end, filled)], self.block_tokens
+                    )
+                mx.eval(array)  # One tensor after the other: what is transient is one tensor's share.
+            start = end
 
     def gather(
         self, blocks: Sequence[int], tokens: int, more: Sequence[HostTensors] = (), room: int = 0
@@ -75,15 +108,15 @@ class Arena:
         warm = uploaded(more, self._dtypes, (count - len(blocks)) * self.block_tokens) if more else []
         if more and not blocks:
             return [self._buffers(parts, tokens) for parts in warm]
-        spare = [] if more else [0] * (count - len(blocks))
-        wanted = self._places([*blocks, *spare])
+        spare = [] if more else [blocks[-1] if blocks else 0] * (count - len(blocks))
+        runs = [(arrays, self._places(run)) for arrays, run in self._runs([*blocks, *spare])]
         layers = []
         for row in range(len(self.group.layers)):
             parts = {}
-            for name, array in self._arrays.items():
-                found = mx.take(array.reshape(-1, *array.shape[3:]), wanted[row], axis=0)
-                whole = found.reshape(1, found.shape[0], -1, found.shape[3])
-                parts[name] = mx.concatenate([whole, warm[row][name]], axis=2) if more else whole
+            for name in self._dtypes:
+                found = [_taken(arrays[name], wanted[row]) for arrays, wanted in runs]
+                found += [warm[row][name]] if more else []
+                parts[name] = found[0] if len(found) == 1 else mx.concatenate(found, axis=2)
             layers.append(self._buffers(parts, tokens))
         mx.eval([layer.arrays for layer in layers])
         return layers
@@ -95,9 +128,10 @@ class Arena:
 
     def read(self, blocks: Sequence[int], tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens in `blocks`, as the tensors of a file by name."""
+        pieces = [(arrays, block) for arrays, run in self._runs(blocks) for block in run]
         copied = {}
-        for name, array in self._arrays.items():
-            whole = mx.concatenate([array[block] for block in blocks], axis=2)[:, :, :tokens]
+        for name in self._dtypes:
+            whole = mx.concatenate([arrays[name][block] for arrays, block in pieces], axis=2)[:, :, :tokens]
             copied[name] = host_bytes(whole)
         return copied
 
@@ -113,7 +147,7 @@ class Arena:
         return KVBuffers(k, v, tokens)
 
     def _places(self, blocks: Sequence[int]) -> mx.array:
-        """Which of a tensor's pieces of one head and block are those of `blocks`, [layers, kv_heads, blocks].
+        """Which of a segment's pieces of one head and block are those of `blocks`, [layers, kv_heads, blocks].
 
         In this order the gather itself puts each head's blocks in a row. One index instead of one per axis: for each
         number of them a backend that compiles its kernels makes others, which takes seconds.
@@ -121,6 +155,12 @@ class Arena:
         layers, heads = len(self.group.layers), self.group.kv_heads
         rows = np.arange(layers)[:, None, None] * heads + np.arange(heads)[:, None]
         return mx.array((np.array(blocks, np.int64) * (layers * heads) + rows).astype(np.int32))
+
+
+def _taken(array: mx.array, places: mx.array) -> mx.array:
+    """One layer of a tensor's blocks at these places [kv_heads, blocks], as [1, kv_heads, tokens, width]."""
+    found = mx.take(array.reshape(-1, *array.shape[3:]), places, axis=0)
+    return found.reshape(1, found.shape[0], -1, found.shape[3])
 
 
 def _split(tokens: mx.array, block_tokens: int) -> mx.array:
@@ -136,16 +176,24 @@ class Arenas:
     recurrent layers' states, which go with a piece. States take no memory before there are some.
     """
 
-    def __init__(self, geometry: Geometry, blocks: int, pieces: int, codecs: Sequence[KVCodec] = ()) -> None:
-        """`codecs` are the layers' own, which restored caches go on with; without, K and V are not centred."""
+    def __init__(
+        self,
+        geometry: Geometry,
+        blocks: int,
+        pieces: int,
+        codecs: Sequence[KVCodec] = (),
+        segments: tuple[int | None, int | None] = (None, None),
+    ) -> None:
+        """`codecs` are the layers' own, which restored caches go on with; without, K and V are not centred. `segments`
+        is how many blocks and how many pieces are taken at once; by default all."""
         self._geometry = geometry
         self._codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
-        self._full = [Arena(geometry, group, blocks, BLOCK_TOKENS) for group in geometry.full_groups]
+        self._full = [Arena(geometry, group, blocks, BLOCK_TOKENS, segments[0]) for group in geometry.full_groups]
         self._all = list(self._full)
         if geometry.sliding is not None:
-            self._all.append(Arena(geometry, geometry.sliding, pieces, geometry.piece_tokens))
+            self._all.append(Arena(geometry, geometry.sliding, pieces, geometry.piece_tokens, segments[1]))
         self._states: dict[int, States] = {}
-        self._state_bytes = pieces * geometry.state_bytes
+        self._segment_pieces = segments[1] or max(1, pieces)
 
     @property
     def sliding(self) -> Arena:
@@ -154,8 +202,9 @@ class Arenas:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arenas, and of the states that there is room for."""
-        return sum(arena.nbytes for arena in self._all) + self._state_bytes
+        """Bytes of all that is taken: of the arenas, and of the states that are there."""
+        states = sum(int(array.nbytes) for layers in self._states.values() for layer in layers for array in layer)
+        return sum(arena.nbytes for arena in self._all) + states
 
     def warm_up(self) -> None:
         """Have the backend compile what the arenas need, before anything is kept in them. May take seconds."""
@@ -167,6 +216,14 @@ class Arenas:
         for arena in self._all:
             arena.close()
         self._states.clear()
+
+    def release(self, full: Sequence[int], pieces: Sequence[int]) -> None:
+        """Give back the memory of segments of the blocks' arenas, and of the pieces', in which nothing counts."""
+        for arena in self._all:
+            arena.release(full if arena in self._full else pieces)
+        for piece in [piece for piece in self._states if piece // self._segment_pieces in pieces]:
+            del self._states[piece]
+        mx.clear_cache()
 
     def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
         """Copy a sequence's blocks from `first_block` on into `blocks`, and the checkpoint at its end into `pieces`."""

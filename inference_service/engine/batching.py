@@ -19,8 +19,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
+from inference_service.engine.headroom import Headroom, ran_out
 from inference_service.engine.mlx_lm_adapter import GenerationBatch, regrouped, single_row
 from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.sampling import processors
@@ -28,6 +30,7 @@ from inference_service.engine.scheduling import (
     SECONDS_ALONE,
     SECONDS_OF_A_LAYER,
     SECONDS_WHILE_OTHERS_DECODE,
+    SMALLEST_CHUNK,
     Waiting,
     chunk_tokens,
     next_prompt,
@@ -46,7 +49,8 @@ class BatchEngine:
     """Runs the turns of one model. Engine thread only: `add`, then `step` as long as it says that there is more.
 
     A turn's error is its own: whatever a prompt raises ends that turn, and when a decode step raises, every row is
-    built again from its tokens, in a group of its own, and only those that fail there are ended.
+    built again from its tokens, in a group of its own, and only those that fail there are ended. A prompt for which an
+    allocation failed is begun again once, too.
 
     `token_bytes` is KV per token of the full-attention layers, `weight_bytes` what one step reads of the model: see
     `scheduling`. `others_decode` returns whether other models' turns generate, which wait for this one's chunks, too.
@@ -62,6 +66,8 @@ class BatchEngine:
     """Whether something waits for the engine's thread: then a step stops between two layers of a chunk."""
     stepped: Callable[[str], object] = lambda _: None
     """Called, on the engine thread, for each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
+    headroom: Headroom = field(default_factory=Headroom)
+    """What is free on the device, which is looked at before a chunk and before a batch grows."""
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _running: dict[int, TurnJob] = field(default_factory=dict, init=False)
     _groups: list[GenerationBatch] = field(default_factory=list, init=False)
@@ -120,11 +126,22 @@ class BatchEngine:
                 other.waited_steps = 0 if other is job else other.waited_steps + 1
 
         def fail(error: Exception) -> None:
+            if ran_out(error) and job in self._waiting and not job.cramped:
+                self._begin_again(job, error)
+                return
             if job in self._waiting:
                 self._waiting.remove(job)
-            job.fail(error)
+            job.fail(self.headroom.explained(error))
 
         self._guarded(lambda: self._prefill(job), fail)
+
+    def _begin_again(self, job: TurnJob, error: Exception) -> None:
+        """There was no memory: let go what can be, and have the turn go on from its tokens."""
+        log.warning("no memory for a chunk of a prompt, which is begun again: %s", error)
+        error.__traceback__ = None  # Its frames hold arrays.
+        job.cramped = True
+        job.restart(self.new_caches())
+        self.headroom.recover()
 
     def _prefill(self, job: TurnJob) -> None:
         if not job.started:
@@ -153,7 +170,8 @@ class BatchEngine:
         tokens, position = job.tokens, job.position
         alone = max(SECONDS_ALONE, SECONDS_OF_A_LAYER * len(job.caches))
         seconds = SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else alone
-        end = position + chunk_tokens(position, self._tokens_per_second, seconds)
+        most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, self._tokens_per_second, seconds)
+        end = position + self.headroom.chunk(position, min(most, tokens - position))
         whole = job.decoding is None or tokens - position <= _SHORT
         # A longer one leaves the last token for a chunk of one, because that is the one whose logits are wanted.
         last = tokens if whole else tokens - 1
@@ -209,6 +227,13 @@ class BatchEngine:
 
     def _decode(self, group: GenerationBatch) -> None:
         """One step for every row of a group; those that end, or whose token cannot be emitted, leave."""
+        growth = _growth(group)
+        if growth and not self.headroom.make(growth):
+            longest = max(group.uids, key=lambda uid: self._running[uid].tokens)
+            error = self.headroom.refusal(f"a batch of {len(group.uids)} requests", growth)
+            self._leave(group, [longest], lambda job: job.fail(error))
+            if group not in self._groups:
+                return
         ended: list[int] = []
         errors: dict[TurnJob, Exception] = {}
         failed: list[int] = []
@@ -256,12 +281,18 @@ class BatchEngine:
         A row that was alone is the one that fails.
         """
         log.warning("a step of %d rows failed", len(group.uids), exc_info=error)
-        if self.model is not None:
-            self.model.give_up_compiling(error)
+        full = ran_out(error)
+        error.__traceback__ = None  # Its frames hold arrays.
         if group in self._groups:
             self._groups.remove(group)
+        uids = [uid for uid in group.uids if uid in self._running]
+        if full:
+            vars(group).clear()  # The caches, and graphs of what was not computed.
+            self.headroom.recover()
+        else:
+            self.model.give_up_compiling(error)
         self._rows_changed = True
-        for uid in [uid for uid in group.uids if uid in self._running]:
+        for uid in uids:
             job = self._running.pop(uid)
             if job.cancelled.is_set():
                 job.cancel()
@@ -269,8 +300,9 @@ class BatchEngine:
                 job.caches.clear()
                 self._finish(job)
             elif job.alone:
-                job.fail(error)
+                job.fail(self.headroom.explained(error))
             else:
+                job.cramped = full
                 job.restart(self.new_caches())
                 self._waiting.append(job)
 
@@ -280,6 +312,14 @@ class BatchEngine:
             work()
         except Exception as error:  # noqa: BLE001 - the rim of a turn: it, and only it, gets the error
             failed(error)
+
+
+def _growth(group: GenerationBatch) -> int:
+    """What the next step takes, besides computing: where the buffers are full, others of the same size."""
+    full = next((cache for cache in group.prompt_cache if isinstance(cache, BatchQuantizedKVCache)), None)
+    if full is None or full.buffers.filled < full.buffers.capacity:
+        return 0
+    return sum(int(cache.nbytes) for cache in group.prompt_cache)
 
 
 def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:

@@ -118,6 +118,8 @@ class TurnJob:
     """The last token was taken."""
     alone: bool = field(default=False, init=False)
     """A step with this turn in it failed: it is kept apart, so that it can harm no other turn."""
+    cramped: bool = field(default=False, init=False)
+    """There was no memory for an allocation: it was begun again, in the smallest chunks."""
     started: float = field(default=0.0, init=False)
     """When computing began: the caches were there."""
     chunks: list[Chunk] = field(default_factory=list, init=False)
@@ -186,7 +188,11 @@ class TurnJob:
     def restart(self, caches: Caches) -> None:
         """Go on from the tokens alone, with empty caches."""
         self.alone = True
-        self.caches[:] = caches
+        self.chunk = self.logits = None
+        if self.started:
+            self.caches[:] = caches
+        else:
+            self.make_caches, self.reused = lambda: caches, 0
         self.captured.clear()
         self.sampler.rewind(self.result.token_ids)
 

@@ -3,7 +3,6 @@
 Both are found with the network's own layers, once its weights are there.
 """
 
-import importlib.metadata
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from inference_service.engine.attention import PathReport
+from inference_service.engine.device import device_and_version
 from inference_service.engine.products import (
     GIVEN,
     MEASURED,
@@ -172,6 +172,5 @@ def _gain(figures: Figures, way: str, those: Sequence[int]) -> str:
 
 
 def _key(shape: Shape) -> str:
-    device, version = mx.device_info()["device_name"], importlib.metadata.version("mlx")
     quantized = f"{shape.mode}, {shape.bits} bits by {shape.group_size}"
-    return f"{device}; mlx {version}; {shape.inputs} to {shape.outputs}; {quantized}; {shape.dtype}"
+    return f"{device_and_version()}; {shape.inputs} to {shape.outputs}; {quantized}; {shape.dtype}"

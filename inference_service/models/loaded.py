@@ -85,8 +85,14 @@ class LoadedModel(ModelInfo):
 
     @property
     def taken_bytes(self) -> int:
-        """All that it takes of the device's memory, or may take while it runs."""
-        return self.weight_bytes + self.activation_bytes + self.arenas.nbytes + self.memory.sizes.batch_bytes
+        """All that it may take of the device's memory while it runs."""
+        sizes = self.memory.sizes
+        return self.weight_bytes + self.activation_bytes + sizes.pool_bytes(self.geometry) + sizes.batch_bytes
+
+    @property
+    def promised_bytes(self) -> int:
+        """What it takes of the device's memory now, or may take without asking again."""
+        return self.weight_bytes + self.activation_bytes + self.memory.promised_bytes
 
     def new_caches(self) -> Caches:
         """Empty caches, one per layer."""
@@ -145,7 +151,9 @@ def take_memory(
     check_sizes(info, memory)
     try:
         codecs = tuple(calibration.codecs(geometry)) if calibration else geometry.codecs()
-        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces, codecs)
+        segments = memory.segments(geometry)
+        at_once = segments[0].blocks, segments[1].blocks
+        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces, codecs, at_once)
         arenas.warm_up()
     except (RuntimeError, MemoryError) as error:
         raise FailedPrecondition(

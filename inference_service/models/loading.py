@@ -19,9 +19,10 @@ from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.hints import TurnHints
 from agentmem.kv_bits import AUTO, KVBits
 from agentmem.models import RegisteredModel
+from inference_service.engine.activations import Activations
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations
-from inference_service.engine.device import Activations, usable_bytes
+from inference_service.engine.device import obtainable_bytes, share_bytes
 from inference_service.engine.network import Network
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings, check_config
@@ -32,6 +33,7 @@ from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, op
 from inference_service.models.proof import Speeds, prove
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
 from inference_service.models.sources import fetch, fetch_config
+from inference_service.pool.budget import Budget
 from inference_service.pool.memory import Sizes, sizes
 from inference_service.settings import WorkerSettings
 
@@ -71,7 +73,12 @@ class Loader:
         self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
         self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
         self._stopped = False
-        self.limits = MemoryLimits(usable_bytes(), settings.loaded_models)
+        self._budget = Budget(self._obtainable_bytes)
+
+    @property
+    def limits(self) -> MemoryLimits:
+        """What all models may take, and what is there for them now."""
+        return MemoryLimits(share_bytes(), self._settings.loaded_models, self._obtainable_bytes())
 
     @property
     def calibrations(self) -> Calibrations:
@@ -131,6 +138,24 @@ class Loader:
 
         Raises FailedPrecondition; then nothing of it is left in memory.
         """
+        needs = opened.needs
+        with self._budget.promised(needs.fixed_bytes + needs.least_kv_bytes):
+            loaded = await self._load(opened, residents, report, others_decode)
+        self._budget.promise(loaded.model_id, lambda: loaded.promised_bytes)
+        loaded.memory.admission.spare = self._budget.spare
+        return loaded
+
+    def unloaded(self, model: LoadedModel) -> None:
+        """The model is out of memory."""
+        self._budget.withdraw(model.model_id)
+
+    async def _load(
+        self,
+        opened: OpenedModel,
+        residents: Sequence[Resident],
+        report: ReportProgress,
+        others_decode: Callable[[], bool],
+    ) -> LoadedModel:
         info, network, fingerprint = opened.info, opened.network, opened.fingerprint
         call = partial(self._call, info.spec)
         check_sizes(info, self.sizes(info, opened.needs, residents))
@@ -165,6 +190,9 @@ class Loader:
         )
         await self._on_file_thread(loaded.prepare)
         return loaded
+
+    def _obtainable_bytes(self) -> int:
+        return obtainable_bytes(self._settings.free_memory_floor)
 
     async def _must_be_fetched(self, registered: RegisteredModel) -> bool:
         """Whether the model is not here; raises FailedPrecondition for one that could not run once it is fetched."""

@@ -89,10 +89,19 @@ class Resident:
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """What all models may take of the device's memory, and how many of them may be loaded at once."""
+    """What all models may take of the device's memory, and how many of them may be loaded at once.
+
+    `obtainable_bytes` is what they could have at this moment, because others have taken the rest; None: all.
+    """
 
     usable_bytes: int
     models: int = 1
+    obtainable_bytes: int | None = None
+
+    @property
+    def bytes_now(self) -> int:
+        """What all models may take at this moment."""
+        return self.usable_bytes if self.obtainable_bytes is None else min(self.usable_bytes, self.obtainable_bytes)
 
 
 def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> list[str]:
@@ -118,9 +127,10 @@ def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits
 def kv_bytes(needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> int:
     """The model's share of memory for KV, beside those that are loaded; never negative.
 
-    What is free is shared evenly among this model and those that may still come.
+    What is free is shared evenly among this model and those that may still come. It is what may be taken in time, and
+    not only what is there at this moment: others may end.
     """
-    free = _free(residents, limits) - needs.fixed_bytes
+    free = limits.usable_bytes - sum(each.taken_bytes for each in residents) - needs.fixed_bytes
     return max(0, free // max(1, limits.models - len(residents)))
 
 
@@ -129,7 +139,7 @@ def _fits(wanted: int, residents: Sequence[Resident], limits: MemoryLimits) -> b
 
 
 def _free(residents: Sequence[Resident], limits: MemoryLimits) -> int:
-    return limits.usable_bytes - sum(each.taken_bytes for each in residents)
+    return limits.bytes_now - sum(each.taken_bytes for each in residents)
 
 
 def _what_is_missing(model_id: str, needs: Needs, pinned: Sequence[Resident], limits: MemoryLimits) -> str:
@@ -141,10 +151,14 @@ def _what_is_missing(model_id: str, needs: Needs, pinned: Sequence[Resident], li
         )
     free = _free(pinned, limits)
     missing = needs.fixed_bytes + needs.least_kv_bytes - free
-    held = f", of which pinned models ({names}) take {byte_size(limits.usable_bytes - free)}" if pinned else ""
+    held = f", of which pinned models ({names}) take {byte_size(limits.bytes_now - free)}" if pinned else ""
+    now = max(0, limits.bytes_now)
+    others = (
+        f" as long as others have the rest of {byte_size(limits.usable_bytes)}" if now < limits.usable_bytes else ""
+    )
     return (
         f"model {model_id!r} does not fit: its weights take {byte_size(needs.weight_bytes)}, computing "
         f"{byte_size(needs.activation_bytes)} and the least KV {byte_size(needs.least_kv_bytes)}; models may take "
-        f"{byte_size(limits.usable_bytes)}{held}; {byte_size(missing)} are missing. Take a smaller or quantized model, "
+        f"{byte_size(now)}{others}{held}; {byte_size(missing)} are missing. Take a smaller or quantized model, "
         "or make memory free"
     )

@@ -25,11 +25,15 @@ import mlx.core as mx
 from agentmem import layout, logs
 from agentmem.errors import AgentmemError, Internal, Unavailable
 from agentmem.shielding import run_shielded
+from inference_service.engine.arenas import Arenas
+from inference_service.engine.headroom import Headroom
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.models.residency import Resident, make_room
 from inference_service.models.slots import WAIT, ModelSlot, State
+from inference_service.pool.growing import PoolGrowth
+from inference_service.pool.kv import Closed
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,9 @@ _LOOK_SECONDS = 1.0
 """How often idle models are checked for their ttl."""
 _WRITE_SECONDS = 60.0
 """How long the agents' KV of a leaving model may take to be written; the rest is computed again when it is needed."""
+
+_RELIEVE_SECONDS = 5.0
+"""How long the engine waits for the event loop, which answers within milliseconds."""
 
 
 class ModelListener(Protocol):
@@ -120,7 +127,7 @@ class Swapper:
         async with self._moving:
             if slot.loaded is None or not slot.open or not wanted():
                 return 0
-            freed = slot.loaded.weight_bytes + slot.loaded.arenas.nbytes
+            freed = slot.loaded.weight_bytes + slot.loaded.memory.pool.open_bytes
             await self._drain_and_release([slot], reason, lambda: True)
             return freed
 
@@ -200,9 +207,17 @@ class Swapper:
         began = time.monotonic()
         model = await self._loader.load(opened, self._residents(), slot.report, lambda: self._others_decode(slot))
         model.engine.asked = lambda: self._engine.asked
+        growth = model.memory.admission.growth
+        growth.closed = partial(self._give_back, model.arenas)
+        relieve = partial(_relieve, asyncio.get_running_loop(), growth, model.arenas)
+        model.engine.headroom = Headroom(model.activation_bytes, relieve)
         self._engine.attach(model.engine.step)
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
+
+    def _give_back(self, arenas: Arenas, gone: Closed) -> None:
+        with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
+            self._engine.submit(lambda: arenas.release(gone.full, gone.pieces))
 
     def _others_decode(self, slot: ModelSlot) -> bool:
         others = (each.loaded for each in self._slots.values() if each is not slot)
@@ -248,6 +263,7 @@ class Swapper:
             slot.loaded = None
             with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
                 await self._engine.call(model.release)
+            self._loader.unloaded(model)
             slot.unloaded()
             if slot.wanted:
                 self.want(slot)
@@ -266,6 +282,21 @@ class Swapper:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: Arenas, nbytes: int) -> None:
+    """Have a pool give back so many bytes, as far as it can, at once. Engine thread, which waits for the event loop."""
+
+    async def give_up() -> Closed:
+        return growth.give_up(nbytes)
+
+    answer = asyncio.run_coroutine_threadsafe(give_up(), loop)
+    try:
+        gone = answer.result(_RELIEVE_SECONDS)
+    except TimeoutError:
+        answer.cancel()
+    else:
+        arenas.release(gone.full, gone.pieces)
 
 
 def _shutting_down() -> Unavailable:

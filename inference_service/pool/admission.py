@@ -5,17 +5,26 @@ decoding takes besides, the padded batches and one transient copy, is charged ag
 checkpoints that turns capture and hold until they end. These only save later turns time: no turn is refused because of
 them. It waits for memory for one, which the agent's next turn needs, where it would have that if it were alone; others
 it captures as far as there is memory left.
+
+All of it is promised only while the device has it. Where other processes have taken it the pool gives back what it can
+spare, free segments first and then those of idle agents; a turn for which that is not enough waits, and looks again
+every second, because nobody tells when other processes end.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from agentmem.errors import FailedPrecondition, ResourceExhausted
+from agentmem.sizes import byte_size
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
+from inference_service.pool.growing import PoolGrowth
 from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
+
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +93,9 @@ class Admission:
         self._waiters: list[MemoryRequest] = []
         self._changed = asyncio.Event()
         pool.on_release = self._wake
-        self.evicted: Callable[[int], None] = lambda agents: None  # noqa: ARG005
-        """Called with how many idle agents lost their KV."""
+        self.growth = PoolGrowth(pool, hot)
+        self.spare: Callable[[], int] = lambda: sys.maxsize
+        """Returns bytes of the device that may be promised besides all that is."""
         self.last_resort: Callable[[], None] = lambda: None
         """Called before a request is refused: lets go of what could be computed again."""
 
@@ -93,6 +103,12 @@ class Admission:
     def idle(self) -> bool:
         """There is no reservation, and none is waited for."""
         return not self._reservations and not self._waiters
+
+    @property
+    def promised_bytes(self) -> int:
+        """What the batches of all that is reserved take at most, and the checkpoints."""
+        held = sum(room.checkpoints for room in self._reservations) * self._captured_bytes
+        return self._batches() + held if self._reservations else 0
 
     async def reserve(self, request: MemoryRequest, seconds: float) -> Reservation:
         """Wait for the memory, at most so long. Give it back by `release`.
@@ -104,17 +120,15 @@ class Admission:
         try:
             async with asyncio.timeout(seconds):
                 while (reservation := self._next(request)) is None:
-                    await self._changed.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_SECONDS):
+                            await self._changed.wait()
         except TimeoutError:
             self.last_resort()
             # No turn is refused because of a checkpoint.
-            reservation = self._next(request) or self._next(request, least_checkpoints=0)
-            if reservation is not None:
+            if (reservation := self._next(request, least_checkpoints=0)) is not None:
                 return reservation
-            raise ResourceExhausted(
-                "running requests have all the memory for KV; try again, or start the worker with more (--pool-bytes)",
-                retry_after=max(1.0, seconds),
-            ) from None
+            raise ResourceExhausted(self._what_is_missing(request), retry_after=max(1.0, seconds)) from None
         finally:
             self._waiters.remove(request)
             self._wake()
@@ -162,34 +176,55 @@ class Admission:
     def _reserved(
         self, request: MemoryRequest, evictable: Callable[[], list[AgentKey]], least_checkpoints: int = 1
     ) -> Reservation | None:
-        checkpoints = self._checkpoints(request, least_checkpoints)
-        if checkpoints is None:
+        if self._checkpoints(request, least_checkpoints) is None:
             return None
-        reservation = Reservation(request.tokens, checkpoints)
         with self._pinned(request.names) as pins:
+            spare, batch_bytes = self.spare(), self._batches(request) - self._batches()
+            if batch_bytes > spare:
+                spare += self.growth.shrink(batch_bytes - spare, evictable())
+            checkpoints = self._checkpoints(request, least_checkpoints, spare)
+            if checkpoints is None:
+                return None
+            reservation = Reservation(request.tokens, checkpoints)
             space = self._pool.space(request.tokens)
             wanted = Space(space.blocks - len(pins.blocks), space.pieces) if request.keeps else Space(0)
+            self.growth.grow(wanted, spare - batch_bytes - checkpoints * self._captured_bytes)
             victims = self._victims(wanted, evictable)
             if victims is None:
                 return None
-            for key in victims:
-                self._hot.drop(key)
-            if victims:
-                self.evicted(len(victims))
-            reservation.blocks = self._pool.full.allocate(wanted.blocks)
+            self.growth.evict(victims)
+            reservation.blocks = self._pool.full.allocate(wanted.blocks, near=pins.blocks[-1] if pins.blocks else 0)
             reservation.pieces = self._pool.pieces.allocate(wanted.pieces)
             self._pool.acquire(pins)
             reservation.pins.append(pins)
         self._reservations.append(reservation)
         return reservation
 
-    def _checkpoints(self, request: MemoryRequest, least: int) -> int | None:
+    def _batches(self, *more: MemoryRequest) -> int:
+        """What decoding all that is reserved takes, and `more`."""
+        tokens = [room.tokens for room in self._reservations] + [request.tokens for request in more]
+        return self._batch_bytes(tokens) if tokens else 0
+
+    def _what_is_missing(self, request: MemoryRequest) -> str:
+        """Return why there was no memory for a request, and what to do."""
+        spare, batch_bytes = self.spare(), self._batches(request) - self._batches()
+        grows = [pool.segment.nbytes for pool in (self._pool.full, self._pool.pieces) if pool.closed]
+        if self._checkpoints(request, 0) is not None and spare - batch_bytes < max(grows, default=0):
+            return (
+                f"the device's memory is taken: {byte_size(max(0, spare))} are left for requests, and this one can "
+                f"grow to {byte_size(batch_bytes)}, besides its part of the pool; end other processes on the device, "
+                "lower max_tokens, or try again"
+            )
+        return "running requests have all the memory for KV; try again, or start the worker with more (--pool-bytes)"
+
+    def _checkpoints(self, request: MemoryRequest, least: int, spare: int = sys.maxsize) -> int | None:
         """Return how many the request may capture; None where others leave too little for it and `least` of them."""
         each = max(1, self._captured_bytes)
-        alone = self._limit_bytes - self._batch_bytes([request.tokens])
-        left = self._limit_bytes - self._batch_bytes([*(room.tokens for room in self._reservations), request.tokens])
+        limit = min(self._limit_bytes, self.promised_bytes + spare)
+        alone = limit - self._batch_bytes([request.tokens])
+        left = limit - self._batches(request)
         left -= sum(room.checkpoints for room in self._reservations) * self._captured_bytes
-        least = min(least, request.checkpoints, alone // each)
+        least = max(0, min(least, request.checkpoints, alone // each))
         return min(request.checkpoints, left // each) if left >= least * each else None
 
     @contextmanager

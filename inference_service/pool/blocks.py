@@ -1,41 +1,119 @@
-"""Bookkeeping of an arena's blocks: free list, reference counts, and names. Pure.
+"""Bookkeeping of an arena's blocks: free list, reference counts, names, and which memory is taken for them. Pure.
 
 A block's name is its chain hash, so that sequences with the same tokens up to its end find and share it. A shared block
 is never written again: a sequence that continues it writes to a block of its own (copy on write).
+
+An arena takes and gives back its memory by segments of many blocks. A sequence's blocks are given out of one segment
+where one has so many, because a gather from several copies twice; of those the first, so that the last are empty first.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 
 class PoolError(Exception):
     """The bookkeeping does not add up. Everything in the pool can be computed again: empty it and go on."""
 
 
+class Segment(NamedTuple):
+    """What of an arena is taken and given back at once: so many blocks, of so many bytes each."""
+
+    blocks: int
+    block_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its blocks."""
+        return self.blocks * self.block_bytes
+
+
 class BlockPool:
     """The blocks of one arena, by number. Event loop only.
 
     A block is free, or has references. `allocate` and `acquire` give references, `release` takes them back; a block
-    without references is free, and nameless.
+    without references is free, and nameless. Blocks of a segment that is not open are neither: there is no memory for
+    them. The first segment is always open, and the only one where `segment` is not given.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, segment: Segment | None = None) -> None:
         self.capacity = capacity
-        self._free = list(range(capacity - 1, -1, -1))
+        self.segment = segment or Segment(max(1, capacity))
+        self._closed = list(range(1, -(-capacity // self.segment.blocks)))
+        self._free = {0: list(self._of(0))}
+        """By segment, of those that are open."""
         self._references = [0] * capacity
         self._by_name: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
 
     @property
     def free(self) -> int:
-        """How many blocks are free."""
-        return len(self._free)
+        """How many blocks are free, in the segments that are open."""
+        return sum(map(len, self._free.values()))
 
-    def allocate(self, count: int) -> list[int]:
-        """Return free blocks, with one reference each. Raises PoolError if there are not so many."""
-        if count > len(self._free):
-            raise PoolError(f"{count} blocks are wanted and {len(self._free)} are free")
-        taken = [self._free.pop() for _ in range(count)]
+    @property
+    def used(self) -> int:
+        """How many blocks have references."""
+        return sum(len(self._of(segment)) for segment in self._free) - self.free
+
+    @property
+    def closed(self) -> int:
+        """How many segments could be opened."""
+        return len(self._closed)
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of all blocks that there is memory for, or will be as soon as they are written."""
+        return (self.used + self.free) * self.segment.block_bytes
+
+    def open(self) -> None:
+        """Open one more segment: the arena takes its memory when something is written there."""
+        segment = heapq.heappop(self._closed)
+        self._free[segment] = list(self._of(segment))
+
+    def close_free(self) -> list[int]:
+        """Close all segments whose blocks are all free, but for the first. Returns their numbers."""
+        going = [segment for segment, free in self._free.items() if segment and len(free) == len(self._of(segment))]
+        for segment in going:
+            heapq.heappush(self._closed, segment)
+            del self._free[segment]
+        return going
+
+    def emptied_by(self, tables: Sequence[Sequence[int]]) -> tuple[int, int] | None:
+        """Return the first segment that releasing `tables`, one after the other, would empty, and how many of them it
+        takes; None where they are not enough."""
+        left = {segment: len(self._of(segment)) - len(free) for segment, free in self._free.items()}
+        held: Counter[int] = Counter()
+        for count, table in enumerate(tables, 1):
+            for block in table:
+                held[block] += 1
+                segment = self.segment_of(block)
+                left[segment] -= held[block] == self._references[block]
+                if segment and not left[segment]:
+                    return segment, count
+        return None
+
+    def segment_of(self, block: int) -> int:
+        """Return the number of the segment that a block is in."""
+        return block // self.segment.blocks
+
+    def _of(self, segment: int) -> range:
+        """The blocks of a segment."""
+        return range(segment * self.segment.blocks, min((segment + 1) * self.segment.blocks, self.capacity))
+
+    def allocate(self, count: int, near: int = 0) -> list[int]:
+        """Return free blocks, with one reference each; in one segment if possible, that of the block `near` or the
+        first. Raises PoolError if there are not so many.
+        """
+        if count > self.free:
+            raise PoolError(f"{count} blocks are wanted and {self.free} are free")
+        segments = sorted(self._free, key=lambda segment: (segment != self.segment_of(near), segment))
+        whole = [segment for segment in segments if len(self._free[segment]) >= count]
+        taken: list[int] = []
+        for segment in whole[:1] or segments:
+            free = self._free[segment]
+            taken += [heapq.heappop(free) for _ in range(min(len(free), count - len(taken)))]
         for block in taken:
             self._references[block] = 1
         return taken
@@ -56,7 +134,7 @@ class BlockPool:
             if not self._references[block]:
                 if (name := self._names.pop(block, None)) is not None:
                     del self._by_name[name]
-                self._free.append(block)
+                heapq.heappush(self._free[self.segment_of(block)], block)
 
     def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
         """Yield how many blocks more would be free if the first of `tables` were released, the first two, and so on."""
@@ -102,13 +180,16 @@ class BlockPool:
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
         """Raise PoolError unless the references are exactly those of `tables`, and all else is free and nameless."""
         held = Counter(block for table in tables for block in table)
-        free = set(self._free)
+        free = {block for blocks in self._free.values() for block in blocks}
+        closed = {block for segment in self._closed for block in self._of(segment)}
+        if not free.isdisjoint(closed):
+            raise PoolError("blocks without memory are in the free list")
         for block, references in enumerate(self._references):
             if references != held[block]:
                 raise PoolError(f"block {block} has {references} references instead of {held[block]}")
-            if (block in free) == bool(references):
+            if (block in free or block in closed) == bool(references):
                 raise PoolError(f"block {block} is {'in the free list and' if references else 'not free but not'} used")
-        if len(free) != len(self._free):
+        if len(free) != self.free:
             raise PoolError("a block is in the free list twice")
         if {block: name for name, block in self._by_name.items()} != self._names or not free.isdisjoint(self._names):
             raise PoolError("names and blocks differ")

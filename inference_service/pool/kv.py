@@ -5,12 +5,13 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.hints import TurnHints
 from agentmem.identity import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.pool.blocks import BlockPool, PoolError
+from inference_service.pool.blocks import BlockPool, PoolError, Segment
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +39,29 @@ class Space:
     pieces: int = 0
 
 
+class Closed(NamedTuple):
+    """Segments of the blocks' arenas and of the pieces' that hold nothing any more, and how many bytes they take."""
+
+    full: list[int]
+    pieces: list[int]
+    nbytes: int
+
+
 class KVPool:
     """Both pools of a model, and which checkpoints are in them. Event loop only.
 
     `checkpoint_pieces` is how many pieces a checkpoint takes at most; 0 for a model of full attention alone.
+    `segments` are those of the blocks' arenas, and of the pieces'; by default all memory is taken at once.
     """
 
-    def __init__(self, space: Space, checkpoint_pieces: int = 0) -> None:
-        self.full = BlockPool(space.blocks)
-        self.pieces = BlockPool(space.pieces)
+    def __init__(
+        self,
+        space: Space,
+        checkpoint_pieces: int = 0,
+        segments: tuple[Segment | None, Segment | None] = (None, None),
+    ) -> None:
+        self.full = BlockPool(space.blocks, segments[0])
+        self.pieces = BlockPool(space.pieces, segments[1])
         self.checkpoint_pieces = checkpoint_pieces
         self._windows: dict[bytes, Table] = {}
         self.on_release: Callable[[], None] = lambda: None
@@ -61,6 +76,17 @@ class KVPool:
     def fits(self, space: Space) -> bool:
         """Return whether an empty pool has space for it."""
         return space.blocks <= self.full.capacity and space.pieces <= self.pieces.capacity
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of both that there is memory for, or will be."""
+        return self.full.open_bytes + self.pieces.open_bytes
+
+    def close_free(self) -> "Closed":
+        """Close the segments of both that hold nothing."""
+        before = self.open_bytes
+        full, pieces = self.full.close_free(), self.pieces.close_free()
+        return Closed(full, pieces, before - self.open_bytes)
 
     def acquire(self, table: Table) -> None:
         """Add a reference to all of a table."""

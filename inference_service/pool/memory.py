@@ -10,7 +10,8 @@ from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import most_batch_bytes
 from inference_service.pool.admission import Admission
-from inference_service.pool.blocks import PoolError
+from inference_service.pool.blocks import PoolError, Segment
+from inference_service.pool.growing import segment_of
 from inference_service.pool.kv import HotAgents, KVPool, Space, Table
 
 TYPICAL_TOKENS = 4_096
@@ -38,6 +39,11 @@ class Sizes:
     def pool_bytes(self, geometry: Geometry) -> int:
         """What the pool takes."""
         return self.tokens * geometry.bytes_per_token + self.space.pieces * geometry.piece_bytes
+
+    def segments(self, geometry: Geometry) -> tuple[Segment, Segment]:
+        """What of the arenas of blocks is taken at once, and what of those of pieces."""
+        blocks = segment_of(self.space.blocks, BLOCK_TOKENS * geometry.bytes_per_token)
+        return blocks, segment_of(self.space.pieces, geometry.piece_bytes)
 
 
 def sizes(
@@ -80,13 +86,18 @@ class ModelMemory:
     def __init__(self, geometry: Geometry, weight_bytes: int, sizes: Sizes, hints: TurnHints) -> None:
         """`hints` are those of the whole process: they outlive the model, and are there before it."""
         self.sizes = sizes
-        self.pool = KVPool(sizes.space, geometry.checkpoint_pieces)
+        self.pool = KVPool(sizes.space, geometry.checkpoint_pieces, sizes.segments(geometry))
         self.hot = HotAgents(self.pool, hints)
         self._batch_bytes = partial(batch_bytes, geometry, weight_bytes)
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes, geometry.captured_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
         self._geometry = geometry
+
+    @property
+    def promised_bytes(self) -> int:
+        """What the pool holds, or will, and what all that is reserved can grow to."""
+        return self.pool.open_bytes + self.admission.promised_bytes
 
     def evict(self, key: AgentKey) -> int:
         """Drop an idle agent's KV; return the bytes of the pool that this freed."""

@@ -47,25 +47,25 @@ def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
 
 def loaded_memory(model: LoadedModel, others: list[Resident], loader: Loader) -> pb.ModelMemory:
     """How the device's memory is divided while the model is loaded beside others."""
-    return _divided(model, model.memory.sizes, model.activation_bytes, model.arenas.nbytes, others, loader)
+    return _divided(model, model.memory.sizes, model.activation_bytes, others, loader)
 
 
 def planned_memory(info: ModelInfo, pinned: list[Resident], loader: Loader) -> pb.ModelMemory:
     """How it would be divided, were the model loaded beside those that are pinned."""
     needs = loader.needs(info)
     sizes = loader.sizes(info, needs, pinned)
-    return _divided(info, sizes, needs.activation_bytes, sizes.pool_bytes(info.geometry), pinned, loader)
+    return _divided(info, sizes, needs.activation_bytes, pinned, loader)
 
 
 def _divided(
-    info: ModelInfo, sizes: Sizes, activation_bytes: int, pool_bytes: int, others: list[Resident], loader: Loader
+    info: ModelInfo, sizes: Sizes, activation_bytes: int, others: list[Resident], loader: Loader
 ) -> pb.ModelMemory:
     return pb.ModelMemory(
         device_bytes=device_bytes(),
         usable_bytes=loader.limits.usable_bytes,
         weight_bytes=info.weight_bytes,
         activation_bytes=activation_bytes,
-        pool_bytes=pool_bytes,
+        pool_bytes=sizes.pool_bytes(info.geometry),
         batch_bytes=sizes.batch_bytes,
         other_models_bytes=sum(each.taken_bytes for each in others),
         agent_4k_bytes=agent_bytes(info.geometry, info.context_length),

@@ -35,7 +35,7 @@ class Presence:
         memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
-        memory.admission.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
+        memory.admission.growth.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
         memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
         model.engine.stepped = lambda kind: steps[kind].inc()
@@ -60,7 +60,7 @@ class Presence:
             activation_bytes=model.activation_bytes,
             kv_bytes_per_token=model.geometry.bytes_per_token,
             pool_tokens=memory.sizes.space.blocks * BLOCK_TOKENS,
-            pool_bytes=model.arenas.nbytes,
+            pool_bytes=memory.sizes.pool_bytes(model.geometry),
             batch_bytes=memory.sizes.batch_bytes,
             attention=[f"{report.phase}: {report.path}" for report in model.paths],
         )
@@ -93,16 +93,12 @@ class Presence:
         hot, pool, engine = model.memory.hot, model.memory.pool.full, model.engine
         return [
             (metrics.hot_agents, (model_id, "hot"), lambda: len(hot)),
-            (metrics.pool_blocks, (model_id, "free"), lambda: pool.free),
-            (metrics.pool_blocks, (model_id, "used"), lambda: pool.capacity - pool.free),
-            (metrics.cache_usage, (model_id,), lambda: _usage(pool.capacity, pool.free)),
+            (metrics.pool_blocks, (model_id, "free"), lambda: pool.capacity - pool.used),
+            (metrics.pool_blocks, (model_id, "used"), lambda: pool.used),
+            (metrics.cache_usage, (model_id,), lambda: pool.used / max(1, pool.capacity)),
             (metrics.batch_size, (model_id,), lambda: engine.running),
         ]
 
 
 def _nothing() -> None:
     """Have nothing to give up."""
-
-
-def _usage(capacity: int, free: int) -> float:
-    return 1 - free / capacity if capacity else 0.0

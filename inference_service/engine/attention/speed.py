@@ -1,6 +1,5 @@
 """Which path computes one query per row, by the number of rows and their length: measured once, and cached on disk."""
 
-import importlib.metadata
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from inference_service.engine.attention.self_test import over_caches, over_laten
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.device import device_and_version
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quantization import Quantized, quantize
 from inference_service.json_cache import JsonCache
@@ -151,8 +151,7 @@ def _key(geometry: Geometry, paths: Sequence[str]) -> str:
     of = "latents" if geometry.latents else full.kv_heads
     shape = f"{geometry.heads} heads, {of} of {full.k_dim} and {full.v_dim}"
     kept = f"{geometry.format} bits by {geometry.format.group_size}, {geometry.dtype}"
-    version = importlib.metadata.version("mlx")
-    return f"{mx.device_info()['device_name']}; mlx {version}; {shape}; {kept}; {' '.join(sorted(paths))}"
+    return f"{device_and_version()}; {shape}; {kept}; {' '.join(sorted(paths))}"
 
 
 def _name(shape: Shape) -> str:

@@ -13,6 +13,8 @@ from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS, Quantized
 
 BLOCKS, PIECES = 9, 12
+SEGMENT = 4
+"""Blocks of a segment: a few of them, of which the last is smaller."""
 
 
 def geometry(dtype: mx.Dtype = mx.bfloat16, heads: int = 2, window: int = 64) -> Geometry:
@@ -87,8 +89,8 @@ def same(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> bool:
     return list(found) == list(TENSORS) and all(np.array_equal(found[name], wanted[name]) for name in TENSORS)
 
 
-def full_arena(made: Geometry, blocks: int = BLOCKS) -> Arena:
-    return Arena(made, made.full, blocks, BLOCK_TOKENS)
+def full_arena(made: Geometry, blocks: int = BLOCKS, segment_blocks: int | None = SEGMENT) -> Arena:
+    return Arena(made, made.full, blocks, BLOCK_TOKENS, segment_blocks)
 
 
 def blocks_for(tokens: int, seed: int = 0) -> list[int]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_service.engine import device
+from inference_service.engine import activations
+from inference_service.engine.activations import MARGIN_OF_SMALL, Activations, chunk_peak, measured, small_chunks
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.device import MARGIN_OF_SMALL, Activations, chunk_peak, measured, small_chunks
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK, chunk_tokens, latest_chunks
 from inference_service.models.loaded import read_weights
@@ -88,10 +88,10 @@ def test_measured_once_and_for_its_context(tmp_path: Path) -> None:
 def test_the_worst_chunks_are_computed_where_that_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the prediction is what the chunks take, and for a longer context what further keys take besides."""
     model = load(tiny_models.write_llama(tmp_path))
-    monkeypatch.setattr(device, "_KEYS_ON_GPU", 1024)
+    monkeypatch.setattr(activations, "_KEYS_ON_GPU", 1024)
 
     def predicted(context: int) -> int:
-        return device._by_worst_chunks(model.network, model.geometry, context)
+        return activations._by_worst_chunks(model.network, model.geometry, context)
 
     worst = chunk_peak(model.network, model.geometry, 1024)
     assert worst <= predicted(1024) <= 1.5 * worst

@@ -17,11 +17,11 @@ MANY = 200
 def large() -> tuple[Arena, list[KVBuffers], int]:
     """An arena, a sequence of it, and how much writing that may take: less than the smallest of the arena's tensors."""
     made = geometry()
-    arena = full_arena(made, MANY)
+    arena = full_arena(made, MANY, None)
     buffers = buffers_of(made, random_tensors(made, made.full, 300))
     arena.write(buffers, 0, [3, 150])
     bound = 2 * sum(layer.nbytes for layer in buffers)
-    assert bound < min(array.nbytes for array in arena._arrays.values())
+    assert bound < min(array.nbytes for array in arena._segment(0).values())
     return arena, buffers, bound
 
 
@@ -75,7 +75,7 @@ def test_a_view_that_outlives_its_call_is_noticed(
 ) -> None:
     """The same measurement with the fault that it is there for, on one tensor only."""
     arena, buffers, bound = large
-    outlives = view(arena._arrays[tensor])
+    outlives = view(arena._segment(0)[tensor])
     needed, _ = write_gather_read_write(arena, buffers)
     assert needed > bound
     assert outlives.size

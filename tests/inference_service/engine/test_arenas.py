@@ -19,6 +19,7 @@ from inference_service.storage.blocks import read_block, write_block
 from tests.inference_service.engine.arena_bits import (
     BLOCKS,
     PIECES,
+    SEGMENT,
     as_arrays,
     as_file,
     blocks_for,
@@ -34,13 +35,32 @@ from tests.inference_service.engine.arena_bits import (
 
 
 @shapes
-def test_the_memory_is_taken_at_once(dtype: mx.Dtype, heads: int) -> None:
+def test_the_memory_is_taken_by_segments_and_given_back(dtype: mx.Dtype, heads: int) -> None:
     mx.clear_cache()
     before = mx.get_active_memory()
     made = geometry(dtype, heads)
+    block_bytes = BLOCK_TOKENS * made.bytes_per_token
+
+    def taken() -> int:
+        """Blocks that there is memory for."""
+        assert 0 <= mx.get_active_memory() - before - arena.nbytes < block_bytes
+        return arena.nbytes // block_bytes
+
     arena = full_arena(made)
-    assert arena.nbytes == BLOCKS * BLOCK_TOKENS * made.bytes_per_token
-    assert mx.get_active_memory() - before >= arena.nbytes
+    assert taken() == SEGMENT
+    kept, other = random_tensors(made, made.full, 300), random_tensors(made, made.full, 300, seed=1)
+    arena.write(buffers_of(made, kept), 0, [8, 3])
+    assert taken() == SEGMENT + 1, "the last is what is left"
+    arena.write(buffers_of(made, other), 0, [4, 6])
+    assert taken() == BLOCKS
+    arena.release([1])
+    mx.clear_cache()
+    assert taken() == SEGMENT + 1
+    assert same(held(arena.gather([8, 3], 300)), kept)
+    arena.write(buffers_of(made, other), 0, [6, 3])
+    assert taken() == BLOCKS, "what is written is taken again"
+    assert same(held(arena.gather([6, 3], 300)), other)
+    assert full_arena(made, BLOCKS, None).nbytes == BLOCKS * block_bytes
 
 
 @shapes

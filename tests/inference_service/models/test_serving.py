@@ -17,7 +17,6 @@ from agentmem.validation import AgentKey
 from inference_service.models import loading
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.loading import Loader
-from inference_service.models.residency import MemoryLimits
 from inference_service.models.slots import State
 from inference_service.pool.kv import HotState, Table
 from tests.inference_service.models.world import World, serving
@@ -282,11 +281,13 @@ async def test_a_load_that_fails_midway_brings_the_old_model_back(
         assert await world.once("b") == "b"
 
 
-async def test_what_does_not_fit_is_refused_before_anybody_goes(directories: dict[str, str], data: Path) -> None:
+async def test_what_does_not_fit_is_refused_before_anybody_goes(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(directories, data) as world:
         loaded = world.models.loaded("a")
         assert loaded is not None
-        world.loader.limits = MemoryLimits(loaded.weight_bytes)
+        monkeypatch.setattr(loading, "obtainable_bytes", lambda _: loaded.weight_bytes)
         with pytest.raises(FailedPrecondition, match=r"'b' does not fit: .* are missing"):
             await world.once("b")
         assert world.models.loaded("a") is loaded

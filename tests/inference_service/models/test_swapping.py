@@ -17,6 +17,7 @@ from inference_service.models import loading as loader_module
 from inference_service.models import swapping
 from inference_service.models.loading import Loader
 from inference_service.models.slots import ModelSlot, Progress, State
+from inference_service.pool import growing
 from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama
 
@@ -342,3 +343,28 @@ async def test_what_leaves_or_fails_is_out_of_memory_without_a_collection(
         finally:
             gc.enable()
         assert await world.engine.call(mx.get_active_memory) == before
+
+
+async def test_the_engine_has_the_pool_give_back_its_memory_at_once(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On its own thread, while the event loop answers; and what is closed at admission is given back in turn."""
+    monkeypatch.setattr(growing, "_LEAST_BYTES", 1)
+    async with serving(directories, data) as world:
+        model = world.models.loaded("a")
+        assert model is not None
+        pool, arenas = model.memory.pool.full, model.arenas
+        first = await world.engine.call(lambda: arenas.nbytes)
+
+        async def taken() -> int:
+            """Open a segment, and take it, as a write does."""
+            pool.open()
+            await world.engine.call(lambda: arenas._all[0]._segment(1))
+            return await world.engine.call(lambda: arenas.nbytes)
+
+        assert await taken() > first
+        assert await world.engine.call(lambda: model.engine.headroom.relieve(1) or arenas.nbytes) == first
+        assert pool.closed == 15
+        assert await taken() > first
+        assert model.memory.admission.growth.shrink(1) > 0
+        assert await world.engine.call(lambda: arenas.nbytes) == first

@@ -8,6 +8,7 @@ from agentmem.hints import TurnHints
 from agentmem.identity import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.pool.admission import Admission, MemoryRequest, Reservation
+from inference_service.pool.blocks import Segment
 from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
 
 LONG = 600.0
@@ -18,15 +19,17 @@ class Memory:
     """A pool of `blocks` blocks, or of so many windows besides; decoding takes a byte per token of the padded batch,
     and a captured checkpoint as many as a block has tokens."""
 
-    def __init__(self, blocks: int, windows: int | None = None, batch: int = 1 << 30) -> None:
+    def __init__(
+        self, blocks: int, windows: int | None = None, batch: int = 1 << 30, segment: Segment | None = None
+    ) -> None:
         pieces = 0 if windows is None else 2
-        self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces)
+        self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces, (segment, None))
         self.hints = TurnHints()
         self.hot = HotAgents(self.pool, self.hints)
         self.batch = batch
         self.admission = Admission(self.pool, self.hot, _padded, batch, BLOCK_TOKENS)
         self.evicted: list[int] = []
-        self.admission.evicted = self.evicted.append
+        self.admission.growth.evicted = self.evicted.append
 
     def idle_agent(self, name: str, *ids: int, windows: int = 0) -> HotState:
         """An agent at rest whose blocks, all full, hold the tokens `ids`."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from inference_service.pool.blocks import BlockPool, PoolError
+from inference_service.pool.blocks import BlockPool, PoolError, Segment
 
 CAPACITY = 8
 NAMES = [bytes([number]) * 32 for number in range(5)]
@@ -17,9 +17,11 @@ NAMES = [bytes([number]) * 32 for number in range(5)]
 class BlockPoolMachine(RuleBasedStateMachine):
     """Holders with lists of blocks, beside a pool that is told the same."""
 
-    @initialize(capacity=st.integers(0, CAPACITY))
-    def begin(self, capacity: int) -> None:
-        self.pool = BlockPool(capacity)
+    @initialize(capacity=st.integers(0, CAPACITY), segment=st.none() | st.integers(1, CAPACITY))
+    def begin(self, capacity: int, segment: int | None) -> None:
+        self.segment = segment or max(1, capacity)
+        self.pool = BlockPool(capacity, segment and Segment(segment, 10))
+        self.opened = {0}
         self.tables: list[list[int]] = []
         self.names: dict[bytes, int] = {}
 
@@ -29,7 +31,21 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     @property
     def free(self) -> set[int]:
-        return set(range(self.pool.capacity)) - set(self.references)
+        opened = {block for block in range(self.pool.capacity) if block // self.segment in self.opened}
+        return opened - set(self.references)
+
+    @precondition(lambda self: self.pool.closed)
+    @rule()
+    def open(self) -> None:
+        self.opened.add(min(set(range(len(self.opened) + 1)) - self.opened))
+        self.pool.open()
+
+    @rule()
+    def close_free(self) -> None:
+        used = {block // self.segment for block in self.references}
+        closed = self.opened - used - {0}
+        assert set(self.pool.close_free()) == closed
+        self.opened -= closed
 
     def held(self, data: st.DataObject, most: int = 1) -> list[int]:
         """The positions of some tables."""
@@ -91,11 +107,16 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def freed_by(self, data: st.DataObject) -> None:
         """What `freed_by` foresees is what releasing one table after the other brings."""
         order = data.draw(st.permutations(range(len(self.tables))))
-        left, free = self.references, len(self.free)
-        wanted = []
-        for position in order:
+        left, used = self.references, len(self.references)
+        wanted, emptied = [], None
+        for count, position in enumerate(order, 1):
             left -= Counter(self.tables[position])
-            wanted.append(self.pool.capacity - len(left) - free)
+            wanted.append(used - len(left))
+            empty = self.opened - {0} - {block // self.segment for block in left}
+            before = self.opened - {0} - {block // self.segment for block in self.references}
+            emptied = emptied or (count if empty - before else None)
+        found = self.pool.emptied_by([self.tables[position] for position in order])
+        assert (found and found[1]) == emptied
         assert list(self.pool.freed_by(self.tables[position] for position in order)) == wanted
         some = [self.tables[position] for position in order[: len(order) // 2]]
         held = Counter(block for table in some for block in table)
@@ -107,6 +128,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
             return
         self.pool.check_integrity(self.tables)
         assert self.pool.free == len(self.free)
+        assert self.pool.used == len(self.references)
+        assert self.pool.open_bytes == (self.pool.free + self.pool.used) * self.pool.segment.block_bytes
         for name in NAMES:
             assert self.pool.find(name) == self.names.get(name)
         if any(self.tables):
@@ -187,19 +210,19 @@ def forgotten_acquire(pool: BlockPool, blocks: Sequence[int]) -> None:
 
 
 def block_twice_in_the_free_list(pool: BlockPool, blocks: Sequence[int]) -> None:
-    pool._free.append(pool._free[0])
+    pool._free[0].append(pool._free[0][0])
 
 
 def block_in_use_in_the_free_list(pool: BlockPool, blocks: Sequence[int]) -> None:
-    pool._free.append(blocks[0])
+    pool._free[0].append(blocks[0])
 
 
 def block_lost_from_the_free_list(pool: BlockPool, blocks: Sequence[int]) -> None:
-    pool._free.pop()
+    pool._free[0].pop()
 
 
 def name_of_a_free_block(pool: BlockPool, blocks: Sequence[int]) -> None:
-    free = pool._free[0]
+    free = pool._free[0][0]
     pool._by_name[NAMES[1]] = free
     pool._names[free] = NAMES[1]
 
@@ -241,3 +264,15 @@ def test_a_fault_is_found(fault: Callable[[BlockPool, Sequence[int]], None]) -> 
     fault(pool, blocks)
     with pytest.raises(PoolError):
         pool.check_integrity([blocks, blocks[:1]])
+
+
+def test_blocks_of_a_sequence_are_in_one_segment_where_one_has_so_many() -> None:
+    pool = BlockPool(12, Segment(4))
+    for _ in range(2):
+        pool.open()
+    assert pool.allocate(3) == [0, 1, 2]
+    assert pool.allocate(2) == [4, 5]
+    assert pool.allocate(1) == [3]
+    assert pool.allocate(1, near=5) == [6]
+    assert pool.allocate(3, near=5) == [8, 9, 10], "the segment of 5 has one"
+    assert sorted(pool.allocate(2, near=5)) == [7, 11]

@@ -46,7 +46,6 @@ LOADED = SimpleNamespace(
     calibration=Calibration([LayerMeans(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
-    arenas=SimpleNamespace(nbytes=5000),
     memory=SimpleNamespace(sizes=Sizes(Space(33, 9), 700)),
 )
 LOADER = cast(Any, SimpleNamespace(limits=MemoryLimits(30000)))
@@ -163,7 +162,7 @@ async def test_loaded_model_is_described() -> None:
             usable_bytes=30000,
             weight_bytes=12345,
             activation_bytes=67,
-            pool_bytes=5000,
+            pool_bytes=33 * 256 * GEOMETRY.bytes_per_token + 9 * GEOMETRY.piece_bytes,
             batch_bytes=700,
             agent_4k_bytes=4096 * GEOMETRY.bytes_per_token + GEOMETRY.checkpoint_bytes,
             agents_4k=2,

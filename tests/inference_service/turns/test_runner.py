@@ -257,7 +257,7 @@ async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Pat
                     worker.store.ledgers.pop(key, None)
 
     async with working(directory, tmp_path) as worker:
-        worker.model.memory.admission.evicted = evicted.append
+        worker.model.memory.admission.growth.evicted = evicted.append
         await asyncio.gather(*(agent(name, worker) for name in ["a", "b", "c", "d", "e", ""]))
         await worker.idle()
     assert {"TIER_HOT", "NONE", "Cancelled"} <= set(outcomes)

@@ -1,0 +1,136 @@
+"""A pool that takes memory as it needs it, beside others who take it, too."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.errors import ResourceExhausted
+from inference_service.pool import admission
+from inference_service.pool.blocks import Segment
+from inference_service.pool.growing import segment_of
+from inference_service.pool.kv import Closed
+
+from .lodging import LONG, Memory, blocks, enter, key, settle
+
+BLOCK = 1000
+"""Bytes of a block; decoding takes one for each token, of which a block has 256."""
+
+
+@dataclass
+class Device:
+    """A device of so many bytes, and a pool on it of segments of two blocks."""
+
+    total: int
+    others: int = 0
+    memory: Memory = field(init=False)
+    closed: list[Closed] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(10, segment=Segment(2, BLOCK))
+        self.memory.admission.spare = self.spare
+        self.memory.admission.growth.closed = self.closed.append
+
+    def spare(self) -> int:
+        return self.total - self.others - self.memory.pool.open_bytes - self.memory.admission.promised_bytes
+
+    @property
+    def open_blocks(self) -> int:
+        return self.memory.pool.open_bytes // BLOCK
+
+    async def agent(self, name: str, *ids: int) -> None:
+        """An agent's turn, which leaves its blocks in the pool."""
+        room = await self.memory.admission.reserve(blocks(len(ids), of=name), 0)
+        self.memory.keep(name, room, BLOCK_TOKENS * len(ids), *ids)
+        self.memory.admission.release(room)
+
+
+def test_segments_are_worth_an_allocation() -> None:
+    assert segment_of(1600, 1 << 20) == Segment(100, 1 << 20), "a sixteenth"
+    assert segment_of(160, 1 << 20) == Segment(64, 1 << 20), "64 MiB"
+    assert segment_of(10, 1 << 20) == Segment(10, 1 << 20), "all of it"
+    assert segment_of(10, 0) == Segment(10, 0)
+    assert segment_of(0, 5) == Segment(1, 5)
+
+
+async def test_a_pool_grows_only_as_agents_come() -> None:
+    device = Device(100 * BLOCK)
+    assert device.open_blocks == 2
+    await device.agent("a", 1, 2)
+    assert device.open_blocks == 2
+    await device.agent("b", 3, 4, 5)
+    assert device.open_blocks == 6
+    assert device.memory.agents == "ab"
+
+
+async def test_where_the_device_has_no_more_idle_agents_go_instead() -> None:
+    device = Device(5 * BLOCK)
+    await device.agent("a", 1, 2)
+    await device.agent("b", 3, 4)
+    assert (device.open_blocks, device.memory.agents) == (4, "ab")
+    await device.agent("c", 5, 6)
+    assert (device.open_blocks, device.memory.agents) == (4, "bc")
+    device.memory.check()
+
+
+async def test_what_is_free_is_given_back_before_anybody_goes() -> None:
+    device = Device(12 * BLOCK)
+    await device.agent("a", 1, 2)
+    await device.agent("b", 3, 4)
+    await device.agent("c", 5, 6)
+    device.memory.hot.drop(key("b"))
+    device.others = 5 * BLOCK
+    room = await device.memory.admission.reserve(blocks(5, keeps=False), 0)
+    assert (device.closed, device.memory.agents) == ([Closed([1], [], 2 * BLOCK)], "ac")
+    device.memory.admission.release(room)
+
+
+async def test_then_those_go_that_leave_whole_segments() -> None:
+    device = Device(14 * BLOCK)
+    for number, name in enumerate("abcde"):
+        await device.agent(name, 10 * number, 10 * number + 1)
+    assert device.open_blocks == 10
+    device.others = 4 * BLOCK
+    room = await device.memory.admission.reserve(blocks(8, keeps=False), 0)
+    assert device.memory.agents == "ade", "two segments for 2,048 bytes; the first segment stays, and who is in it"
+    assert [closed.full for closed in device.closed] == [[1, 2]]
+    assert device.memory.evicted == [1, 1]
+    device.memory.admission.release(room)
+    device.memory.check()
+    await device.agent("f", 60, 61)
+    assert device.open_blocks == 8, "what was closed is opened again"
+
+
+async def test_nobody_goes_in_vain() -> None:
+    device = Device(14 * BLOCK)
+    for number, name in enumerate("abcde"):
+        await device.agent(name, 10 * number, 10 * number + 1)
+    device.others = 30 * BLOCK
+    with pytest.raises(ResourceExhausted, match=r"0 B are left for requests, and this one can grow to 2\.0 kB"):
+        await device.memory.admission.reserve(blocks(8, keeps=False), 0)
+    assert device.memory.agents == "abcde"
+
+
+async def test_a_turn_waits_until_others_leave_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "_LOOK_SECONDS", 0.01)
+    device = Device(10 * BLOCK, others=10 * BLOCK)
+    waiting = enter(device.memory, blocks(3), LONG)
+    await settle()
+    assert not waiting.done()
+    device.others = 0
+    room = await asyncio.wait_for(waiting, 30)
+    assert len(room.blocks) == 3
+    device.memory.admission.release(room)
+
+
+async def test_what_runs_keeps_what_it_was_promised() -> None:
+    device = Device(10 * BLOCK)
+    running = await device.memory.admission.reserve(blocks(4), 0)
+    device.others = 9 * BLOCK
+    with pytest.raises(ResourceExhausted, match="memory is taken"):
+        await device.memory.admission.reserve(blocks(1), 0)
+    assert len(running.blocks) == 4 and not device.closed
+    device.memory.admission.release(running)
+    device.others = 0
+    device.memory.admission.release(await device.memory.admission.reserve(blocks(1), 0))
