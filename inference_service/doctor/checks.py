@@ -4,10 +4,8 @@ import asyncio
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import mlx.core as mx
-import psutil
 from huggingface_hub import constants
 
 from agentmem.checkup import Checks, Finding, Findings, listens, ok, problem, refused, warning
@@ -18,7 +16,14 @@ from agentmem.settings import SettingsError
 from agentmem.sizes import byte_size
 from inference_service.doctor import hardware
 from inference_service.engine import host_memory
-from inference_service.engine.device import default_floor, device_bytes, free_bytes, has_own_memory, share_bytes
+from inference_service.engine.device import (
+    default_floor,
+    device_bytes,
+    free_bytes,
+    has_openblas,
+    has_own_memory,
+    share_bytes,
+)
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
@@ -72,7 +77,7 @@ def matrix_products() -> Findings:
     while (took := time.monotonic() - began) < _MOST_SECONDS:
         mx.eval(a @ b)
         done += 1
-    openblas = _has_openblas() if on_cpu and sys.platform == "linux" else None
+    openblas = has_openblas() if on_cpu and sys.platform == "linux" else None
     return [judge_products(2.0 * width**3 * done / took, openblas)]
 
 
@@ -88,12 +93,6 @@ def judge_products(flops: float, openblas: bool | None) -> Finding:
         case False, False:
             return ok(f"{found}, without OpenBLAS", _INSTALL, facts)
     return ok(f"{found}, with OpenBLAS preloaded" if openblas else found, facts=facts)
-
-
-def _has_openblas() -> bool:
-    """Return whether OpenBLAS is loaded into this process; NumPy brings one for itself alone. Linux."""
-    files = (Path(each.path) for each in psutil.Process().memory_maps())
-    return any(file.name.startswith("libopenblas") and not file.parent.name.endswith(".libs") for file in files)
 
 
 def memory(settings: WorkerSettings) -> Findings:

@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from inference_service.engine.device import device_and_version
 from inference_service.engine.geometry import Caches, Geometry
+from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.scheduling import LARGEST_CHUNK, latest_chunks
 from inference_service.json_cache import JsonCache
 
@@ -32,7 +33,7 @@ _KEYS_ON_CPU = 2_048
 """Scores of so many keys are more than a layer's hidden states."""
 _KEYS_ON_GPU = 32_768
 """KV of a longer context is not made only to be measured: what is beyond is extrapolated by the key."""
-_WHAT = "largest chunks"
+_WHAT = "largest chunks, weights dequantized or not"
 """What is measured, so that what was remembered of something else is measured again."""
 _MARGIN, MARGIN_OF_SMALL = 1.1, 1.5
 """Of a measured peak: what comes together otherwise while requests are served; and of one that is extrapolated."""
@@ -86,7 +87,7 @@ def measured(network: Any, geometry: Geometry, context_length: int) -> int:
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
     if on_cpu:
         found = small_chunks(network, geometry, context_length).at_worst(geometry, context_length)
-        peak = int(MARGIN_OF_SMALL * found)
+        peak = int(MARGIN_OF_SMALL * found) + dequantized_bytes(network.model, geometry.dtype)
     else:
         peak = _by_worst_chunks(network, geometry, context_length)
     mx.clear_cache()

@@ -6,8 +6,11 @@ working set that it recommends. For a CPU the system does.
 """
 
 import importlib.metadata
+from functools import cache
+from pathlib import Path
 
 import mlx.core as mx
+import psutil
 
 from inference_service.engine import host_memory
 
@@ -20,8 +23,18 @@ _WORTH_UPLOADING = 128
 
 
 def device_and_version() -> str:
-    """The device and MLX's version, by which what was measured is remembered."""
-    return f"{mx.device_info()['device_name']}; mlx {importlib.metadata.version('mlx')}"
+    """The device, with OpenBLAS or not, and MLX's version, by which what was measured is remembered."""
+    blas = ", OpenBLAS" if mx.default_device().type == mx.DeviceType.cpu and has_openblas() else ""
+    return f"{mx.device_info()['device_name']}{blas}; mlx {importlib.metadata.version('mlx')}"
+
+
+@cache
+def has_openblas() -> bool:
+    """Whether OpenBLAS is loaded into this process, and not only NumPy's own. False where that cannot be looked up."""
+    if not hasattr(psutil.Process, "memory_maps"):
+        return False
+    files = (Path(each.path) for each in psutil.Process().memory_maps())
+    return any(file.name.startswith("libopenblas") and not file.parent.name.endswith(".libs") for file in files)
 
 
 def has_own_memory() -> bool:

@@ -34,12 +34,14 @@ class Headroom:
     """What is free for one model. Engine thread only.
 
     `peak_bytes` is what computing takes at its peak: a largest chunk, wherever in the context; 0 is never looked for.
-    `relieve` has the pool give back that much, as far as it can.
+    `relieve` has the pool give back that much, as far as it can. `least_bytes` is what a chunk takes however small it
+    is: weights that are dequantized.
     """
 
     peak_bytes: int = 0
     relieve: Callable[[int], object] = lambda nbytes: None  # noqa: ARG005
     free: Callable[[], int] = free_bytes
+    least_bytes: int = 0
 
     def make(self, nbytes: int) -> bool:
         """Let memory go until so many bytes are free; whether they are."""
@@ -81,7 +83,7 @@ class Headroom:
         )
 
     def _needed(self, position: int, tokens: int) -> int:
-        return self.peak_bytes * tokens // largest_chunk(position)
+        return max(self.least_bytes, self.peak_bytes * tokens // largest_chunk(position))
 
 
 def _let_go() -> None:

@@ -1,6 +1,7 @@
-"""Which way computes products of several rows: what is right at each load, what is fast measured once and kept on disk.
+"""Which way computes products with quantized weights: speeds are measured once and kept on disk, and at each load what
+is chosen is compared with the product as given.
 
-Both are found with the network's own layers, once its weights are there.
+Both are done with the network's own layers, once its weights are there.
 """
 
 import logging
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,16 +17,17 @@ import mlx.nn as nn
 from inference_service.engine.attention import PathReport
 from inference_service.engine.device import device_and_version
 from inference_service.engine.products import (
+    CHUNK_ROWS,
+    DEQUANTIZED,
+    FLATTENED,
     GIVEN,
-    MEASURED,
-    WAYS,
-    Product,
+    PADDED,
+    STEP_ROWS,
     ProductChoice,
     Shape,
-    as_given,
+    computed,
     install,
     quantized_layers,
-    ways,
 )
 from inference_service.json_cache import JsonCache
 
@@ -40,12 +42,38 @@ _BYTES: Final = 256 << 20
 """Weights that are read in one measurement, where a model has them: more than a GPU's cache holds."""
 _FEWEST, _MOST = 2, 32
 """Products in one measurement."""
+_LONG: Final = 0.5
+"""Seconds of a product from which what is found for its rows stands for more rows as well."""
 
-Errors = Mapping[int, Mapping[str, float]]
-"""Of the ways that are right, by rows: the largest difference to the product as given, of its largest output."""
-Figures = Mapping[int, Mapping[str, float]]
-"""Seconds of a product, by rows and way."""
-Measure = Callable[[Shape, Sequence[Any], Errors], Figures]
+STEP, CHUNK = "step", "chunk"
+
+
+class Case(NamedTuple):
+    """Rows of a decode step or of a prompt's chunk, which are measured; of MoE layers the rows of each expert."""
+
+    kind: str
+    rows: int
+
+    @property
+    def ways(self) -> list[str]:
+        """Those that are worth a trial."""
+        if self.kind == CHUNK:
+            return [GIVEN, DEQUANTIZED]
+        return [GIVEN, FLATTENED] if self.rows >= 8 else [GIVEN, FLATTENED, PADDED]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.rows}"
+
+
+def cases(shape: Shape, *, on_cpu: bool) -> list[Case]:
+    """What is measured: on a CPU, which goes by row whatever their form, a step's rows are as a chunk's."""
+    steps = () if on_cpu or shape.experts else STEP_ROWS
+    return [*(Case(STEP, rows) for rows in steps), *(Case(CHUNK, rows) for rows in CHUNK_ROWS)]
+
+
+Figures = Mapping[str, Mapping[str, float]]
+"""Seconds of a product, by case, as text, and way."""
+Measure = Callable[[Shape, Sequence[Any], Sequence[Case]], Figures]
 
 
 class ProductSpeeds:
@@ -58,35 +86,40 @@ class ProductSpeeds:
         self._memory = JsonCache(memory)
         self._measure = measure or measured
 
-    def of(self, shape: Shape, layers: Sequence[Any], right: Errors) -> Figures:
-        """Figures of the ways that are right, from memory where they are there; else it takes a tenth of a second."""
+    def of(self, shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
+        """Figures of these cases, from memory where they are there; else it takes a tenth of a second."""
         key = _key(shape)
         known = self._memory.get(key)
         try:
-            return {rows: {way: float(known[str(rows)][way]) for way in right[rows]} for rows in right}
+            return {str(case): {way: float(known[str(case)][way]) for way in case.ways} for case in wanted}
         except (KeyError, TypeError, ValueError):
-            figures = self._measure(shape, layers, right)
-        self._memory.put(key, {str(rows): dict(seconds) for rows, seconds in figures.items()})
+            figures = self._measure(shape, layers, wanted)
+        self._memory.put(key, {case: dict(seconds) for case, seconds in figures.items()})
         return figures
 
 
 def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[PathReport]:
-    """Have each quantized layer of a model compute a decode step's rows by the way that is the fastest of the right.
+    """Have each quantized layer of a model compute by the way that is the fastest for its rows, if that is right.
 
     `dtype` is that of activations. Says which ways are taken, and where; nothing where all is computed as given.
     """
     taken: dict[str, tuple[list[float], list[str]]] = {}
     for shape, layers in quantized_layers(model, dtype).items():
-        right = right_ways(shape, layers[0])
-        figures = speeds.of(shape, layers, right) if right else {}
-        choice = {rows: way for rows, seconds in figures.items() if (way := fastest(seconds)) != GIVEN}
-        install(layers, ProductChoice(choice))
-        for way in dict.fromkeys(choice.values()):
-            errors, notes = taken.setdefault(way, ([], []))
-            those = [rows for rows, chosen in choice.items() if chosen == way]
-            errors += [right[rows][way] for rows in those]
-            notes.append(f"{shape.inputs} to {shape.outputs} {_gain(figures, way, those)}")
-    return [PathReport("products", way, max(errors), "; ".join(notes)) for way, (errors, notes) in taken.items()]
+        wanted = cases(shape, on_cpu=on_cpu())
+        figures = speeds.of(shape, layers, wanted)
+        chosen, errors = _right(shape, layers[0], {case: fastest(figures[str(case)]) for case in wanted})
+        steps, chunks = ({c.rows: way for c, way in chosen.items() if c.kind == kind} for kind in (STEP, CHUNK))
+        install(layers, ProductChoice(chunks if on_cpu() else steps, chunks))
+        for way, error in errors.items():
+            worst, notes = taken.setdefault(way, ([], []))
+            worst.append(error)
+            notes.append(f"{shape} {_gain(figures, way, [case for case, each in chosen.items() if each == way])}")
+    return [PathReport("products", way, max(worst), "; ".join(notes)) for way, (worst, notes) in taken.items()]
+
+
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU."""
+    return mx.default_device().type == mx.DeviceType.cpu
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
@@ -95,24 +128,24 @@ def fastest(seconds: Mapping[str, float]) -> str:
     return best if seconds[best] <= (1 - _LEAST_GAIN) * seconds[GIVEN] else GIVEN
 
 
-def right_ways(shape: Shape, layer: Any) -> dict[int, dict[str, float]]:
-    """Compare the ways with the product as given; without the rows for which no other is right.
+def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[Case, str], dict[str, float]]:
+    """What was wanted, as given where that is not right; and the largest error of each way, of its largest output.
 
-    Ways that are wrong or fail are in the log.
+    A way by which chunks are computed is compared once, with the fewest rows. What is wrong or fails is in the log.
     """
-    product = as_given(layer)
-    found: dict[int, dict[str, float]] = {}
-    for rows in MEASURED:
-        x = _random(shape, rows, rows)
-        errors: dict[str, float] = {}
-        for way in ways(rows):
-            try:
-                errors[way] = _error(WAYS[way](product, x), product(x))
-            except (RuntimeError, ValueError) as failure:
-                log.warning("products of %d rows, %d to %d, %s: %s", rows, shape.inputs, shape.outputs, way, failure)
-        if GIVEN in errors and len(errors) > 1:
-            found[rows] = errors
-    return found
+    chosen: dict[Case, str] = {}
+    errors: dict[str, float] = {}
+    for case, way in wanted.items():
+        chosen[case] = way
+        if way == GIVEN or (case.kind == CHUNK and way in errors):
+            continue
+        try:
+            x = _inputs(shape, case, case.rows)
+            errors[way] = max(errors.get(way, 0.0), _error(computed(layer, way, *x), computed(layer, GIVEN, *x)))
+        except (RuntimeError, ValueError) as failure:
+            chosen[case] = GIVEN
+            log.warning("products of a %s, %s, %s: %s", case, shape, way, failure)
+    return chosen, {way: error for way, error in errors.items() if way in chosen.values()}
 
 
 def _error(found: mx.array, wanted: mx.array) -> float:
@@ -126,51 +159,70 @@ def _error(found: mx.array, wanted: mx.array) -> float:
     return difference / largest if largest else 0.0
 
 
-def measured(shape: Shape, layers: Sequence[Any], right: Errors) -> Figures:
-    """Measure products of these rows, each by these ways, over as many of the layers as matter."""
-    count = max(_FEWEST, min(_MOST, _BYTES // layers[0].weight.nbytes))
-    products = [as_given(layer) for layer in islice(cycle(layers), count)]
-    figures: dict[int, dict[str, float]] = {}
-    for rows in right:
-        inputs = [_random(shape, rows, seed) for seed in range(count)]
+def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
+    """Measure these cases, each by its ways, over as many of the layers as matter.
+
+    Where a product takes long, as of large weights on a CPU, its figures stand for more rows of the kind, too. A way
+    that fails has infinite seconds.
+    """
+    count = 1 if on_cpu() else max(_FEWEST, min(_MOST, _BYTES // layers[0].weight.nbytes))
+    those = list(islice(cycle(layers), count))
+    figures: dict[str, dict[str, float]] = {}
+    before: tuple[str, dict[str, float]] | None = None
+    for case in wanted:
+        if before is not None and before[0] == case.kind and max(before[1].values()) > _LONG:
+            figures[str(case)] = before[1]
+            continue
+        inputs = [_inputs(shape, case, seed) for seed in range(count)]
         mx.eval(inputs)
-        figures[rows] = {way: _seconds(way, products, inputs) / count for way in right[rows]}
+        seconds = {way: _seconds(way, those, inputs, warm_up=not on_cpu()) / count for way in case.ways}
+        figures[str(case)] = seconds
+        before = case.kind, seconds
     mx.clear_cache()
     return figures
 
 
-def _seconds(way: str, products: Sequence[Product], inputs: Sequence[mx.array]) -> float:
-    """The shortest of a few passes over the products; the first, which compiles kernels, does not count."""
+def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]], *, warm_up: bool) -> float:
+    """The shortest of a few passes over the products, without one that warms up: on a GPU it compiles kernels."""
     times: list[float] = []
-    mx.eval(_one_by_one(way, products, inputs))
-    while len(times) < 5 and sum(times) < 0.02:
-        last = _one_by_one(way, products, inputs)
-        started = time.perf_counter()
-        mx.eval(last)
-        times.append(time.perf_counter() - started)
+    try:
+        if warm_up:
+            mx.eval(_one_by_one(way, layers, inputs))
+        while len(times) < 5 and sum(times) < 0.02:
+            last = _one_by_one(way, layers, inputs)
+            started = time.perf_counter()
+            mx.eval(last)
+            times.append(time.perf_counter() - started)
+    except (RuntimeError, ValueError) as failure:
+        log.warning("products of %s: %s", way, failure)
+        return float("inf")
     return min(times)
 
 
-def _one_by_one(way: str, products: Sequence[Product], inputs: Sequence[mx.array]) -> mx.array:
-    """Products of which each waits for the one before, as in a step: else a GPU computes several at once."""
-    last = WAYS[way](products[0], inputs[0])
-    for product, x in zip(products[1:], inputs[1:], strict=True):
-        last = WAYS[way](product, x + last[..., :1])
+def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]]) -> mx.array:
+    """Products of which each waits for the one before, as in a model: else a GPU computes several at once."""
+    last = computed(layers[0], way, *inputs[0])
+    for layer, (x, *indices) in zip(layers[1:], inputs[1:], strict=True):
+        last = computed(layer, way, x + last[..., :1], *indices)
     return last
 
 
-def _random(shape: Shape, rows: int, seed: int) -> mx.array:
-    """Rows as a decode step has them."""
-    return mx.random.normal((rows, 1, shape.inputs), dtype=shape.dtype, key=mx.random.key(seed))
+def _inputs(shape: Shape, case: Case, seed: int) -> tuple[mx.array, ...]:
+    """Rows as a decode step, a chunk, or the tokens that come sorted to experts have them."""
+    form = (case.rows, 1) if case.kind == STEP else (1, case.rows)
+    if shape.experts:
+        form = (case.rows * shape.experts, 1)
+    x = mx.random.normal((*form, shape.inputs), dtype=shape.dtype, key=mx.random.key(seed))
+    return (x, mx.repeat(mx.arange(shape.experts, dtype=mx.uint32), case.rows)) if shape.experts else (x,)
 
 
-def _gain(figures: Figures, way: str, those: Sequence[int]) -> str:
+def _gain(figures: Figures, way: str, those: Sequence[Case]) -> str:
     """Where a way is taken, and what was measured with the most rows."""
-    seconds = figures[those[-1]]
+    seconds = figures[str(those[-1])]
     figure = f"{1e6 * seconds[way]:.0f} µs, given {1e6 * seconds[GIVEN]:.0f} µs"
-    return f"by {', '.join(map(str, those))} rows ({figure})"
+    return f"by {those[0].kind}s of {', '.join(f'{case.rows}' for case in those)} rows ({figure})"
 
 
 def _key(shape: Shape) -> str:
     quantized = f"{shape.mode}, {shape.bits} bits by {shape.group_size}"
-    return f"{device_and_version()}; {shape.inputs} to {shape.outputs}; {quantized}; {shape.dtype}"
+    return f"{device_and_version()}; {shape}; {quantized}; {shape.dtype}"

@@ -1,4 +1,4 @@
-"""Products of a decode step's rows with quantized weights: the seam where a network's linear layers meet MLX's kernels.
+"""Products with quantized weights: the seam where a network's linear layers meet MLX's kernels.
 
 Decoding gives rows as x [rows, 1, K], and MLX's CUDA backend then reads the weights once for each row. The same rows as
 [rows, K] are a matrix, for which it reads them once, but only from 8 rows on: with fewer it goes by row as well. So a
@@ -11,14 +11,26 @@ layer has three ways, and which of them is the fastest hangs on its shape and on
     4096 to 14336       8      240         50
                        64     1665         86
 
-A step of Llama 3.1 8B with 8 rows took 33.7 ms, flattened 17.3. `product_speeds` finds out what is right and fast; on
-Metal, which flattens by itself, nothing is chosen.
+A step of Llama 3.1 8B with 8 rows took 33.7 ms, flattened 17.3.
+
+A prompt's chunk has so many rows that a fourth way pays: the weights are dequantized as a whole, for one product, and
+multiplied by the backend's BLAS, which is faster by far than MLX's kernels for packed weights; on a CPU most of all.
+The same holds for the experts of MoE layers, whose rows come sorted by expert: packed weights are read once for each
+row, dequantized ones are multiplied group by group.
+
+    2048 to 8192, 4 bits, rows     16      64     256       (ms, two cores with OpenBLAS, float32)
+    given                         236    1004    4146
+    dequantized                   122     135     192
+    32 experts, 1024 to 768, rows of each    2     8    32
+    given                                   44   176   724
+    dequantized                            213   274   172
+
+`product_speeds` finds out what is fast and right; on Metal, which flattens by itself, nothing is chosen.
 
 Layers are changed one by one, in place, and never their class: another model over the same weights stays as it is.
 
-Left as they are: the experts of MoE layers (`QuantizedSwitchLinear`), because each row has experts of its own, and
-which rows share one is not known when the graph is built: mlx-lm sorts them by expert, from 64 on, and it is for the
-kernel to read each matrix once. The heads of multi-head latent attention that have a matrix each
+Left as they are: the experts of a decode step, because each row has experts of its own, and which rows share one is not
+known when the graph is built. The heads of multi-head latent attention that have a matrix each
 (`QuantizedMultiLinear`). And what is not quantized.
 """
 
@@ -27,13 +39,17 @@ from typing import Any, Final, NamedTuple, Self
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
 GIVEN: Final = "given"
 FLATTENED: Final = "flattened"
 PADDED: Final = "flattened and padded"
+DEQUANTIZED: Final = "dequantized"
 
-MEASURED: Final = (2, 4, 8, 16, 32)
-"""Numbers of rows that stand for all from them on, up to the next one."""
+STEP_ROWS: Final = (2, 4, 8, 32)
+"""Numbers of a decode step's rows that stand for all from them on, up to the next one."""
+CHUNK_ROWS: Final = (16, 64, 256)
+"""The same of a prompt's chunk; of MoE layers the rows of an expert, on average."""
 _MATRIX: Final = 8
 """Rows from which MLX takes a matrix for one."""
 
@@ -59,51 +75,100 @@ WAYS: Final[dict[str, Callable[[Product, mx.array], mx.array]]] = {
     FLATTENED: flattened,
     PADDED: padded,
 }
-
-
-def ways(rows: int) -> list[str]:
-    """Those that are worth a trial with so many rows."""
-    return [way for way in WAYS if way != PADDED or rows < _MATRIX]
+"""Those that compute by MLX's product over packed weights."""
 
 
 class ProductChoice:
     """The way of products of one shape, by their rows."""
 
-    def __init__(self, by_rows: Mapping[int, str]) -> None:
-        """`by_rows`: of some in `MEASURED`; the others are computed as given."""
-        self._by_rows = dict(by_rows)
+    def __init__(self, steps: Mapping[int, str], chunks: Mapping[int, str]) -> None:
+        """`steps` for a decode step's rows, some of `STEP_ROWS` or `CHUNK_ROWS`, and `chunks` for a chunk's, some of
+        `CHUNK_ROWS`, each for all from that number on, up to the next one; fewer are computed as given.
+        """
+        self.steps = dict(steps)
+        self.chunks = dict(chunks)
 
-    def at(self, rows: int) -> str:
-        """The way for so many rows."""
-        return self._by_rows.get(max((each for each in MEASURED if each <= rows), default=1), GIVEN)
+    def step(self, rows: int) -> str:
+        """The way of a decode step with so many rows."""
+        return _at(self.steps, rows)
 
-    def compute(self, product: Product, x: mx.array) -> mx.array:
-        """A product; as given where x is no decode step: of one row, or of more than one token each."""
-        if x.ndim < 3 or x.shape[-2] != 1:
-            return product(x)
-        return WAYS[self.at(x.size // x.shape[-1])](product, x)
+    def chunk(self, rows: int) -> str:
+        """The way of a chunk with so many rows, or so many of each expert."""
+        return _at(self.chunks, rows)
+
+    def of(self, x: mx.array) -> str:
+        """The way of x […, K]: a decode step's rows have one token each."""
+        rows = x.size // x.shape[-1]
+        return self.step(rows) if x.ndim >= 3 and x.shape[-2] == 1 else self.chunk(rows)
+
+
+def _at(ways: Mapping[int, str], rows: int) -> str:
+    return ways.get(max((each for each in ways if each <= rows), default=0), GIVEN)
 
 
 class _Linear(nn.QuantizedLinear):  # type: ignore[misc]
     products: ProductChoice
 
     def __call__(self, x: mx.array) -> mx.array:
-        return self.products.compute(super().__call__, x)
+        return computed(self, self.products.of(x), x)
 
 
 class _Embedding(nn.QuantizedEmbedding):  # type: ignore[misc]
     products: ProductChoice
 
     def as_linear(self, x: mx.array) -> mx.array:
-        return self.products.compute(super().as_linear, x)
+        return computed(self, self.products.of(x), x)
 
 
-_OURS: Final = {nn.QuantizedLinear: _Linear, nn.QuantizedEmbedding: _Embedding}
+class _Experts(QuantizedSwitchLinear):  # type: ignore[misc]
+    products: ProductChoice
+
+    def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
+        if not sorted_indices:
+            return super().__call__(x, indices)  # type: ignore[no-any-return]
+        return computed(self, self.products.chunk(indices.size // self.num_experts), x, indices)
+
+
+_OURS: Final = {nn.QuantizedLinear: _Linear, nn.QuantizedEmbedding: _Embedding, QuantizedSwitchLinear: _Experts}
 """Exactly these: a class that is derived of them may compute something else."""
 
 
+def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None) -> mx.array:
+    """The product of a layer's weights with x […, K] by a way, whatever was chosen for the layer.
+
+    Of experts with x [rows, 1, K] and `indices` [rows], the expert of each row, sorted; by GIVEN or DEQUANTIZED.
+    """
+    if way == DEQUANTIZED:
+        return _dequantized(layer, x, indices)
+    if indices is not None:
+        out: mx.array = QuantizedSwitchLinear.__call__(layer, x, indices, sorted_indices=True)
+        return out
+    if isinstance(layer, nn.QuantizedEmbedding):
+        return WAYS[way](lambda rows: nn.QuantizedEmbedding.as_linear(layer, rows), x)
+    return WAYS[way](lambda rows: nn.QuantizedLinear.__call__(layer, rows), x)
+
+
+def _dequantized(layer: Any, x: mx.array, indices: mx.array | None) -> mx.array:
+    weights = mx.dequantize(
+        layer.weight,
+        layer.scales,
+        layer.get("biases"),
+        group_size=layer.group_size,
+        bits=layer.bits,
+        mode=layer.mode,
+        dtype=x.dtype,
+    ).swapaxes(-1, -2)
+    if indices is None:
+        out: mx.array = x @ weights
+        return out + layer.bias if "bias" in layer else out
+    out = mx.gather_mm(x, weights, rhs_indices=indices, sorted_indices=True)
+    return out + mx.expand_dims(layer.bias[indices], -2) if "bias" in layer else out
+
+
 class Shape(NamedTuple):
-    """What the speed of a product depends on: K, N, how the weights are quantized, and the dtype of x."""
+    """What the speed of a product depends on: K, N, how the weights are quantized, the dtype of x, and the number of
+    experts, 0 of a layer that has none.
+    """
 
     inputs: int
     outputs: int
@@ -111,33 +176,38 @@ class Shape(NamedTuple):
     bits: int
     group_size: int
     dtype: mx.Dtype
+    experts: int = 0
 
     @classmethod
     def of(cls, layer: Any, dtype: mx.Dtype) -> Self:
         """Of a quantized layer."""
-        outputs, groups = layer.scales.shape
-        return cls(groups * layer.group_size, outputs, layer.mode, layer.bits, layer.group_size, dtype)
+        *experts, outputs, groups = layer.scales.shape
+        how = layer.mode, layer.bits, layer.group_size
+        return cls(groups * layer.group_size, outputs, *how, dtype, *experts)
+
+    @property
+    def dequantized_bytes(self) -> int:
+        """What the weights take once they are dequantized."""
+        return self.inputs * self.outputs * max(1, self.experts) * self.dtype.size
+
+    def __str__(self) -> str:
+        return f"{self.inputs} to {self.outputs}" + (f" of {self.experts} experts" if self.experts else "")
 
 
 def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]]:
     """All layers of a model that can have a choice, by shape in order, wherever they are: in LoRA's, too.
 
-    `dtype` is that of what the layers are given. An embedding counts as the output that it may be.
+    `dtype` is that of what the layers are given. An embedding counts as the output that it may be. Experts with a scale
+    of the whole matrix have no choice.
     """
     found: dict[Shape, list[Any]] = {}
     known = set()
     for layer in model.modules():
         if type(layer) in (*_OURS, *_OURS.values()) and id(layer) not in known:
             known.add(id(layer))
-            found.setdefault(Shape.of(layer, dtype), []).append(layer)
-    return dict(sorted(found.items(), key=lambda each: each[0][:-1]))
-
-
-def as_given(layer: Any) -> Product:
-    """The product of a layer, whatever was chosen for it."""
-    if isinstance(layer, nn.QuantizedEmbedding):
-        return lambda x: nn.QuantizedEmbedding.as_linear(layer, x)
-    return lambda x: nn.QuantizedLinear.__call__(layer, x)
+            if getattr(layer, "global_scale", None) is None:
+                found.setdefault(Shape.of(layer, dtype), []).append(layer)
+    return dict(sorted(found.items(), key=lambda each: (each[0].experts, *each[0][:5])))
 
 
 def install(layers: Sequence[Any], choice: ProductChoice) -> None:
@@ -146,3 +216,13 @@ def install(layers: Sequence[Any], choice: ProductChoice) -> None:
         layer.products = choice
         # Not another object in its place: models, and what wraps layers, refer to this one.
         layer.__class__ = _OURS.get(type(layer), type(layer))
+
+
+def dequantized_bytes(model: nn.Module, dtype: mx.Dtype) -> int:
+    """What the largest weights that chunks of a prompt dequantize take: of two layers, because they may overlap."""
+    shapes = quantized_layers(model, dtype).items()
+    return 2 * max((shape.dequantized_bytes for shape, [layer, *_] in shapes if _dequantizes(layer)), default=0)
+
+
+def _dequantizes(layer: Any) -> bool:
+    return type(layer) in _OURS.values() and DEQUANTIZED in layer.products.chunks.values()

@@ -9,18 +9,31 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx_lm.models.switch_layers import SwitchLinear
 
-from inference_service.engine import products
+from inference_service.engine import product_speeds, products
 from inference_service.engine.product_speeds import (
-    Errors,
+    CHUNK,
+    STEP,
+    Case,
     Figures,
     ProductSpeeds,
+    cases,
     choose,
     fastest,
     measured,
-    right_ways,
 )
-from inference_service.engine.products import FLATTENED, GIVEN, MEASURED, PADDED, Product, Shape, quantized_layers
+from inference_service.engine.products import (
+    CHUNK_ROWS,
+    DEQUANTIZED,
+    FLATTENED,
+    GIVEN,
+    PADDED,
+    STEP_ROWS,
+    Product,
+    Shape,
+    quantized_layers,
+)
 
 SMALL = Shape(64, 32, "affine", 4, 32, mx.float32)
 
@@ -33,16 +46,30 @@ class Network(nn.Module):  # type: ignore[misc]
         self.layers = [nn.Linear(64, 32), nn.Linear(64, 32), nn.Linear(32, 64)]
         nn.quantize(self, group_size=32, bits=4)
 
-    def ways(self, layer: int) -> dict[int, str]:
-        """What a layer takes for numbers of rows."""
-        return {rows: self.layers[layer].products.at(rows) for rows in MEASURED}
+    def steps(self, layer: int) -> dict[int, str]:
+        """What a layer takes for numbers of a step's rows."""
+        return {rows: self.layers[layer].products.step(rows) for rows in STEP_ROWS}
+
+    def chunks(self, layer: int) -> dict[int, str]:
+        """The same of a chunk's."""
+        return {rows: self.layers[layer].products.chunk(rows) for rows in CHUNK_ROWS}
+
+
+@pytest.fixture
+def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where decode steps have ways of their own."""
+    monkeypatch.setattr(product_speeds, "on_cpu", lambda: False)
 
 
 def seconds(way: str, rows: int) -> float:
-    """Made up: 10 µs a row as given, 25 µs as one matrix, of which fewer rows than 8 are none."""
-    if way == GIVEN:
-        return 1e-5 * rows
-    return 2e-5 * rows if way == FLATTENED and rows < 8 else 2.5e-5
+    """Made up: 10 µs a row as given, 25 µs as one matrix, of which fewer rows than 8 are none, 400 µs dequantized."""
+    match way:
+        case "given":
+            return 1e-5 * rows
+        case "dequantized":
+            return 4e-4
+        case _:
+            return 2e-5 * rows if way == FLATTENED and rows < 8 else 2.5e-5
 
 
 class Measured:
@@ -51,21 +78,42 @@ class Measured:
     def __init__(self) -> None:
         self.calls: list[tuple[Shape, int]] = []
 
-    def __call__(self, shape: Shape, layers: Sequence[Any], right: Errors) -> Figures:
+    def __call__(self, shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
         self.calls.append((shape, len(layers)))
-        return {rows: {way: seconds(way, rows) for way in right[rows]} for rows in right}
+        return {str(case): {way: seconds(way, case.rows) for way in case.ways} for case in wanted}
 
 
+@pytest.mark.usefixtures("by_row")
 def test_the_fastest_way_is_taken_by_shape_and_rows(tmp_path: Path) -> None:
     network, measure = Network(), Measured()
     reports = choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", measure))
     assert measure.calls == [(Shape(32, 64, "affine", 4, 32, mx.float32), 1), (SMALL, 2)]
     for layer in range(3):
-        assert network.ways(layer) == {2: GIVEN, 4: PADDED, 8: FLATTENED, 16: FLATTENED, 32: FLATTENED}
-    assert [(report.phase, report.path) for report in reports] == [("products", PADDED), ("products", FLATTENED)]
+        assert network.steps(layer) == {2: GIVEN, 4: PADDED, 8: FLATTENED, 32: FLATTENED}
+        assert network.chunks(layer) == {16: GIVEN, 64: DEQUANTIZED, 256: DEQUANTIZED}
+    assert [(report.phase, report.path) for report in reports] == [
+        ("products", way) for way in (PADDED, FLATTENED, DEQUANTIZED)
+    ]
     assert all(report.relative_error < 1e-5 for report in reports)
-    assert reports[0].note.startswith("32 to 64 by 4 rows (25 µs, given 40 µs); 64 to 32 by 4 rows")
-    assert reports[1].note.startswith("32 to 64 by 8, 16, 32 rows (25 µs, given 320 µs)")
+    assert reports[0].note.startswith("32 to 64 by steps of 4 rows (25 µs, given 40 µs); 64 to 32 by steps of 4 rows")
+    assert reports[1].note.startswith("32 to 64 by steps of 8, 32 rows (25 µs, given 320 µs)")
+    assert reports[2].note.startswith("32 to 64 by chunks of 64, 256 rows (400 µs, given 2560 µs)")
+
+
+def test_on_a_cpu_a_step_of_many_rows_is_as_a_chunk(tmp_path: Path) -> None:
+    network = Network()
+    choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", Measured()))
+    for layer in range(3):
+        assert network.chunks(layer) == {16: GIVEN, 64: DEQUANTIZED, 256: DEQUANTIZED}
+        assert network.layers[layer].products.steps == network.layers[layer].products.chunks
+        assert set(network.steps(layer).values()) == {GIVEN}
+
+
+def test_experts_have_chunks_alone() -> None:
+    assert cases(SMALL._replace(experts=4), on_cpu=False) == [Case(CHUNK, rows) for rows in CHUNK_ROWS]
+    assert cases(SMALL, on_cpu=True) == [Case(CHUNK, rows) for rows in CHUNK_ROWS]
+    assert Case(STEP, 4).ways == [GIVEN, FLATTENED, PADDED]
+    assert Case(STEP, 8).ways == [GIVEN, FLATTENED], "no row is missing to a matrix"
 
 
 @pytest.mark.parametrize(("taken", "way"), [(0.89, FLATTENED), (0.91, GIVEN), (1.5, GIVEN)])
@@ -74,12 +122,12 @@ def test_a_way_that_gains_little_is_not_taken(taken: float, way: str) -> None:
 
 
 def test_nothing_is_said_where_all_is_computed_as_given(tmp_path: Path) -> None:
-    def slow(shape: Shape, layers: Sequence[Any], right: Errors) -> Figures:
-        return {rows: {way: float(way != GIVEN) + 1 for way in right[rows]} for rows in right}
+    def slow(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
+        return {str(case): {way: float(way != GIVEN) + 1 for way in case.ways} for case in wanted}
 
     network = Network()
     assert not choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", slow))
-    assert set(network.ways(0).values()) == {GIVEN}
+    assert {*network.steps(0).values(), *network.chunks(0).values()} == {GIVEN}
 
 
 def wrong(product: Product, x: mx.array) -> mx.array:
@@ -98,6 +146,7 @@ def other_shape(product: Product, x: mx.array) -> mx.array:
     return product(x)[:, 0]
 
 
+@pytest.mark.usefixtures("by_row")
 @pytest.mark.parametrize("way", [wrong, fails, nan, other_shape])
 def test_a_way_that_is_wrong_is_not_taken(
     way: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -108,17 +157,46 @@ def test_a_way_that_is_wrong_is_not_taken(
     monkeypatch.setitem(products.WAYS, FLATTENED, way)
     with caplog.at_level(logging.WARNING):
         choose(network, mx.float32, ProductSpeeds(file, Measured()))
-    assert network.ways(0) == {2: GIVEN, 4: PADDED, 8: GIVEN, 16: GIVEN, 32: GIVEN}
-    assert f"8 rows, 64 to 32, {FLATTENED}" in caplog.text
+    assert network.steps(0) == {2: GIVEN, 4: PADDED, 8: GIVEN, 32: GIVEN}
+    assert f"step 8, 64 to 32, {FLATTENED}" in caplog.text
     monkeypatch.setitem(products.WAYS, PADDED, way)
     choose(network, mx.float32, ProductSpeeds(file, Measured()))
-    assert set(network.ways(0).values()) == {GIVEN}
+    assert set(network.steps(0).values()) == {GIVEN}
 
 
-def test_products_that_cannot_be_computed_as_given_have_no_choice() -> None:
-    layer = Network().layers[0]
-    layer.scales = mx.full(layer.scales.shape, mx.nan)
-    assert not right_ways(SMALL, layer)
+@pytest.mark.parametrize("shift", [1.0, float("nan")])
+def test_dequantized_weights_that_are_wrong_are_not_taken(
+    shift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, original = Network(), mx.dequantize
+    choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", Measured()))
+    assert DEQUANTIZED in network.chunks(0).values()
+    monkeypatch.setattr(products.mx, "dequantize", lambda *a, **named: original(*a, **named) + shift)
+    reports = choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", Measured()))
+    assert not reports
+    assert set(network.chunks(0).values()) == {GIVEN}
+
+
+@pytest.mark.usefixtures("by_row")
+def test_a_way_that_fails_when_it_is_measured_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(products.WAYS, FLATTENED, fails)
+    figures = measured(SMALL, quantized_layers(Network(), mx.float32)[SMALL], [Case(STEP, 8)])
+    assert figures["step 8"][FLATTENED] == float("inf") > figures["step 8"][GIVEN]
+    assert fastest(figures["step 8"]) == GIVEN
+    assert "no implementation" in caplog.text
+    file = tmp_path / "products.json"
+    for _ in range(2):  # measured, and remembered
+        assert not [each for each in choose(Network(), mx.float32, ProductSpeeds(file)) if each.path == FLATTENED]
+
+
+def test_what_takes_long_is_measured_with_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_speeds, "_LONG", 0.0)
+    wanted = cases(SMALL, on_cpu=False)
+    figures = measured(SMALL, quantized_layers(Network(), mx.float32)[SMALL], wanted)
+    assert list(figures) == [str(case) for case in wanted]
+    assert figures["chunk 16"] == figures["chunk 64"] == figures["chunk 256"] != figures["step 2"]
 
 
 def test_speed_is_measured_once_per_shape(tmp_path: Path) -> None:
@@ -127,7 +205,7 @@ def test_speed_is_measured_once_per_shape(tmp_path: Path) -> None:
     for network in (first, second):
         choose(network, mx.float32, ProductSpeeds(file, measure))
     assert len(measure.calls) == 2
-    assert first.ways(0) == second.ways(0) != dict.fromkeys(MEASURED, GIVEN)
+    assert first.chunks(0) == second.chunks(0) != dict.fromkeys(CHUNK_ROWS, GIVEN)
     choose(second, mx.float16, ProductSpeeds(file, measure))
     assert len(measure.calls) == 4, "another dtype is measured anew"
 
@@ -135,29 +213,28 @@ def test_speed_is_measured_once_per_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["", "[]", "null", "number", "rows", "way"])
 def test_a_damaged_memory_of_speeds_is_only_a_miss(damage: str, tmp_path: Path) -> None:
     file, measure = tmp_path / "products.json", Measured()
-    layers = quantized_layers(Network(), mx.float32)[SMALL]
-    right = right_ways(SMALL, layers[0])
-    found = ProductSpeeds(file, measure).of(SMALL, layers, right)
+    layers, wanted = quantized_layers(Network(), mx.float32)[SMALL], cases(SMALL, on_cpu=False)
+    found = ProductSpeeds(file, measure).of(SMALL, layers, wanted)
     [[key, known]] = json.loads(file.read_text()).items()
     damaged = {
-        "number": {key: {**known, "2": dict.fromkeys(known["2"], "fast")}},
-        "rows": {key: {"2": known["2"]}},
-        "way": {key: {**known, "2": {GIVEN: 1.0}}},
+        "number": {key: {**known, "step 2": dict.fromkeys(known["step 2"], "fast")}},
+        "rows": {key: {"step 2": known["step 2"]}},
+        "way": {key: {**known, "step 2": {GIVEN: 1.0}}},
     }
     file.write_text(json.dumps(damaged[damage]) if damage in damaged else damage)
-    assert ProductSpeeds(file, measure).of(SMALL, layers, right) == found
+    assert ProductSpeeds(file, measure).of(SMALL, layers, wanted) == found
     assert len(measure.calls) == 2
-    assert ProductSpeeds(file, measure).of(SMALL, layers, right) == found
+    assert ProductSpeeds(file, measure).of(SMALL, layers, wanted) == found
     assert len(measure.calls) == 2, "and written again"
 
 
-def test_a_real_measurement_has_a_figure_for_all(tmp_path: Path) -> None:
-    layers = quantized_layers(Network(), mx.float32)[SMALL]
-    right = {rows: errors for rows, errors in right_ways(SMALL, layers[0]).items() if rows < 16}
-    figures = measured(SMALL, layers, right)
-    assert {rows: set(each) for rows, each in figures.items()} == {
-        2: {GIVEN, FLATTENED, PADDED},
-        4: {GIVEN, FLATTENED, PADDED},
-        8: {GIVEN, FLATTENED},
-    }
+@pytest.mark.parametrize("experts", [0, 3])
+def test_a_real_measurement_has_a_figure_for_all(experts: int) -> None:
+    network = Network()
+    if experts:
+        network.layers = [SwitchLinear(64, 32, experts).to_quantized(32, 4)]
+    [[shape, layers]] = [each for each in quantized_layers(network, mx.float32).items() if each[0].inputs == 64]
+    wanted = cases(shape, on_cpu=False)
+    figures = measured(shape, layers, wanted)
+    assert {case: set(each) for case, each in figures.items()} == {str(case): set(case.ways) for case in wanted}
     assert all(figure > 0 for each in figures.values() for figure in each.values())

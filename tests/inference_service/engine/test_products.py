@@ -18,17 +18,19 @@ from benchmarks.loading import load
 from inference_service.engine import products
 from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.products import (
+    CHUNK_ROWS,
+    DEQUANTIZED,
     FLATTENED,
     GIVEN,
-    MEASURED,
     PADDED,
+    STEP_ROWS,
     WAYS,
     ProductChoice,
     Shape,
-    as_given,
+    computed,
+    dequantized_bytes,
     install,
     quantized_layers,
-    ways,
 )
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -37,11 +39,12 @@ from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_llama, write_quantized, write_tiny
 
 WIDTH, OUTPUTS = 64, 96
-OTHERS = [FLATTENED, PADDED]
+OTHERS = [FLATTENED, PADDED, DEQUANTIZED]
 
 
 def everywhere(way: str) -> ProductChoice:
-    return ProductChoice(dict.fromkeys(MEASURED, way))
+    """Of steps and of chunks, however few rows they have; in a chunk rows are a matrix already."""
+    return ProductChoice({1: way}, {1: way if way == DEQUANTIZED else GIVEN})
 
 
 def linear(bias: bool, mode: str = "affine") -> nn.QuantizedLinear:
@@ -74,7 +77,7 @@ class Taken(Exception):
     """A way was."""
 
 
-def taken(product: products.Product, x: mx.array) -> mx.array:
+def taken(*arguments: Any, **named: Any) -> mx.array:
     raise Taken
 
 
@@ -116,29 +119,33 @@ def test_an_embedding_still_embeds() -> None:
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("shape", [(1, 1, WIDTH), (4, 3, WIDTH), (1, 5, WIDTH), (4, WIDTH), (WIDTH,)])
-def test_what_is_no_decode_step_of_rows_is_computed_as_given(
-    kind: str, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("shape", [(4, 3, WIDTH), (1, 5, WIDTH), (4, WIDTH), (WIDTH,)])
+def test_what_is_no_decode_step_is_a_chunk(kind: str, shape: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = LAYERS[kind](), mx.random.normal(shape)
     wanted = compute(layer, x)
-    chosen(layer, FLATTENED)
+    [changed] = chosen(layer, FLATTENED)
     monkeypatch.setitem(products.WAYS, FLATTENED, taken)
     assert mx.array_equal(compute(layer, x), wanted)
     with pytest.raises(Taken):
         compute(layer, mx.zeros((2, 1, WIDTH)))
+    install([changed], ProductChoice({}, {1: DEQUANTIZED}))
+    monkeypatch.setattr(products.mx, "dequantize", taken)
+    with pytest.raises(Taken):
+        compute(layer, x)
+    compute(layer, mx.zeros((2, 1, WIDTH)))
 
 
-def test_a_way_holds_up_to_the_next_number_that_was_measured() -> None:
-    choice = ProductChoice({4: PADDED, 8: FLATTENED, 32: FLATTENED})
-    at = {rows: choice.at(rows) for rows in (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 500)}
+def test_a_way_holds_up_to_the_next_number_of_rows() -> None:
+    choice = ProductChoice({2: GIVEN, 4: PADDED, 8: FLATTENED, 32: FLATTENED}, {64: DEQUANTIZED})
+    at = {rows: choice.step(rows) for rows in (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 500)}
     assert [rows for rows, way in at.items() if way == PADDED] == [4, 7]
-    assert [rows for rows, way in at.items() if way == FLATTENED] == [8, 15, 32, 33, 500]
+    assert [rows for rows, way in at.items() if way == FLATTENED] == [8, 15, 16, 31, 32, 33, 500]
+    assert [choice.chunk(rows) for rows in (1, 63, 64, 2048)] == [GIVEN, GIVEN, DEQUANTIZED, DEQUANTIZED]
+    assert choice.of(mx.zeros((5, 1, WIDTH))) == PADDED
+    assert choice.of(mx.zeros((2, 32, WIDTH))) == choice.of(mx.zeros((64, WIDTH))) == DEQUANTIZED
 
 
-def test_rows_are_padded_only_where_they_are_no_matrix() -> None:
-    assert ways(7) == [GIVEN, FLATTENED, PADDED]
-    assert ways(8) == [GIVEN, FLATTENED]
+def test_rows_are_padded_to_a_matrix() -> None:
     seen: list[int] = []
 
     def product(x: mx.array) -> mx.array:
@@ -152,7 +159,50 @@ def test_rows_are_padded_only_where_they_are_no_matrix() -> None:
     assert max(seen) < 16
 
 
-def test_layers_are_found_once_and_experts_are_not() -> None:
+def experts(mode: str = "affine", bias: bool = False) -> SwitchGLU:
+    glu = SwitchGLU(WIDTH, OUTPUTS, 4, bias=bias)
+    for each in (glu.gate_proj, glu.up_proj, glu.down_proj) if bias else ():
+        each.bias = mx.random.normal(each.bias.shape)
+    nn.quantize(glu, group_size=32, bits=4, mode=mode)
+    return glu
+
+
+@pytest.mark.parametrize(("mode", "bias"), [("affine", False), ("affine", True), ("mxfp4", True)])
+def test_experts_of_a_chunk_are_dequantized(mode: str, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts whose tokens are few, and sorted; of a step, whose tokens are not, they are as given."""
+    layer = experts(mode, bias)
+    x, whom = mx.random.normal((1, 40, WIDTH)), mx.random.randint(0, 3, (1, 40, 2))
+    wanted, step = layer(x, whom), layer(x[:, :2], whom[:, :2])
+    assert len(chosen(layer, DEQUANTIZED)) == 3
+    assert close(layer(x, whom), wanted)
+    monkeypatch.setattr(products.mx, "dequantize", taken)
+    with pytest.raises(Taken):
+        layer(x, whom)
+    assert mx.array_equal(layer(x[:, :2], whom[:, :2]), step)
+    for linear in (layer.gate_proj, layer.up_proj, layer.down_proj):
+        linear.products = ProductChoice({}, {21: DEQUANTIZED})
+    assert mx.array_equal(layer(x, whom), wanted), "20 rows of each are too few"
+
+
+def test_a_scale_of_the_whole_matrix_leaves_no_choice() -> None:
+    layer = SwitchGLU(WIDTH, OUTPUTS, 4)
+    layer.up_proj = layer.up_proj.to_quantized(16, 4, "nvfp4", global_scale=True)
+    layer.down_proj = layer.down_proj.to_quantized(32, 4)
+    [(shape, found)] = quantized_layers(layer, mx.float32).items()
+    assert (shape.experts, found) == (4, [layer.down_proj])
+
+
+def test_what_dequantized_weights_take() -> None:
+    layer = experts()
+    quantized_layers(layer, mx.float16)
+    assert dequantized_bytes(layer, mx.float16) == 0
+    chosen(layer, FLATTENED)
+    assert dequantized_bytes(layer, mx.float16) == 0
+    chosen(layer, DEQUANTIZED)
+    assert dequantized_bytes(layer, mx.float16) == 2 * (WIDTH * OUTPUTS * 4 * 2)
+
+
+def test_layers_are_found_once() -> None:
     model = nn.Module()
     shared = linear(bias=False)
     model.layers = [shared, shared, with_lora()]
@@ -161,12 +211,15 @@ def test_layers_are_found_once_and_experts_are_not() -> None:
     nn.quantize(model.experts, group_size=32, bits=4)
     model.derived = type("Derived", (nn.QuantizedLinear,), {})(WIDTH, OUTPUTS, group_size=32, bits=4)
     model.plain = nn.Linear(WIDTH, OUTPUTS)
-    [(shape, found)] = quantized_layers(model, mx.float16).items()
-    assert shape == Shape(WIDTH, OUTPUTS, "affine", 4, 32, mx.float16)
+    layers = quantized_layers(model, mx.float16)
+    shape = Shape(WIDTH, OUTPUTS, "affine", 4, 32, mx.float16)
+    assert list(layers) == [shape, Shape(WIDTH, WIDTH, "affine", 4, 32, mx.float16, 2)]
+    found, of_experts = layers.values()
     assert {id(layer) for layer in found} == {id(shared), id(model.layers[2].linear), id(model.embed)}
-    install(found, everywhere(FLATTENED))
-    assert quantized_layers(model, mx.float16) == {shape: found}, "nor forgotten once they have a choice"
-    assert len(found) == 3
+    assert len(found) == len(of_experts) == 3
+    for each in layers.values():
+        install(each, everywhere(FLATTENED))
+    assert quantized_layers(model, mx.float16) == layers, "nor forgotten once they have a choice"
 
 
 def test_a_layer_knows_its_product_whatever_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,8 +227,8 @@ def test_a_layer_knows_its_product_whatever_was_chosen(monkeypatch: pytest.Monke
     wanted = layer(x)
     chosen(layer, FLATTENED)
     monkeypatch.setitem(products.WAYS, FLATTENED, taken)
-    assert mx.array_equal(as_given(layer)(x), wanted)
-    install([layer], ProductChoice({}))
+    assert mx.array_equal(computed(layer, GIVEN, x), wanted)
+    install([layer], ProductChoice({}, {}))
     assert mx.array_equal(layer(x), wanted), "a choice can be replaced"
 
 
@@ -188,7 +241,7 @@ def test_another_model_over_the_same_weights_is_as_it_was(tmp_path: Path) -> Non
     changed = chosen(ours, FLATTENED)
     assert len(changed) == 2 * 7 + 2
     assert before == (nn.QuantizedLinear.__call__, nn.QuantizedEmbedding.as_linear)
-    assert list(ours.parameters()) == parameters
+    assert list(ours.parameters()) == parameters, "a choice is no parameter"
     classes = {type(layer) for layers in quantized_layers(plain, mx.float32).values() for layer in layers}
     assert classes == {nn.QuantizedLinear, nn.QuantizedEmbedding}
     assert all(isinstance(layer, nn.QuantizedLinear | nn.QuantizedEmbedding) for layer in changed)
@@ -243,3 +296,32 @@ def test_turns_of_a_batch_stay_right(
     assert all(right(oracle, turn) for turn in turns)
     assert max(rows) == 3, "rows were together"
     assert bool(network.steps and network.steps.compiled) == compiled
+
+
+@pytest.mark.parametrize("write", [write_llama, write_tied_qwen2, write_deepseek2])
+def test_prompts_over_dequantized_weights_stay_right(
+    write: Callable[[Path], Path], models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, oracle = models(write)
+    model.engine.model.steps = None
+    layers = chosen(model.engine.model.model, DEQUANTIZED)
+    dequantized: list[int] = []
+    original = mx.dequantize
+
+    def counted(weights: mx.array, *others: Any, **named: Any) -> mx.array:
+        dequantized.append(id(weights))
+        return original(weights, *others, **named)
+
+    monkeypatch.setattr(products.mx, "dequantize", counted)
+    turns = [begin(model, prompt_of(model, number, repeats), 6) for number, repeats in enumerate((40, 9))]
+    run(model)
+    assert all(right(oracle, turn) for turn in turns)
+    assert {id(layer.weight) for layer in layers} <= {
+        *dequantized,
+        id(model.engine.model.model.model.embed_tokens.weight),
+    }
+
+
+def test_the_numbers_of_rows_rise() -> None:
+    """What stands for more rows than were measured is the measurement before."""
+    assert list(STEP_ROWS) == sorted(STEP_ROWS) and list(CHUNK_ROWS) == sorted(CHUNK_ROWS)
