@@ -43,6 +43,8 @@ class BlockPool:
         self._closed = list(range(1, -(-capacity // self.segment.blocks)))
         self._free = {0: list(self._of(0))}
         """By segment, of those that are open."""
+        self.used = 0
+        """How many blocks have references. May be read on any thread."""
         self._references = [0] * capacity
         self._by_name: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
@@ -51,11 +53,6 @@ class BlockPool:
     def free(self) -> int:
         """How many blocks are free, in the segments that are open."""
         return sum(map(len, self._free.values()))
-
-    @property
-    def used(self) -> int:
-        """How many blocks have references."""
-        return sum(len(self._of(segment)) for segment in self._free) - self.free
 
     @property
     def closed(self) -> int:
@@ -116,6 +113,7 @@ class BlockPool:
             taken += [heapq.heappop(free) for _ in range(min(len(free), count - len(taken)))]
         for block in taken:
             self._references[block] = 1
+        self.used += count
         return taken
 
     def acquire(self, blocks: Iterable[int]) -> None:
@@ -132,6 +130,7 @@ class BlockPool:
                 raise PoolError(f"block {block} is released once too often")
             self._references[block] -= 1
             if not self._references[block]:
+                self.used -= 1
                 if (name := self._names.pop(block, None)) is not None:
                     del self._by_name[name]
                 heapq.heappush(self._free[self.segment_of(block)], block)
@@ -191,5 +190,7 @@ class BlockPool:
                 raise PoolError(f"block {block} is {'in the free list and' if references else 'not free but not'} used")
         if len(free) != self.free:
             raise PoolError("a block is in the free list twice")
+        if self.used != len(held):
+            raise PoolError(f"{self.used} blocks are counted as used, and {len(held)} are")
         if {block: name for name, block in self._by_name.items()} != self._names or not free.isdisjoint(self._names):
             raise PoolError("names and blocks differ")

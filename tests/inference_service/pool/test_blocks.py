@@ -1,5 +1,6 @@
 """Who uses which block: against a model that is obviously right, and with faults that the check must find."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -239,6 +240,10 @@ def block_without_its_name(pool: BlockPool, blocks: Sequence[int]) -> None:
     del pool._names[blocks[0]]
 
 
+def blocks_counted_wrong(pool: BlockPool, blocks: Sequence[int]) -> None:
+    pool.used -= 1
+
+
 FAULTS = [
     lost_reference,
     surplus_reference,
@@ -251,6 +256,7 @@ FAULTS = [
     name_that_leads_elsewhere,
     name_without_a_block,
     block_without_its_name,
+    blocks_counted_wrong,
 ]
 
 
@@ -276,3 +282,26 @@ def test_blocks_of_a_sequence_are_in_one_segment_where_one_has_so_many() -> None
     assert pool.allocate(1, near=5) == [6]
     assert pool.allocate(3, near=5) == [8, 9, 10], "the segment of 5 has one"
     assert sorted(pool.allocate(2, near=5)) == [7, 11]
+
+
+def test_the_count_of_used_blocks_may_be_read_while_segments_come_and_go() -> None:
+    """As metrics do, on a thread of their own; iterating over the segments there raised RuntimeError."""
+    pool, done = BlockPool(160, Segment(10)), threading.Event()
+    found: set[int | str] = set()
+
+    def scrape() -> None:
+        while not done.is_set():
+            try:
+                found.add(pool.used)
+            except RuntimeError as error:
+                found.add(str(error))
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    for _ in range(3000):
+        for _ in range(pool.closed):
+            pool.open()
+        pool.close_free()
+    done.set()
+    thread.join()
+    assert found == {0}
