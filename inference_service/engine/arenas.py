@@ -3,21 +3,24 @@ only.
 
 An arena has one array per tensor and segment, [blocks, layers, kv_heads, block_tokens, width], so that a block is one
 piece of memory, and a layer of many blocks one gather. A segment is taken when something is first written there, and
-given back when the pool says so. No lazy array over an arena outlives a call: a scatter under a live view would copy
-the whole segment.
+given back when the pool says so; what is read where there is none raises LookupError. No lazy array over an arena
+outlives a call: a scatter under a live view would copy the whole segment.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import mlx.core as mx
 import numpy as np
 
 from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.sizes import byte_size
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.checkpoints import Checkpoint, States, state_tensors, states_of, uploaded_states
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.device import free_bytes
 from inference_service.engine.geometry import MLX_DTYPE, Caches, Geometry, HostTensors, LayerCache, LayerGroup
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import host_bytes, uploaded
@@ -26,7 +29,8 @@ from inference_service.engine.uploading import host_bytes, uploaded
 class Arena:
     """`blocks` blocks of `block_tokens` tokens for the layers of `group`, `segment_blocks` of them in a segment.
 
-    By default all are in one. The first segment is taken at once.
+    By default all are in one. The first segment is taken at once. Raises MemoryError where the device has less, and so
+    does `write`.
     """
 
     def __init__(
@@ -40,7 +44,7 @@ class Arena:
         self._blocks = blocks
         self._segment_blocks = segment_blocks or max(1, blocks)
         self._segments: dict[int, dict[str, mx.array]] = {}
-        self._segment(0)
+        self._take(0)
 
     @property
     def nbytes(self) -> int:
@@ -56,23 +60,31 @@ class Arena:
         for segment in segments:
             self._segments.pop(segment, None)
 
-    def _segment(self, number: int) -> dict[str, mx.array]:
-        """Its tensors by name; zeros, where it was not taken yet."""
-        if number not in self._segments:
-            blocks = min(self._segment_blocks, self._blocks - number * self._segment_blocks)
-            arrays = {
-                name: mx.zeros((blocks, *shape), dtype=MLX_DTYPE[dtype])
-                for name, (dtype, shape) in self._shapes.items()
-            }
-            mx.eval(arrays)
-            self._segments[number] = arrays
-        return self._segments[number]
+    def _take(self, segment: int) -> None:
+        """Take a segment's memory, unless it is there already."""
+        if segment in self._segments:
+            return
+        blocks = min(self._segment_blocks, self._blocks - segment * self._segment_blocks)
+        shapes = {name: ((blocks, *shape), MLX_DTYPE[dtype]) for name, (dtype, shape) in self._shapes.items()}
+        nbytes = sum(math.prod(shape) * dtype.size for shape, dtype in shapes.values())
+        if nbytes > free_bytes():
+            mx.clear_cache()
+            if nbytes > (free := free_bytes()):
+                raise MemoryError(f"a segment of the pool takes {byte_size(nbytes)}, and {byte_size(free)} are free")
+        arrays = {name: mx.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+        mx.eval(arrays)
+        self._segments[segment] = arrays
 
     def _runs(self, blocks: Iterable[int]) -> Iterator[tuple[dict[str, mx.array], list[int]]]:
         """The tensors of one segment after the other, and which of its blocks are next in a row of blocks."""
-        for segment, run in itertools.groupby(blocks, lambda block: block // self._segment_blocks):
+        for segment, run in itertools.groupby(blocks, self._segment_of):
+            if segment not in self._segments:
+                raise LookupError(f"segment {segment} of the pool has no memory: nothing was written there")
             first = segment * self._segment_blocks
-            yield self._segment(segment), [block - first for block in run]
+            yield self._segments[segment], [block - first for block in run]
+
+    def _segment_of(self, block: int) -> int:
+        return block // self._segment_blocks
 
     def write(self, buffers: Sequence[KVBuffers], first_block: int, blocks: Sequence[int]) -> None:
         """Copy blocks `first_block`, `first_block` + 1, … of one sequence into `blocks`.
@@ -83,6 +95,8 @@ class Arena:
         """
         if not blocks:
             return
+        for segment in sorted(set(map(self._segment_of, blocks))):
+            self._take(segment)
         start = first_block * self.block_tokens
         filled = buffers[0].filled
         for arrays, run in self._runs(blocks):

@@ -87,7 +87,7 @@ class PoolWriter:
             raise
         if error := future.exception():
             pool.release(table)
-            known = isinstance(error, AgentmemError | CacheLengthError)
+            known = isinstance(error, AgentmemError | CacheLengthError | MemoryError)
             log.warning("KV could not be put into the pool: %s", error, exc_info=None if known else error)
             error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
             return None

@@ -21,7 +21,7 @@ def large() -> tuple[Arena, list[KVBuffers], int]:
     buffers = buffers_of(made, random_tensors(made, made.full, 300))
     arena.write(buffers, 0, [3, 150])
     bound = 2 * sum(layer.nbytes for layer in buffers)
-    assert bound < min(array.nbytes for array in arena._segment(0).values())
+    assert bound < min(array.nbytes for array in arena._segments[0].values())
     return arena, buffers, bound
 
 
@@ -75,7 +75,7 @@ def test_a_view_that_outlives_its_call_is_noticed(
 ) -> None:
     """The same measurement with the fault that it is there for, on one tensor only."""
     arena, buffers, bound = large
-    outlives = view(arena._segment(0)[tensor])
+    outlives = view(arena._segments[0][tensor])
     needed, _ = write_gather_read_write(arena, buffers)
     assert needed > bound
     assert outlives.size

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
+from inference_service.engine import arenas as arenas_module
 from inference_service.engine.arenas import Arena, Arenas
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.checkpoints import window_tensors
@@ -63,6 +64,38 @@ def test_the_memory_is_taken_by_segments_and_given_back(dtype: mx.Dtype, heads: 
     assert taken() == BLOCKS, "what is written is taken again"
     assert same(held(arena.gather([6, 3], 300)), other)
     assert full_arena(made, BLOCKS, None).nbytes == BLOCKS * block_bytes
+
+
+def test_what_was_given_back_is_not_read_as_zeros() -> None:
+    """They would be taken for KV, and be written to disk under the name of what was there."""
+    made = geometry(mx.float32, 2)
+    arena = full_arena(made)
+    arena.write(buffers_of(made, random_tensors(made, made.full, 300)), 0, [5, 8])
+    arena.release([1])
+    nbytes = arena.nbytes
+    for read in (lambda: arena.gather([5, 8], 300), lambda: arena.read([5], 256)):
+        with pytest.raises(LookupError, match="segment 1 of the pool has no memory"):
+            read()
+    assert arena.nbytes == nbytes, "reading takes no memory"
+    arena.close()
+    with pytest.raises(LookupError):
+        arena.read([8], 44)
+    assert not arena.nbytes
+
+
+def test_a_segment_for_which_the_device_has_no_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU the allocation would end the process."""
+    made = geometry(mx.float32, 2)
+    arena, tensors = full_arena(made), random_tensors(made, made.full, 300)
+    monkeypatch.setattr(arenas_module, "free_bytes", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"takes .*, and 1\.0 kB are free"):
+        arena.write(buffers_of(made, tensors), 0, [1, 5])
+    with pytest.raises(MemoryError):
+        full_arena(made)
+    arena.write(buffers_of(made, tensors), 0, [1, 2])
+    monkeypatch.undo()
+    arena.write(buffers_of(made, tensors), 0, [1, 5])
+    assert same(held(arena.gather([1, 5], 300)), tensors)
 
 
 @shapes

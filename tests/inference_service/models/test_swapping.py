@@ -359,7 +359,7 @@ async def test_the_engine_has_the_pool_give_back_its_memory_at_once(
         async def taken() -> int:
             """Open a segment, and take it, as a write does."""
             pool.open()
-            await world.engine.call(lambda: arenas._all[0]._segment(1))
+            await world.engine.call(lambda: arenas._all[0]._take(1))
             return await world.engine.call(lambda: arenas.nbytes)
 
         assert await taken() > first
