@@ -62,7 +62,7 @@ class Headroom:
             return tokens
         while tokens > SMALLEST_CHUNK:
             tokens = max(SMALLEST_CHUNK, tokens // 2)
-            if self._needed(position, tokens) <= self.free():
+            if self.make(self._needed(position, tokens)):  # The pool may have enough for this many.
                 return tokens
         raise self.refusal(f"{tokens} tokens of the prompt", self._needed(position, tokens))
 

@@ -46,8 +46,10 @@ class Free:
     asked: list[int] = field(default_factory=list)
 
     def relieve(self, nbytes: int) -> None:
+        """As a pool does it: not at all where all of it is not enough."""
         self.asked.append(nbytes)
-        self.nbytes, self.pool = self.nbytes + self.pool, 0
+        if nbytes <= self.pool:
+            self.nbytes, self.pool = self.nbytes + self.pool, 0
 
     def headroom(self, peak_bytes: int) -> Headroom:
         return Headroom(peak_bytes, self.relieve, lambda: self.nbytes)
@@ -70,6 +72,13 @@ def test_the_pool_gives_back_before_chunks_shrink() -> None:
     assert free.asked == [1048]
     assert free.headroom(2048).chunk(0, 2048) == 2048
     assert len(free.asked) == 1, "nobody is asked where there is enough"
+
+
+def test_the_pool_gives_back_for_a_smaller_chunk_what_it_cannot_for_a_large_one() -> None:
+    """A turn failed while agents at rest had the memory that it needed."""
+    free = Free(0, pool=700)
+    assert free.headroom(2048).chunk(0, 2048) == 512
+    assert free.asked == [2048, 1024, 512]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, times: int, prompt: list[int]) -> list[int]:
