@@ -227,13 +227,9 @@ class BatchEngine:
 
     def _decode(self, group: GenerationBatch) -> None:
         """One step for every row of a group; those that end, or whose token cannot be emitted, leave."""
-        growth = _growth(group)
-        if growth and not self.headroom.make(growth):
-            longest = max(group.uids, key=lambda uid: self._running[uid].tokens)
-            error = self.headroom.refusal(f"a batch of {len(group.uids)} requests", growth)
-            self._leave(group, [longest], lambda job: job.fail(error))
-            if group not in self._groups:
-                return
+        self._make_room(group)
+        if group not in self._groups:
+            return
         ended: list[int] = []
         errors: dict[TurnJob, Exception] = {}
         failed: list[int] = []
@@ -255,6 +251,17 @@ class BatchEngine:
             job = self._running[uid]
             self._guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
         self._leave(group, ended, self._finish)
+
+    def _make_room(self, group: GenerationBatch) -> None:
+        """Where a group's buffers are about to grow and there is no memory for that, fail its longest rows until there
+        is."""
+        while (growth := _growth(group)) and not self.headroom.make(growth):
+            longest = max(group.uids, key=lambda uid: self._running[uid].tokens)
+            rows = len(group.uids)
+            error = self.headroom.refusal(f"a batch of {rows} requests" if rows > 1 else "the request", growth)
+            self._leave(group, [longest], partial(TurnJob.fail, error=error))
+            if group not in self._groups:
+                return
 
     def _finish(self, job: TurnJob) -> None:
         self._guarded(job.finish, job.fail)

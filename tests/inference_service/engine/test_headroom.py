@@ -162,23 +162,29 @@ def test_a_step_without_memory_is_done_again_by_each_row(
     assert all(right(oracle, turn) and turn.generated.sampled == 20 for turn in turns)
 
 
-def test_a_batch_that_cannot_grow_gives_up_its_longest_row(
-    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_batch_that_cannot_grow_gives_up_its_longest_rows(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    turns = [begin(model, [5 + n] * (215 + 15 * n), 40) for n in range(2)]
+    """There is memory for the buffers of so many."""
+    turns = [begin(model, [5 + n] * (215 + 10 * n), 60) for n in range(3)]
     while any(not turn.events for turn in turns):
         model.engine.step()
-    free = Free(0)
+    model.engine.step()
+    [group] = model.engine._groups
+    bytes_of_row = sum(cache.nbytes for cache in group.prompt_cache) // 3
+    free = Free(rows * bytes_of_row)
     monkeypatch.setattr(model.engine, "headroom", free.headroom(0))
-    while not turns[1].job.future.done():
-        assert len(turns[1].events) < 30, "buffers of 256 tokens are full"
+    while not turns[2].job.future.done():
+        assert len(turns[2].events) < 40, "buffers of 256 tokens are full"
         model.engine.step()
-    with pytest.raises(ResourceExhausted, match="a batch of 2 requests needed about"):
-        turns[1].job.future.result(0)
+    assert [turn.job.future.done() for turn in turns] == [False] * rows + [True] * (3 - rows), "in the same step"
+    with pytest.raises(ResourceExhausted, match="a batch of 3 requests needed about"):
+        turns[2].job.future.result(0)
     assert free.asked
     free.nbytes = 1 << 30
     run(model)
-    assert turns[0].generated.sampled == 40 and right(oracle, turns[0])
+    assert all(turn.generated.sampled == 60 and right(oracle, turn) for turn in turns[:rows])
 
 
 CHILD = """
