@@ -67,7 +67,7 @@ class BatchEngine:
     stepped: Callable[[str], object] = lambda _: None
     """Called, on the engine thread, for each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
-    """What is free on the device, which is looked at before a chunk and before a batch grows."""
+    """What is free on the device: looked at before KV is restored, before a chunk, and before a batch grows."""
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _running: dict[int, TurnJob] = field(default_factory=dict, init=False)
     _groups: list[GenerationBatch] = field(default_factory=list, init=False)
@@ -145,6 +145,7 @@ class BatchEngine:
 
     def _prefill(self, job: TurnJob) -> None:
         if not job.started:
+            self.headroom.require(job.reused * self.token_bytes, f"KV of {job.reused} tokens")
             job.start()
         if not self._compute(job):
             return

@@ -53,6 +53,11 @@ class Headroom:
             self.relieve(lacking)
         return nbytes <= self.free()
 
+    def require(self, nbytes: int, what: str) -> None:
+        """Raise ResourceExhausted, which says what needs so many bytes, where they cannot be made free."""
+        if nbytes and not self.make(nbytes):
+            raise self.refusal(what, nbytes)
+
     def chunk(self, position: int, tokens: int) -> int:
         """As many of a chunk's tokens at `position` as there is memory for, halved until there is.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from agentmem.errors import ResourceExhausted
@@ -141,6 +142,26 @@ def test_a_start_without_memory_is_computed_instead(model: LoadedModel, oracle: 
     turn.job.make_caches = no_memory
     run(model)
     assert right(oracle, turn)
+
+
+def test_kv_for_which_there_is_no_memory_is_not_restored(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(model, 3, 20)
+    caches = model.new_caches()
+    mx.eval(model.engine.model(mx.array([prompt[:-1]]), cache=caches), [cache.state for cache in caches])
+    free = Free(0)
+    monkeypatch.setattr(model.engine, "headroom", free.headroom(0))
+    warm, cold = begin(model, prompt, 5, warm=caches), begin(model, prompt, 5)
+    run(model)
+    with pytest.raises(ResourceExhausted, match=rf"KV of {len(prompt) - 1} tokens needed about .* and 0 B are free"):
+        warm.job.future.result(0)
+    assert not warm.job.started and free.asked == [model.engine.token_bytes * (len(prompt) - 1)]
+    assert right(oracle, cold), "it takes memory as it goes"
+    free.nbytes = 1 << 30
+    warm = begin(model, prompt, 5, warm=caches)
+    run(model)
+    assert right(oracle, warm)
 
 
 def test_a_step_without_memory_is_done_again_by_each_row(
