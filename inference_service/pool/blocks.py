@@ -77,19 +77,25 @@ class BlockPool:
             del self._free[segment]
         return going
 
-    def emptied_by(self, tables: Sequence[Sequence[int]]) -> tuple[int, int] | None:
-        """Return the first segment that releasing `tables`, one after the other, would empty, and how many of them it
-        takes; None where they are not enough."""
+    def emptied_by(self, tables: Sequence[Sequence[int]]) -> dict[int, int]:
+        """Return the segments that releasing `tables`, one after the other, would empty, in this order, and how many of
+        them it takes; without the first segment."""
         left = {segment: len(self._of(segment)) - len(free) for segment, free in self._free.items()}
         held: Counter[int] = Counter()
+        emptied: dict[int, int] = {}
         for count, table in enumerate(tables, 1):
             for block in table:
                 held[block] += 1
-                segment = self.segment_of(block)
-                left[segment] -= held[block] == self._references[block]
-                if segment and not left[segment]:
-                    return segment, count
-        return None
+                if held[block] == self._references[block]:
+                    segment = self.segment_of(block)
+                    left[segment] -= 1
+                    if segment and not left[segment]:
+                        emptied[segment] = count
+        return emptied
+
+    def bytes_of(self, segment: int) -> int:
+        """Return the bytes of a segment; the last one may be smaller than the others."""
+        return len(self._of(segment)) * self.segment.block_bytes
 
     def segment_of(self, block: int) -> int:
         """Return the number of the segment that a block is in."""

@@ -1,6 +1,7 @@
 """The pool takes the device's memory as it needs it, and gives it back when others do: segment by segment."""
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import Segment
@@ -50,18 +51,15 @@ class PoolGrowth:
         """Close the segments that are free, and if that is not enough those that idle agents leave.
 
         Their memory is the caller's to give back, before anything else is written. The first of the evictable agents
-        go, by default all in the order of eviction, as few as empty a segment; nobody where not even all would do.
+        go, by default all in the order of eviction, as few as leave enough segments; none where all would not.
         """
-        going = self._pool.close_free()
-        freed, full, pieces = going.nbytes, going.full, going.pieces
-        keys = list(self._hot if evictable is None else evictable)
-        if wanted_bytes - freed <= self._pool.open_bytes:
-            while freed < wanted_bytes and (victims := self._emptying(keys)):
-                keys = [key for key in keys if key not in victims]
-                self.evict(victims)
-                going = self._pool.close_free()
-                freed, full, pieces = freed + going.nbytes, full + going.full, pieces + going.pieces
-        return Closed(full, pieces, freed)
+        closed = self._pool.close_free()
+        victims = self._leaving(wanted_bytes - closed.nbytes, list(self._hot if evictable is None else evictable))
+        if not victims:
+            return closed
+        self.evict(victims)
+        left = self._pool.close_free()
+        return Closed(closed.full + left.full, closed.pieces + left.pieces, closed.nbytes + left.nbytes)
 
     def evict(self, victims: Sequence[AgentKey]) -> None:
         """Drop the KV of these idle agents."""
@@ -70,13 +68,19 @@ class PoolGrowth:
         if victims:
             self.evicted(len(victims))
 
-    def _emptying(self, keys: Sequence[AgentKey]) -> list[AgentKey]:
-        """Those of the first of these agents that keep a segment, the one that the fewest of them keep; else none."""
+    def _leaving(self, lacking_bytes: int, keys: Sequence[AgentKey]) -> list[AgentKey]:
+        """Those of the first of these agents that keep segments of so many bytes; none where all keep less."""
         tables = self._hot.tables(keys)
+        emptied = []
         full, pieces = [table.blocks for table in tables], [table.pieces for table in tables]
         for pool, places in ((self._pool.full, full), (self._pool.pieces, pieces)):
-            if pool.segment.block_bytes and (found := pool.emptied_by(places)) is not None:
-                segment, count = found
-                first = zip(keys[:count], places, strict=False)
-                return [key for key, place in first if segment in map(pool.segment_of, place)]
-        return []
+            if pool.segment.block_bytes:
+                emptied += [(count, segment, pool, places) for segment, count in pool.emptied_by(places).items()]
+        victims: set[AgentKey] = set()
+        for count, segment, pool, places in sorted(emptied, key=itemgetter(0)):
+            if lacking_bytes <= 0:
+                break
+            lacking_bytes -= pool.bytes_of(segment)
+            users = zip(keys[:count], places, strict=False)
+            victims |= {key for key, place in users if segment in map(pool.segment_of, place)}
+        return [key for key in keys if key in victims] if lacking_bytes <= 0 else []

@@ -109,15 +109,15 @@ class BlockPoolMachine(RuleBasedStateMachine):
         """What `freed_by` foresees is what releasing one table after the other brings."""
         order = data.draw(st.permutations(range(len(self.tables))))
         left, used = self.references, len(self.references)
-        wanted, emptied = [], None
+        before = self.opened - {0} - {block // self.segment for block in left}
+        wanted, emptied = [], dict[int, int]()
         for count, position in enumerate(order, 1):
             left -= Counter(self.tables[position])
             wanted.append(used - len(left))
             empty = self.opened - {0} - {block // self.segment for block in left}
-            before = self.opened - {0} - {block // self.segment for block in self.references}
-            emptied = emptied or (count if empty - before else None)
-        found = self.pool.emptied_by([self.tables[position] for position in order])
-        assert (found and found[1]) == emptied
+            emptied |= dict.fromkeys(empty - before - emptied.keys(), count)
+        assert self.pool.emptied_by([self.tables[position] for position in order]) == emptied
+        assert sum(map(self.pool.bytes_of, self.opened)) == self.pool.open_bytes
         assert list(self.pool.freed_by(self.tables[position] for position in order)) == wanted
         some = [self.tables[position] for position in order[: len(order) // 2]]
         held = Counter(block for table in some for block in table)

@@ -95,7 +95,7 @@ async def test_then_those_go_that_leave_whole_segments() -> None:
     room = await device.memory.admission.reserve(blocks(8, keeps=False), 0)
     assert device.memory.agents == "ade", "two segments for 2,048 bytes; the first segment stays, and who is in it"
     assert [closed.full for closed in device.closed] == [[1, 2]]
-    assert device.memory.evicted == [1, 1]
+    assert device.memory.evicted == [2]
     device.memory.admission.release(room)
     device.memory.check()
     await device.agent("f", 60, 61)
@@ -110,6 +110,25 @@ async def test_nobody_goes_in_vain() -> None:
     with pytest.raises(ResourceExhausted, match=r"0 B are left for requests, and this one can grow to 2\.0 kB"):
         await device.memory.admission.reserve(blocks(8, keeps=False), 0)
     assert device.memory.agents == "abcde"
+
+
+async def test_nobody_goes_where_the_rest_is_not_theirs_to_give() -> None:
+    """Six blocks are wanted, and eight are taken; but of these four are a running turn's, and two in the first segment.
+
+    Agents went for the two that are left.
+    """
+    device = Device(14 * BLOCK)
+    await device.agent("a", 1, 2)
+    await device.agent("b", 3, 4)
+    running = await device.memory.admission.reserve(blocks(4), 0)
+    assert device.open_blocks == 8
+    growth = device.memory.admission.growth
+    assert growth.shrink(6 * BLOCK) == 0
+    assert (device.memory.agents, device.closed) == ("ab", [])
+    assert growth.shrink(2 * BLOCK) == 2 * BLOCK
+    assert (device.memory.agents, device.closed) == ("a", [Closed([1], [], 2 * BLOCK)])
+    device.memory.admission.release(running)
+    device.memory.check()
 
 
 async def test_a_turn_waits_until_others_leave_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
