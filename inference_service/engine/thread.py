@@ -18,11 +18,14 @@ _T = TypeVar("_T")
 _SWITCH_INTERVAL_SECONDS = 0.0005
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
+    """A function for another thread, and the future of its result."""
+
     function: Callable[[], Any]
     future: Future[Any]
 
     def run(self) -> None:
+        """Run it on the other thread, unless its future was cancelled; that gets what it returns or raises."""
         if not self.future.set_running_or_notify_cancel():
             return
         with suppress(InvalidStateError):  # The thread is being stopped.
@@ -41,7 +44,7 @@ class EngineThread:
 
     def __init__(self) -> None:
         self._steps: tuple[Callable[[], bool], ...] = ()
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
@@ -69,13 +72,13 @@ class EngineThread:
 
         From the event loop only. Raises Unavailable when the thread is dead.
         """
-        task = _Task(function, Future())
+        task = Task(function, Future())
         self._queue(task, task.future)
         return task.future
 
     def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
         """Queue a function that starts something which steps will end, and then resolve `future`. As `submit`."""
-        task = _Task(start, Future())
+        task = Task(start, Future())
 
         def forward(started: "Future[Any]") -> None:
             if not started.cancelled() and (error := started.exception()) and not future.done():
@@ -112,7 +115,7 @@ class EngineThread:
             if not future.done():
                 future.set_exception(Unavailable("the worker is shutting down"))
 
-    def _queue(self, task: _Task, future: "Future[Any]") -> None:
+    def _queue(self, task: Task, future: "Future[Any]") -> None:
         if not self.alive:
             raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
         self._pending.add(future)

@@ -16,6 +16,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ from agentmem.shielding import run_shielded
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.products import dequantized_bytes
-from inference_service.engine.thread import EngineThread
+from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.models.residency import Resident, make_room
@@ -217,9 +218,9 @@ class Swapper:
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
 
-    def _give_back(self, arenas: Arenas, gone: Closed) -> None:
+    def _give_back(self, arenas: Arenas, closed: Closed) -> None:
         with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
-            self._engine.submit(lambda: arenas.release(gone.full, gone.pieces))
+            self._engine.submit(lambda: arenas.release(closed.full, closed.pieces))
 
     def _others_decode(self, slot: ModelSlot) -> bool:
         others = (each.loaded for each in self._slots.values() if each is not slot)
@@ -288,17 +289,15 @@ class Swapper:
 
 def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: Arenas, nbytes: int) -> None:
     """Have a pool give back so many bytes, as far as it can, at once. Engine thread, which waits for the event loop."""
-
-    async def give_up() -> Closed:
-        return growth.give_up(nbytes)
-
-    answer = asyncio.run_coroutine_threadsafe(give_up(), loop)
+    asked = Task(partial(growth.give_up, nbytes), Future())
+    loop.call_soon_threadsafe(asked.run)
     try:
-        gone = answer.result(_RELIEVE_SECONDS)
+        closed = asked.future.result(_RELIEVE_SECONDS)
     except TimeoutError:
-        answer.cancel()
-    else:
-        arenas.release(gone.full, gone.pieces)
+        if asked.future.cancel():
+            return
+        closed = asked.future.result()  # It has begun: what it closes is to be given back.
+    arenas.release(closed.full, closed.pieces)
 
 
 def _shutting_down() -> Unavailable:

@@ -18,6 +18,7 @@ from inference_service.models import swapping
 from inference_service.models.loading import Loader
 from inference_service.models.slots import ModelSlot, Progress, State
 from inference_service.pool import growing
+from inference_service.pool.kv import Closed
 from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama
 
@@ -368,3 +369,31 @@ async def test_the_engine_has_the_pool_give_back_its_memory_at_once(
         assert await taken() > first
         assert model.memory.admission.growth.shrink(1) > 0
         assert await world.engine.call(lambda: arenas.nbytes) == first
+
+
+async def test_what_a_slow_event_loop_closes_is_given_back_all_the_same(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments stayed in memory that were closed when the engine had given up waiting. Without an answer it goes on."""
+    monkeypatch.setattr(growing, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(swapping, "_RELIEVE_SECONDS", 0.05)
+    async with serving(directories, data) as world:
+        model = world.models.loaded("a")
+        assert model is not None
+        pool, arenas, give_up = model.memory.pool.full, model.arenas, growing.PoolGrowth.give_up
+        first = await world.engine.call(lambda: arenas.nbytes)
+        pool.open()
+        await world.engine.call(lambda: arenas._all[0]._take(1))
+
+        def slowly(growth: growing.PoolGrowth, nbytes: int) -> Closed:
+            time.sleep(0.2)
+            return give_up(growth, nbytes)
+
+        relieving = world.engine.submit(lambda: model.engine.headroom.relieve(1))
+        relieving.result(60)  # The loop does not answer.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert pool.closed == 14, "what nobody waits for is not done later"
+        monkeypatch.setattr(growing.PoolGrowth, "give_up", slowly)
+        assert await world.engine.call(lambda: model.engine.headroom.relieve(1) or arenas.nbytes) == first
+        assert pool.closed == 15
