@@ -15,6 +15,7 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 from inference_service.engine.caches.states import BatchStateCache, StateCache
 from inference_service.engine.caches.views import viewed
 from inference_service.engine.compiled_step import CompiledSteps, Model
+from inference_service.engine.headroom import ran_out
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,9 @@ class Network:
         assert self.steps is not None
         try:
             return self.steps.step(tokens, cache)
-        except Exception as error:  # noqa: BLE001 - whatever a model's code raises, it may not where it is not traced
+        except Exception as error:  # whatever a model's code raises, it may not where it is not traced
+            if ran_out(error):
+                raise
             self.give_up_compiling(error)
             return None
 

@@ -289,6 +289,26 @@ def test_steps_that_fail_when_they_are_computed_are_eager_from_then_on(
     assert llama_model.engine.model.steps is None
 
 
+def test_a_step_that_finds_no_memory_is_compiled_again(
+    llama_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing about the trace. What it found missing may be there for the next step."""
+    turns = [begin(llama_model, prompt_of(llama_model, number, repeats)) for number, repeats in enumerate((3, 1))]
+    steps, step = compiling(llama_model), CompiledSteps.step
+    failures: list[str] = ["cudaMallocAsync(&data, size, stream) failed: out of memory"]
+
+    def failing(self: CompiledSteps, tokens: mx.array, caches: Caches) -> mx.array | None:
+        if steps.compiled and failures:
+            raise RuntimeError(failures.pop())
+        return step(self, tokens, caches)
+
+    monkeypatch.setattr(CompiledSteps, "step", failing)
+    run(llama_model)
+    oracle = Oracle(llama_model.spec.directory)
+    assert not failures and all(right(oracle, turn) for turn in turns)
+    assert llama_model.engine.model.steps is steps
+
+
 def test_a_compiled_step_copies_no_kv(llama_model: LoadedModel) -> None:
     shape = llama_model.geometry.full
     caches = llama_model.new_caches()
