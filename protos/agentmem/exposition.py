@@ -27,6 +27,10 @@ _PRIVATE: Final = ".internal"
 """The end of names that cannot be registered, such as host.docker.internal, by which containers know their host."""
 
 
+_END_SECONDS: Final = 1.0
+"""How long the end may take. A thread that could not be woken, for want of a file descriptor, ends with the process."""
+
+
 class MetricsServer:
     """Serves one registry over HTTP. `address` is "host:port"; an empty address serves nothing, port 0 takes any.
 
@@ -55,13 +59,13 @@ class MetricsServer:
         """Stop listening. May be called twice."""
         if self._server is not None:
             self._server.end()
-            self._thread.join()
+            self._thread.join(_END_SECONDS)
             self._server.server_close()
             self._server = None
 
 
 class _Server(ThreadingWSGIServer):
-    """Sleeps until somebody connects: `serve_forever` wakes up twice a second to see whether it is to end."""
+    """Sleeps until a client connects; `serve_forever` wakes up twice a second to see whether it is to end."""
 
     def __init__(
         self, family: socket.AddressFamily, address: tuple[str, int], handler: type[WSGIRequestHandler]
@@ -78,7 +82,7 @@ class _Server(ThreadingWSGIServer):
     def end(self) -> None:
         """Let `serve` return, by a connection if nothing else comes."""
         self._ended = True
-        with suppress(OSError), socket.create_connection(self.socket.getsockname()[:2], timeout=1):
+        with suppress(OSError), socket.create_connection(self.socket.getsockname()[:2], timeout=_END_SECONDS):
             pass
 
 

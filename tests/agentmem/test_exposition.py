@@ -1,3 +1,4 @@
+import errno
 import socket
 import urllib.error
 import urllib.request
@@ -93,4 +94,15 @@ def test_an_address_that_is_taken(registry: CollectorRegistry) -> None:
 def test_an_empty_address_serves_nothing(registry: CollectorRegistry) -> None:
     server = MetricsServer("", registry)
     assert server.address == ""
+    server.stop()
+
+
+def test_it_stops_where_its_thread_cannot_be_woken(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    server = MetricsServer("127.0.0.1:0", registry)
+    monkeypatch.setattr(socket, "create_connection", no_descriptor)
     server.stop()
