@@ -65,9 +65,10 @@ def cgroup_limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
 
 
 def _cached_files(place: Path, prefix: str) -> int:
-    names = {f"{prefix}inactive_file", f"{prefix}active_file"}
-    lines = (line.split() for line in (place / "memory.stat").read_text(encoding="ascii").splitlines())
-    return sum(int(value) for name, value in lines if name in names)
+    """Bytes of a cgroup's cached files; none where that is not said, so that its limit counts all the same."""
+    names, statistics = {f"{prefix}inactive_file", f"{prefix}active_file"}, place / "memory.stat"
+    lines = statistics.read_text(encoding="ascii").splitlines() if statistics.exists() else ()
+    return sum(int(value) for name, value in map(str.split, lines) if name in names)
 
 
 def _own_limits() -> Iterator[Limit]:

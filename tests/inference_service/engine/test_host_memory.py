@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from inference_service.engine.host_memory import Limit, available_bytes, cgroup_limits, total_bytes
 
 MIB = 1 << 20
@@ -33,6 +35,13 @@ def test_a_container(tmp_path: Path) -> None:
     assert len(list(cgroup_limits(own, tmp_path))) == 2, "above the root is nothing of ours"
 
 
+def test_a_limit_counts_where_cached_files_are_not_known(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/a\n")
+    group(tmp_path / "a", memory__max="9000\n", memory__current="5000\n")
+    assert list(cgroup_limits(own, tmp_path)) == [Limit(9000, 5000)]
+
+
 def test_version_1(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("9:cpu:/x\n7:memory:/a\n")
@@ -45,6 +54,7 @@ def test_version_1(tmp_path: Path) -> None:
     assert list(cgroup_limits(own, tmp_path)) == [Limit(7000, 2500)]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="what counts against a process's limits is known on Linux")
 def test_a_limit_on_the_process_alone() -> None:
     """Of a gibibyte of data a process that holds 300 MiB has less than 724 left, and more than nothing."""
     assert available_bytes() <= total_bytes()
