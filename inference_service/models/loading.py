@@ -33,8 +33,7 @@ from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, op
 from inference_service.models.proof import Speeds, prove
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
 from inference_service.models.sources import fetch, fetch_config
-from inference_service.pool.budget import Budget
-from inference_service.pool.memory import Sizes, sizes
+from inference_service.pool.memory import Budget, Sizes, sizes
 from inference_service.settings import WorkerSettings
 
 _T = TypeVar("_T")

@@ -1,6 +1,9 @@
-"""How a model's memory is divided (pure), and the bookkeeping of its part: its pool, its idle agents, its admission."""
+"""The device's memory as models share it, how a model's part is divided (pure), and the bookkeeping of that part: its
+pool, its idle agents, its admission.
+"""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +25,40 @@ MOST_CONTEXTS = 32
 
 MOST_EMPTY_BLOCKS = 1 << 16
 """Blocks of a model without full attention: they take no memory of the device, but a check of each after a turn."""
+
+
+class Budget:
+    """What models were promised of the device's memory, and what is left to promise. Event loop only.
+
+    A promise is what its owner holds, or may take without asking again. `obtainable` returns how many bytes this
+    process could have in all at this moment, what it holds included.
+    """
+
+    def __init__(self, obtainable: Callable[[], int]) -> None:
+        self._obtainable = obtainable
+        self._promises: dict[Hashable, Callable[[], int]] = {}
+
+    def promise(self, owner: Hashable, promised: Callable[[], int]) -> None:
+        """Count the bytes that `promised` returns, each time anew, until `withdraw` of the same owner."""
+        self._promises[owner] = promised
+
+    def withdraw(self, owner: Hashable) -> None:
+        """End the owner's promise, if it has one."""
+        self._promises.pop(owner, None)
+
+    @contextmanager
+    def promised(self, nbytes: int) -> Iterator[None]:
+        """Promise so many bytes for as long as the context lasts."""
+        owner = object()
+        self.promise(owner, lambda: nbytes)
+        try:
+            yield
+        finally:
+            self.withdraw(owner)
+
+    def spare(self) -> int:
+        """Bytes that may be promised besides. Negative where other processes have taken what was promised here."""
+        return self._obtainable() - sum(promised() for promised in self._promises.values())
 
 
 @dataclass(frozen=True)

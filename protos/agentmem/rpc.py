@@ -132,7 +132,7 @@ def _stream(inner: Any, begin: Callable[[Any, _Context], _Call], admitted: Any, 
     async def call(request: Any, context: _Context) -> AsyncIterator[Any]:
         async with begin(request, context) as served, _mapped(admitted, request, context, served.method):
             responses = inner(served.request, served.context)
-            if inspect.isawaitable(responses):  # it writes by itself, as Health.Watch does, or refuses
+            if inspect.isawaitable(responses):  # it refuses, or writes by itself
                 await responses
                 return
             async with aclosing(responses):

@@ -1,4 +1,6 @@
-"""The budget for decoding: an upper bound, which never shrinks when more or longer turns come in."""
+"""What models are promised; and the budget for decoding: an upper bound, which never shrinks when more or longer turns
+come in.
+"""
 
 from dataclasses import replace
 
@@ -14,7 +16,7 @@ from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space, Table
-from inference_service.pool.memory import ModelMemory, Sizes
+from inference_service.pool.memory import Budget, ModelMemory, Sizes
 
 FULL = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
 SLIDING = LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024)
@@ -27,6 +29,24 @@ WINDOW_ARRAYS = (1024 + 256) * 8 * 512 * 2
 
 def memory(weight_bytes: int = 8 << 30, geometry: Geometry = GEMMA_12B) -> ModelMemory:
     return ModelMemory(geometry, weight_bytes, Sizes(Space(8, 10), 1 << 30), TurnHints())
+
+
+def test_spare_is_what_is_there_less_what_was_promised() -> None:
+    there = 100
+    budget = Budget(lambda: there)
+    assert budget.spare() == 100
+    growing = [10]
+    budget.promise("model", lambda: growing[0])
+    with budget.promised(50):
+        assert budget.spare() == 40
+        growing[0] = 20
+        assert budget.spare() == 30
+    assert budget.spare() == 80
+    there = 5
+    assert budget.spare() == -15, "others have taken what was promised"
+    budget.withdraw("model")
+    budget.withdraw("model")
+    assert budget.spare() == 5
 
 
 def test_one_row_is_charged_with_its_window_and_a_copy_and_what_its_buffers_may_have_too_much() -> None:
