@@ -24,7 +24,8 @@ _STORE_SERVICE: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreS
 class Peers:
     """Watches the worker and the store. Event loop only: `look` once, then `watch`, which ends after `stop`.
 
-    What they say and that they end is known at once; that they hang, soon where `asked` is called again and again.
+    A change that they report, and their end, is known at once; that one hangs, within 2.5 seconds while `asked` is
+    called again and again, else within 11.
 
     `answered` gets each answer: the peer ("worker", "store") and whether it serves. `changed` is awaited where the
     worker begins or ceases to serve, so after the first `look` too where it does.
@@ -64,7 +65,7 @@ class Peers:
             await self._changed(self._serving)
 
     def asked(self) -> str:
-        """Return `unready`. It is looked at again for the next who asks."""
+        """Return `unready` as of the last look, and have it looked at again, for the next call."""
         if self._changes is not None:
             self._changes.asked()
         return self.unready

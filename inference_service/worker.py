@@ -204,7 +204,7 @@ class Worker:
             self._manager.status("the cache store does not answer" if alive else "the engine has died")
 
     def _asked(self) -> None:
-        """Look at the store soon: it may hang, which it does not say."""
+        """Have the store asked soon: one that hangs reports no change."""
         if self._changes is not None:
             self._changes.asked()
 

@@ -295,7 +295,7 @@ class BatchEngine:
             self._groups.remove(group)
         uids = [uid for uid in group.uids if uid in self._running]
         if full:
-            vars(group).clear()  # The caches, and graphs of what was not computed.
+            vars(group).clear()  # It holds the caches, and graphs that were not computed.
             self.headroom.recover()
         else:
             self.model.give_up_compiling(error)
@@ -323,7 +323,7 @@ class BatchEngine:
 
 
 def _growth(group: GenerationBatch) -> int:
-    """What the next step takes, besides computing: where the buffers are full, others of the same size."""
+    """Bytes that the next step takes besides computing: where the buffers are full, they are copied to larger ones."""
     full = next((cache for cache in group.prompt_cache if isinstance(cache, BatchQuantizedKVCache)), None)
     if full is None or full.buffers.filled < full.buffers.capacity:
         return 0

@@ -1,8 +1,8 @@
-"""The device that MLX computes on: its name, how much memory it has, how much of it is free now, and what is worth to
-be brought there.
+"""The device that MLX computes on: its name, how much memory it has, how much of it is free now, and how little KV is
+worth restoring there.
 
-MLX says it for a GPU: on CUDA `free_memory`, which is all processes' (by NVML where that is there), on Metal the
-working set that it recommends. For a CPU the system does.
+Figures of a GPU are MLX's: on CUDA `free_memory`, after all processes (by NVML where that is installed), on Metal the
+recommended working set. Those of a CPU are the system's.
 """
 
 import importlib.metadata
@@ -53,16 +53,16 @@ def worth_restoring() -> int:
 
 
 def device_bytes() -> int:
-    """What the device has: a GPU of its own its memory, all others the system's or the process's limit."""
+    """Bytes of the device's memory: a CUDA GPU's own, else the system's, or the limit of this process."""
     if has_own_memory():
         return int(mx.device_info()["total_memory"])
     return host_memory.total_bytes()
 
 
 def free_bytes() -> int:
-    """What nobody has taken of the device's memory at this moment. MLX's cache of freed buffers is taken.
+    """Bytes of the device's memory that are free at this moment. MLX's cache of freed buffers counts as taken.
 
-    Any thread. About 0.1 ms: to be asked when memory is promised or taken, not in every step.
+    Any thread. Takes about 0.1 ms: call it when memory is promised or taken, not in every step.
     """
     if (working_set := _working_set()) is not None:
         return max(0, working_set - held_bytes())
@@ -72,7 +72,7 @@ def free_bytes() -> int:
 
 
 def held_bytes() -> int:
-    """What MLX has taken: arrays, and its cache of freed buffers."""
+    """Bytes that MLX has taken: arrays, and its cache of freed buffers."""
     return int(mx.get_active_memory()) + int(mx.get_cache_memory())
 
 
@@ -82,9 +82,9 @@ def default_floor() -> int:
 
 
 def share_bytes() -> int:
-    """Bytes that weights, activations and KV of all models may take together where nobody else takes much.
+    """Bytes that weights, activations and KV of all models may take together, whatever other processes have.
 
-    Metal: of what it recommends as the working set. CUDA: of the device's memory. CPU: of the system's memory.
+    Shares of the recommended working set (Metal), of the device's memory (CUDA), or of the system's (CPU).
     """
     if (working_set := _working_set()) is not None:
         return int(working_set * _METAL_SHARE)
@@ -92,12 +92,12 @@ def share_bytes() -> int:
 
 
 def obtainable_bytes(floor: int | None = None) -> int:
-    """Bytes that could be in MLX's hands now: what it holds, and what is free above the floor."""
+    """Bytes that MLX could have now: what it holds, and what is free above the floor. Negative where less is free."""
     return held_bytes() + free_bytes() - (default_floor() if floor is None else floor)
 
 
 def usable_bytes(floor: int | None = None) -> int:
-    """Bytes that models may count on as the device is now: their share of it, or less where others have taken more."""
+    """Bytes that models may take now: their share of the device, or less where other processes have taken more."""
     return max(0, min(share_bytes(), obtainable_bytes(floor)))
 
 

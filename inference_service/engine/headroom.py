@@ -1,9 +1,9 @@
 """What the engine does where the device has less than it is about to take, and when an allocation has failed.
 
-On CUDA an allocation that fails is an exception, and one turn is begun again. A CPU's MLX 0.32 uses what it did not
-get, and dies; on Metal a command that finds no memory ends the process. So what a chunk and a batch are about to take
-is compared with what is free, and where that is less, memory is let go: MLX's freed buffers first, then what the pool
-can spare. Then chunks become smaller, and at last one turn fails.
+On CUDA a failed allocation is an exception, and one turn is begun again. On a CPU, MLX 0.32 does not check whether an
+allocation succeeded, and crashes; on Metal a command that finds no memory ends the process. So what restored KV, a
+chunk or a batch is about to take is compared with what is free. Where that is less, memory is let go: MLX's freed
+buffers first, then what the pool can spare. Then chunks become smaller, and at last one turn fails.
 """
 
 import re
@@ -19,9 +19,9 @@ from inference_service.engine.device import free_bytes
 from inference_service.engine.scheduling import SMALLEST_CHUNK, largest_chunk
 
 _MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|insufficient memory", re.IGNORECASE)
-"""Of CUDA and its allocators, of MLX's own, of cuBLAS and cuDNN, of Metal."""
+"""In errors of CUDA and its allocators, MLX, cuBLAS, cuDNN and Metal."""
 _UNSEEN = 64
-"""Tokens of a chunk that is too small to look for: what it takes is less than the floor of free memory."""
+"""Chunks of so few tokens are computed without looking: they take less than the floor of free memory."""
 
 
 def ran_out(error: BaseException) -> bool:
@@ -31,11 +31,11 @@ def ran_out(error: BaseException) -> bool:
 
 @dataclass(eq=False)
 class Headroom:
-    """What is free for one model. Engine thread only.
+    """Looks for free memory before one model takes it. Engine thread only.
 
-    `peak_bytes` is what computing takes at its peak: a largest chunk, wherever in the context; 0 is never looked for.
-    `relieve` has the pool give back that much, as far as it can. `least_bytes` is what a chunk takes however small it
-    is: weights that are dequantized.
+    `peak_bytes` is the peak of computing, of a largest chunk wherever in the context; 0: unknown, and chunks are not
+    looked at. `relieve` has the pool give back so many bytes, if it can. `free` returns the device's free bytes.
+    `least_bytes` is what a chunk takes however small it is: weights that are dequantized.
     """
 
     peak_bytes: int = 0
@@ -44,7 +44,7 @@ class Headroom:
     least_bytes: int = 0
 
     def make(self, nbytes: int) -> bool:
-        """Let memory go until so many bytes are free; whether they are."""
+        """Let memory go until so many bytes are free; return whether they are."""
         if nbytes <= self.free():
             return True
         _let_go()
@@ -59,7 +59,7 @@ class Headroom:
             raise self.refusal(what, nbytes)
 
     def chunk(self, position: int, tokens: int) -> int:
-        """As many of a chunk's tokens at `position` as there is memory for, halved until there is.
+        """How many of a chunk's tokens at `position` there is memory for: all, or halved until there is.
 
         Raises ResourceExhausted where there is none for the smallest chunk.
         """
@@ -72,12 +72,12 @@ class Headroom:
         raise self.refusal(f"{tokens} tokens of the prompt", self._needed(position, tokens))
 
     def recover(self) -> None:
-        """Let go what can be let go at once, for a turn that begins again in the smallest chunks."""
+        """Let go what can be let go at once, after an allocation that failed."""
         _let_go()
         self.make(self.peak_bytes)
 
     def explained(self, error: Exception) -> Exception:
-        """What a turn fails with: an allocation that failed says what was needed, and what was free."""
+        """The error that a turn fails with: of a failed allocation one that says what was needed, and was free."""
         return self.refusal("the request", self.peak_bytes) if ran_out(error) else error
 
     def refusal(self, what: str, needed: int) -> ResourceExhausted:
@@ -92,7 +92,7 @@ class Headroom:
 
 
 def _let_go() -> None:
-    """Give MLX's freed buffers back to the device; CUDA does so when all that runs is done."""
+    """Give MLX's freed buffers back to the device; CUDA does so once all running kernels have ended."""
     mx.clear_cache()
-    with suppress(RuntimeError):  # Of what has failed just now.
+    with suppress(RuntimeError):  # It raises again what has failed just now.
         mx.synchronize()

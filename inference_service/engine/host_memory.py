@@ -1,7 +1,7 @@
 """The host's memory as it is now: what this process may have of it, and how much it could still take.
 
-A process is held by what the system has available, by the limits of its cgroup and all above it (containers have one),
-and by its own (`ulimit -v`, `ulimit -d`). The tightest of these counts. All of it takes about 0.1 ms to look up.
+The tightest limit counts: what the system has available, the limits of the process's cgroup and of all above it
+(containers have one), and its own (`ulimit -v`, `ulimit -d`). To look up all of them takes about 0.1 ms.
 """
 
 import os
@@ -28,18 +28,18 @@ class Limit(NamedTuple):
 
 
 def total_bytes() -> int:
-    """What this process may take at most: the system's memory, or the tightest limit."""
+    """Bytes that this process may take at most: the system's memory, or the tightest limit."""
     return min([psutil.virtual_memory().total, *(each.limit_bytes for each in limits())])
 
 
 def available_bytes() -> int:
-    """What this process can take now before the system kills, or an allocation fails; never negative."""
+    """Bytes that this process can take now before an allocation fails or the system kills it; never negative."""
     left = (each.limit_bytes - each.used_bytes for each in limits())
     return max(0, min([psutil.virtual_memory().available, *left]))
 
 
 def limits() -> list[Limit]:
-    """All that hold this process, its cgroups' and its own; empty where there are none."""
+    """All limits on this process, its cgroups' and its own; empty where there are none."""
     return [*cgroup_limits(), *_own_limits()]
 
 
@@ -59,7 +59,7 @@ def cgroup_limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:
         )
         inner = base / path.lstrip("/")
         for place in (each for each in (inner, *inner.parents) if each.is_relative_to(base)):
-            with suppress(OSError, ValueError):  # there is none, or it is "max"
+            with suppress(OSError, ValueError):  # there is no limit: no such file, or "max"
                 most = int((place / limit).read_text(encoding="ascii"))
                 yield Limit(most, int((place / usage).read_text(encoding="ascii")) - _cached_files(place, prefix))
 

@@ -91,7 +91,7 @@ class LoadedModel(ModelInfo):
 
     @property
     def promised_bytes(self) -> int:
-        """What it takes of the device's memory now, or may take without asking again."""
+        """Bytes of the device's memory that it has now, or may take without asking again."""
         return self.weight_bytes + self.activation_bytes + self.memory.promised_bytes
 
     def new_caches(self) -> Caches:

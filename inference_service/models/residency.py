@@ -91,7 +91,7 @@ class Resident:
 class MemoryLimits:
     """What all models may take of the device's memory, and how many of them may be loaded at once.
 
-    `obtainable_bytes` is what they could have at this moment, because others have taken the rest; None: all.
+    `obtainable_bytes` is what they could have at this moment, without what other processes have; None: no less.
     """
 
     usable_bytes: int
@@ -127,8 +127,8 @@ def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits
 def kv_bytes(needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> int:
     """The model's share of memory for KV, beside those that are loaded; never negative.
 
-    What is free is shared evenly among this model and those that may still come. It is what may be taken in time, and
-    not only what is there at this moment: others may end.
+    What is free is shared evenly among this model and those that may still come. It counts on what models may take in
+    time, and not on what is free at this moment, because other processes may end.
     """
     free = limits.usable_bytes - sum(each.taken_bytes for each in residents) - needs.fixed_bytes
     return max(0, free // max(1, limits.models - len(residents)))
@@ -154,7 +154,9 @@ def _what_is_missing(model_id: str, needs: Needs, pinned: Sequence[Resident], li
     held = f", of which pinned models ({names}) take {byte_size(limits.bytes_now - free)}" if pinned else ""
     now = max(0, limits.bytes_now)
     others = (
-        f" as long as others have the rest of {byte_size(limits.usable_bytes)}" if now < limits.usable_bytes else ""
+        f" as long as other processes have the rest of {byte_size(limits.usable_bytes)}"
+        if now < limits.usable_bytes
+        else ""
     )
     return (
         f"model {model_id!r} does not fit: its weights take {byte_size(needs.weight_bytes)}, computing "

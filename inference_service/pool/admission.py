@@ -6,9 +6,9 @@ checkpoints that turns capture and hold until they end. These only save later tu
 them. It waits for memory for one, which the agent's next turn needs, where it would have that if it were alone; others
 it captures as far as there is memory left.
 
-All of it is promised only while the device has it. Where other processes have taken it the pool gives back what it can
-spare, free segments first and then those of idle agents; a turn for which that is not enough waits, and looks again
-every second, because nobody tells when other processes end.
+Nothing is promised that the device does not have at that moment. Where other processes have taken its memory, the pool
+gives back what it can spare: free segments first, and then those of idle agents. A turn for which that is not enough
+waits, and looks again every second, because there is no notice of what other processes give back.
 """
 
 import asyncio

@@ -1,10 +1,11 @@
-"""Bookkeeping of an arena's blocks: free list, reference counts, names, and which memory is taken for them. Pure.
+"""Bookkeeping of an arena's blocks: free lists, reference counts, names, and which segments are open. Pure.
 
 A block's name is its chain hash, so that sequences with the same tokens up to its end find and share it. A shared block
 is never written again: a sequence that continues it writes to a block of its own (copy on write).
 
-An arena takes and gives back its memory by segments of many blocks. A sequence's blocks are given out of one segment
-where one has so many, because a gather from several copies twice; of those the first, so that the last are empty first.
+An arena takes and gives back its memory by segments of many blocks. `allocate` takes all of a sequence's blocks from
+one segment where one has so many, because a gather from several copies twice; and from the first such one, so that the
+last segments become empty first.
 """
 
 import heapq
@@ -18,7 +19,7 @@ class PoolError(Exception):
 
 
 class Segment(NamedTuple):
-    """What of an arena is taken and given back at once: so many blocks, of so many bytes each."""
+    """The part of an arena whose memory is taken and given back at once: so many blocks, of so many bytes each."""
 
     blocks: int
     block_bytes: int = 0
@@ -32,9 +33,9 @@ class Segment(NamedTuple):
 class BlockPool:
     """The blocks of one arena, by number. Event loop only.
 
-    A block is free, or has references. `allocate` and `acquire` give references, `release` takes them back; a block
-    without references is free, and nameless. Blocks of a segment that is not open are neither: there is no memory for
-    them. The first segment is always open, and the only one where `segment` is not given.
+    A block in an open segment is free, or has references. `allocate` and `acquire` give references, `release` takes
+    them back; a block without references is free, and nameless. There is no memory for blocks in closed segments. The
+    first segment is always open, and the only one where `segment` is not given.
     """
 
     def __init__(self, capacity: int, segment: Segment | None = None) -> None:
@@ -61,7 +62,7 @@ class BlockPool:
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of all blocks that there is memory for, or will be as soon as they are written."""
+        """Bytes of the open segments, whose memory is taken, or will be as soon as something is written there."""
         return (self.used + self.free) * self.segment.block_bytes
 
     def open(self) -> None:

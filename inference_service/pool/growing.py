@@ -1,4 +1,4 @@
-"""The pool takes the device's memory as it needs it, and gives it back when others do: segment by segment."""
+"""How a pool takes the device's memory, as it needs it, and gives it back when other processes need it: by segments."""
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
@@ -12,7 +12,7 @@ _LEAST_BYTES = 64 << 20
 
 
 def segment_of(blocks: int, block_bytes: int) -> Segment:
-    """A sixteenth of an arena of so many blocks, or as much as is worth an allocation; all, if it takes nothing."""
+    """A sixteenth of an arena of so many blocks, but at least 64 MiB or all of it; all if blocks take no memory."""
     least = -(-_LEAST_BYTES // block_bytes) if block_bytes else blocks
     return Segment(max(1, min(blocks, max(-(-blocks // _SEGMENTS), least))), block_bytes)
 
@@ -20,9 +20,9 @@ def segment_of(blocks: int, block_bytes: int) -> Segment:
 class PoolGrowth:
     """Opens and closes a pool's segments. Event loop only.
 
-    A segment that is open is promised to the pool, and taken when something is written there. One that is closed holds
-    nothing; its memory is given back by `closed`, in the order of what is asked of the engine's thread, so before
-    anything that is admitted later.
+    An open segment is promised to the pool, and its memory is taken when something is written there. A closed one has
+    no memory: `closed` has the engine's thread give it back, which runs functions in order, so before it writes for a
+    turn that is admitted later.
     """
 
     def __init__(self, pool: KVPool, hot: HotAgents) -> None:
@@ -41,7 +41,7 @@ class PoolGrowth:
                 spare_bytes -= pool.segment.nbytes
 
     def shrink(self, wanted_bytes: int, evictable: Iterable[AgentKey] | None = None) -> int:
-        """As `give_up`; bytes given back, once the engine comes to it."""
+        """As `give_up`, and have the engine's thread give the memory back; return how many bytes."""
         going = self.give_up(wanted_bytes, evictable)
         if going.full or going.pieces:
             self.closed(going)
@@ -69,7 +69,8 @@ class PoolGrowth:
             self.evicted(len(victims))
 
     def _leaving(self, lacking_bytes: int, keys: Sequence[AgentKey]) -> list[AgentKey]:
-        """Those of the first of these agents that keep segments of so many bytes; none where all keep less."""
+        """Those of these agents, first ones first, without whom segments of so many bytes are empty; none where even
+        without all of them less is."""
         tables = self._hot.tables(keys)
         emptied = []
         full, pieces = [table.blocks for table in tables], [table.pieces for table in tables]

@@ -40,7 +40,7 @@ class Space:
 
 
 class Closed(NamedTuple):
-    """Segments of the blocks' arenas and of the pieces' that hold nothing any more, and how many bytes they take."""
+    """Segments of the blocks' arenas and of the pieces' that were closed, and how many bytes they have."""
 
     full: list[int]
     pieces: list[int]
@@ -79,11 +79,11 @@ class KVPool:
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of both that there is memory for, or will be."""
+        """Bytes of the open segments of both."""
         return self.full.open_bytes + self.pieces.open_bytes
 
     def close_free(self) -> "Closed":
-        """Close the segments of both that hold nothing."""
+        """Close the segments of both in which all blocks are free, but for the first."""
         before = self.open_bytes
         full, pieces = self.full.close_free(), self.pieces.close_free()
         return Closed(full, pieces, before - self.open_bytes)

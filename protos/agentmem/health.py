@@ -28,25 +28,25 @@ _REASON: Final = "agentmem-reason"
 class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
     """The standard service, with reasons, and with streams that end with the server. Event loop only.
 
-    grpcio's own servicer leaves Watch open, so that a server that stops waits for its watchers, and lets a watcher that
-    reads nothing hold up who sets the status.
+    grpcio's own servicer leaves Watch streams open, so that a server that stops waits for their clients; and its `set`
+    waits for a client that does not read.
     """
 
     def __init__(self, asked: Callable[[], object] = lambda: None) -> None:
         """`asked` is called at each Check."""
         self._asked = asked
         self._said: dict[str, tuple[bool, str]] = {}
-        self._changed = asyncio.Event()  # one for each change; who waits for it looks again
+        self._changed = asyncio.Event()  # of the next change: each change sets it, and makes a new one
         self._ended = False
 
     def say(self, name: str, serving: bool, reason: str = "") -> None:
-        """`name` serves or does not, for this reason in ASCII. After `end` nothing changes."""
+        """Set the status of `name`, and the reason why it does not serve, in ASCII. After `end` nothing changes."""
         if not self._ended:
             self._said[name] = (serving, reason)
             self._tell()
 
     def end(self) -> None:
-        """Nothing serves any more. Streams say so, and end."""
+        """Set all to NOT_SERVING, which streams send before they end."""
         self._said = {name: (False, "") for name in self._said}
         self._ended = True
         self._tell()

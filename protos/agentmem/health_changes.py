@@ -1,4 +1,4 @@
-"""When to ask other processes for their health again: they say so, by the Watch streams of gRPC's health service."""
+"""When to ask other processes for their health again: when their Watch streams, of gRPC's health service, say so."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 QUIET_SECONDS: Final = 10.0
-"""From one question to the next while nothing happens and nobody asks: a process that hangs ends no stream."""
+"""Between two looks at the health without news and without callers who ask: a process that hangs ends no stream."""
 
 SOON_SECONDS: Final = 0.25
-"""The same while something does not serve or cannot be followed, and while somebody asks."""
+"""The same while something does not serve or cannot be followed, and while callers ask."""
 
 
 class HealthChanges:
     """Follows services of other processes. Event loop only: `wait` again and again, `close` once, before the channels.
 
-    A stream's messages and its end are news; what is the case is asked by a Check, which has a deadline and a reason.
+    A message or the end of a stream is news, and no more than that: the caller then asks by Check, which has a deadline
+    and gives a reason.
     """
 
     def __init__(self, *services: tuple[grpc.aio.Channel, str]) -> None:
@@ -38,7 +39,8 @@ class HealthChanges:
         return len(self._open) == len(self._streams)
 
     async def wait(self, *, soon: bool) -> None:
-        """Return when the health should be asked for: at news, of which one may be old, or after a while without.
+        """Return when the health should be asked for: at news, or after a while without. What came since the last
+        call counts as news, even if the caller has asked since then.
 
         `soon`: something does not serve, or did not answer.
         """
@@ -50,7 +52,7 @@ class HealthChanges:
         self._waited = time.monotonic()
 
     def asked(self) -> None:
-        """Somebody wants to know: `wait` returns, but where it did so lately."""
+        """Let `wait` return for a caller who wants to know the health, unless it did so less than SOON_SECONDS ago."""
         if time.monotonic() > self._waited + SOON_SECONDS:
             self._news.set()
 

@@ -88,7 +88,7 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Health NOT_SERVING, no new calls, running ones get `grace` seconds; then the socket's lock is let go.
 
-        Who watches the health is told, and not waited for.
+        Clients that watch the health are told, and not waited for.
         """
         self._health.end()
         self._tell(False)

@@ -18,9 +18,10 @@ class KVBuffers:
     What lies behind is garbage. Views must not outlive the step that asked for them: a write under a live view copies
     the whole buffer. Engine thread only.
 
-    A compiled step may write behind the last token where the arrays are (`in_place`), which MLX knows nothing of. So
-    they must be nobody else's (`owned`), each write takes what the one before gave, and the last is computed before
-    anything else reads them. What was written is not written again: those who share it later see no difference.
+    A compiled step may write a token into the arrays themselves (`in_place`), of which MLX knows nothing. So the arrays
+    must not be shared when that begins (`owned`); each such write takes as input what the one before returned; and the
+    last one is computed before anything else reads the arrays. They may be shared later, because only what lies behind
+    the last token is written.
     """
 
     def __init__(
@@ -30,9 +31,10 @@ class KVBuffers:
         self.values = values
         self.filled = filled
         self.owned = owned
-        """Whether these arrays were nobody else's when they were made."""
+        """Whether these arrays were made for these buffers alone, and shared memory with no others then."""
         self._end: tuple[int, mx.array] | None = None
-        """Of what was written in place last: the number of tokens, and as an array, int32 [1], which computes it."""
+        """After the last write in place: how many tokens there are, and the same as an array, int32 [1], whose
+        computation is the write."""
 
     @staticmethod
     def of(arrays: Sequence[mx.array], filled: int) -> "KVBuffers":
@@ -63,10 +65,10 @@ class KVBuffers:
         return self.keys, self.values
 
     def in_place(self) -> list[mx.array]:
-        """All arrays, to write behind the last token where they are, and how many tokens there are, int32 [1].
+        """All arrays, for a kernel that writes behind the last token, and how many tokens there are, int32 [1].
 
-        There must be room, and only `written_in_place` may come next. Arrays that others have, too, are copied, as by
-        any write.
+        There must be room, and only `written_in_place` may come next. Arrays that may be shared are written by MLX
+        first, which copies them where they are.
         """
         if self._end is None or self._end[0] != self.filled or not self.owned:
             for array in () if self.owned else self.arrays:
@@ -78,7 +80,7 @@ class KVBuffers:
         return [*self.keys, *self.values, self._end[1]]
 
     def written_in_place(self, end: mx.array) -> None:
-        """One token more is there, once `end` is computed, int32 [1], which is how many there are then."""
+        """Count the token that is written when `end` is computed, int32 [1]: the number of tokens with it."""
         self.filled += 1
         self._end = self.filled, end
 
@@ -238,8 +240,8 @@ class BatchCache(BufferedCache):
         self.buffers.reserve(1)
 
     def written(self, arrays: Sequence[mx.array]) -> None:
-        """A compiled step has written one token more of each row: take over the buffers' arrays; or, of one array, it
-        is what computes that they are written where they are.
+        """Take over one token more of each row from a compiled step: the buffers' arrays, or the one array whose
+        computation writes the token in place.
         """
         if len(arrays) == 1:
             self.buffers.written_in_place(arrays[0])
