@@ -19,6 +19,7 @@ from gateway.cli.up.openblas import preload_here
 NAMES = {
     "all": "benchmarks.series",
     "architectures": "benchmarks.architectures.command",
+    "at-rest": "benchmarks.at_rest",
     "blas": "benchmarks.blas",
     "break-even": "benchmarks.break_even",
     "capacity": "benchmarks.capacity",

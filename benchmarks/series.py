@@ -39,6 +39,7 @@ CPU = (
     "throughput --samples 2",
     "capacity",
     "restart",
+    "at-rest",
     "break-even --samples 9",
     "restoring",
     "checkpoints",

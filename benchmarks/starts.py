@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 
 PARTS = {
-    "up": "agentmem up, until it starts the store",
-    "store": "store, until it serves",
+    "up": "agentmem up, until it starts the services",
     "worker_imports": "worker, until it listens (interpreter, imports)",
     "model": "model: weights, self-test, pool",
+    "ready": "from then until agentmem up says that all are ready",
+}
+"""What follows on each other from the process start on. Store and gateway start beside the worker, which takes longer.
+"""
+BEFORE = {
+    "store": "store, until it serves",
     "worker_ready": "worker, from then until agentmem up knows that it serves",
     "gateway": "gateway, until it says where it listens",
 }
-"""What follows on each other from the process start until the gateway is ready."""
+"""Further parts of starts in which each service waited for the one before, as results have them."""
 
 
 def parts(events: Sequence[dict[str, Any]], started: float, found: float) -> dict[str, float]:
     """Seconds of each part, from the lines of the log. `started` and `found` are time.time() of the process start and
-    of the moment when a client saw the gateway's address.
+    of the moment when a client saw that all are ready.
 
     Raises RuntimeError where a line is missing.
     """
@@ -30,12 +35,8 @@ def parts(events: Sequence[dict[str, Any]], started: float, found: float) -> dic
                 return datetime.fromisoformat(event["time"]).timestamp()
         raise RuntimeError(f"the log has no line {message!r} of the {service}")
 
-    store = at("service started", "up", name="store")
     worker = at("service started", "up", name="worker")
-    listening = at("listening", "worker")
-    loaded = at("model loaded", "worker")
-    gateway = at("service started", "up", name="gateway")
-    moments = (started, store, worker, listening, loaded, gateway, found)
+    moments = (started, worker, at("listening", "worker"), at("model loaded", "worker"), found)
     return {name: later - earlier for name, earlier, later in zip(PARTS, moments[:-1], moments[1:], strict=True)}
 
 
