@@ -20,7 +20,7 @@ from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.network import Network
-from inference_service.engine.product_speeds import ProductSpeeds, choose
+from inference_service.engine.product_speeds import ProductSpeeds, choose, on_cpu
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.opening import ModelInfo
 
@@ -101,8 +101,7 @@ def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None
 
     On Metal, where it was not measured, nothing is chosen: it takes rows for a matrix by itself.
     """
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return choose(network.model, geometry.dtype, speeds.products) if speeds and (on_cpu or available()) else []
+    return choose(network.model, geometry.dtype, speeds.products) if speeds and (on_cpu() or available()) else []
 
 
 def compiled_steps(
@@ -226,5 +225,4 @@ def _errors(found: mx.array, wanted: mx.array) -> mx.array:
 
 
 def _most_error(geometry: Geometry) -> float:
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return _MOST_ERROR_ON_CPU.get(geometry.dtype, _MOST_ERROR) if on_cpu else _MOST_ERROR
+    return _MOST_ERROR_ON_CPU.get(geometry.dtype, _MOST_ERROR) if on_cpu() else _MOST_ERROR

@@ -1,7 +1,7 @@
 """What is proved of a model at load: rows that are wrong together are decoded one by one, and steps that are wrong when
 they are compiled are not. And what is chosen: how products of rows are computed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from mlx_lm.utils import load_model
 
 from benchmarks.contestants import Ours
 from benchmarks.loading import load
+from inference_service.engine import product_speeds
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.states import BatchStateCache
 from inference_service.engine.caches.traced import Positions, TracedKVCache
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.product_speeds import Errors, Figures, ProductSpeeds
-from inference_service.engine.products import FLATTENED, GIVEN, Shape, quantized_layers
+from inference_service.engine.product_speeds import Case, Figures, ProductSpeeds
+from inference_service.engine.products import DEQUANTIZED, FLATTENED, GIVEN, Shape, quantized_layers
 from inference_service.models import proof
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -190,20 +191,21 @@ def test_steps_are_compiled_where_the_gpu_is_fast(tmp_path: Path, monkeypatch: p
     assert compiled_problem(untraceable.engine.model, untraceable.geometry) == "they cannot be traced"
 
 
-def by_the_matrix(shape: Shape, layers: Any, right: Errors) -> Figures:
-    """A measurement that finds it the fastest."""
-    return {rows: {way: 1.0 if way == FLATTENED else 2.0 for way in right[rows]} for rows in right}
+def by_the_matrix(shape: Shape, layers: Any, wanted: Sequence[Case]) -> Figures:
+    """A measurement that finds it the fastest, or what is dequantized."""
+    return {str(c): {way: 1.0 if way in (FLATTENED, DEQUANTIZED) else 2.0 for way in c.ways} for c in wanted}
 
 
 def speeds_in(directory: Path) -> Speeds:
     return Speeds.kept_in(directory)._replace(products=ProductSpeeds(directory / "products.json", by_the_matrix))
 
 
-def ways_of(model: nn.Module) -> set[str]:
-    """The ways that its quantized layers take for 8 rows."""
+def ways_of(model: nn.Module) -> set[tuple[str, str]]:
+    """The ways that its quantized layers take for a step of 8 rows, and for a chunk of 64."""
     found = [layer for layers in quantized_layers(model, mx.float32).values() for layer in layers]
     assert found
-    return {layer.products.at(8) if hasattr(layer, "products") else GIVEN for layer in found}
+    chosen = [layer.products for layer in found if hasattr(layer, "products")]
+    return {(each.step(8), each.chunk(64)) for each in chosen} or {(GIVEN, GIVEN)}
 
 
 @pytest.fixture
@@ -211,38 +213,58 @@ def quantized_model(tmp_path: Path) -> LoadedModel:
     return loaded(write_quantized(tmp_path / "q", write_llama(tmp_path / "m"), bits=4, group_size=32))
 
 
-@pytest.mark.skipif(available(), reason="this device has a choice")
-def test_products_are_computed_as_given_on_other_devices(quantized_model: LoadedModel, tmp_path: Path) -> None:
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "available", lambda: True)
+    for module in (proof, product_speeds):
+        monkeypatch.setattr(module, "on_cpu", lambda: False)
+
+
+def test_products_are_computed_as_given_on_metal(
+    quantized_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "available", lambda: False)
+    monkeypatch.setattr(proof, "on_cpu", lambda: False)
     network = quantized_model.engine.model
     _, reports = prove(quantized_model, network, ATTENTION, speeds_in(tmp_path))
     assert not [report for report in reports if report.phase == "products"]
-    assert ways_of(network.model) == {GIVEN}
+    assert ways_of(network.model) == {(GIVEN, GIVEN)}
     assert not (tmp_path / "products.json").exists()
 
 
-def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
-    quantized_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(available(), reason="this device is no CPU")
+def test_chunks_are_dequantized_on_a_cpu_where_that_is_the_fastest(
+    quantized_model: LoadedModel, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(proof, "available", lambda: True)
+    network = quantized_model.engine.model
+    _, reports = prove(quantized_model, network, ATTENTION, speeds_in(tmp_path))
+    assert [report.path for report in reports if report.phase == "products"] == [DEQUANTIZED]
+    assert ways_of(network.model) == {(GIVEN, DEQUANTIZED)}
+
+
+@pytest.mark.usefixtures("on_cuda")
+def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
+    quantized_model: LoadedModel, tmp_path: Path
+) -> None:
     network = quantized_model.engine.model
     for _ in range(2):
         _, reports = prove(quantized_model, network, ATTENTION, speeds_in(tmp_path))
-        assert [report.path for report in reports if report.phase == "products"] == [FLATTENED]
-        assert ways_of(network.model) == {FLATTENED}
+        assert [report.path for report in reports if report.phase == "products"] == [FLATTENED, DEQUANTIZED]
+        assert ways_of(network.model) == {(FLATTENED, DEQUANTIZED)}
         assert network.rows_together
         assert network.steps is not None
     prove(quantized_model, network, ATTENTION, None)
-    assert ways_of(network.model) == {FLATTENED}, "what was chosen stays where nothing is measured"
+    assert ways_of(network.model) == {(FLATTENED, DEQUANTIZED)}, "what was chosen stays where nothing is measured"
 
 
-def test_the_engine_in_benchmarks_chooses_for_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("on_cuda")
+def test_the_engine_in_benchmarks_chooses_for_itself_alone(tmp_path: Path) -> None:
     """mlx-lm's model, over the same weights, is what it is compared with."""
-    monkeypatch.setattr(proof, "available", lambda: True)
     directory = write_quantized(tmp_path / "q", write_llama(tmp_path / "m"), bits=4, group_size=32)
     plain, _ = load_model(directory)
     plain.set_dtype(mx.float32)
     ours = Ours(plain, speeds_in(tmp_path))
-    assert [report.path for report in ours.paths if report.phase == "products"] == [FLATTENED]
-    assert ways_of(ours.engine.model.model) == {FLATTENED}
-    assert ways_of(plain) == {GIVEN}
+    assert [report.path for report in ours.paths if report.phase == "products"] == [FLATTENED, DEQUANTIZED]
+    assert ways_of(ours.engine.model.model) == {(FLATTENED, DEQUANTIZED)}
+    assert ways_of(plain) == {(GIVEN, GIVEN)}
     assert type(plain.layers[0].mlp.up_proj) is nn.QuantizedLinear
