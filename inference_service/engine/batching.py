@@ -145,8 +145,7 @@ class BatchEngine:
 
     def _prefill(self, job: TurnJob) -> None:
         if not job.started:
-            missing = max(0, job.reused - job.allocated)
-            self.headroom.require(missing * self.token_bytes, f"KV of {missing} tokens")
+            self.headroom.require(job.reused * self.token_bytes, f"KV of {job.reused} tokens")
             job.start()
         if not self._compute(job):
             return

@@ -219,7 +219,6 @@ class TurnRunner:
             started,
             turn.restored.tokens,
             _granted_captures(turn, model),
-            turn.restored.allocated_tokens,
         )
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")
