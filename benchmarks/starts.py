@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 PARTS = {
-    "up": "agentmem up, until it starts the services",
+    "up": "agentmem up and store, until the worker starts",
     "worker_imports": "worker, until it listens (interpreter, imports)",
     "model": "model: weights, self-test, pool",
     "ready": "from then until agentmem up says that all are ready",
 }
-"""What follows on each other from the process start on. Store and gateway start beside the worker, which takes longer.
-"""
+"""What follows on each other from the process start on. The store starts before the worker, the gateway after it."""
 BEFORE = {
     "store": "store, until it serves",
     "worker_ready": "worker, from then until agentmem up knows that it serves",

@@ -1,8 +1,6 @@
-"""Keeps services running: starts them all at once; restarts those that die; stops them in reverse order. A service that
-ends with a status of FINAL_STATUSES cannot work as it is set up and ends all, unless it was ready before and its
-settings are right.
-
-None waits for another: each takes a second or more to import what it needs, and asks the others again until they serve.
+"""Keeps services running: starts them in order, each when the one before is ready; restarts those that die; stops them
+in reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up and ends all, unless
+it was ready before and its settings are right.
 
 Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
 end by a pipe (agentmem.parent), so that they are gone when it is, even after SIGKILL.
@@ -81,23 +79,21 @@ class Supervisor:
         Raises ServiceFailed where one cannot be started; all are stopped then, too.
         """
         keeping: list[asyncio.Task[None]] = []
+        before = ""
         async with AsyncExitStack() as ending:
             for descriptor in (self._lifeline, self._parent_end):
                 ending.callback(os.close, descriptor)
             stop = asyncio.create_task(stopping.wait())
             ending.callback(stop.cancel)
             for kept in self._kept:
+                self._report(f"{before}{kept.service.name} {kept.service.starting}…")
+                before = f"{kept.service.name} ready, "
                 keeping.append(asyncio.create_task(kept.keep()))
                 ending.push_async_callback(kept.stop, keeping[-1])
-            self._report(", ".join(f"{kept.service.name} {kept.service.starting}" for kept in self._kept) + "…")
-            if not await _first(self._all_ready(), stop, keeping):
-                return
+                if not await _first(kept.ready.wait(), stop, keeping):
+                    return
             started()
             await _first(asyncio.Event().wait(), stop, keeping)
-
-    async def _all_ready(self) -> None:
-        for kept in self._kept:
-            await kept.ready.wait()
 
 
 async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping: "list[asyncio.Task[None]]") -> bool:
@@ -195,9 +191,9 @@ class _Kept:
     async def _probe(self, pid: int, *, again: bool) -> None:
         while not await self.service.ready():  # noqa: ASYNC110 - another process's state sends no event
             await asyncio.sleep(PROBE_INTERVAL)
-        what = "ready again" if again else "ready"
-        self.report(f"{self.service.name} {what}")
-        self._log(f"service {what}", pid)
+        if again:
+            self.report(f"{self.service.name} ready again")
+        self._log("service ready again" if again else "service ready", pid)
         self.ready.set()
 
     async def _copy_output(self, written: asyncio.StreamReader) -> None:
