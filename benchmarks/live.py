@@ -185,6 +185,12 @@ async def ready(process: asyncio.subprocess.Process, root: Path, model: str) -> 
     return _stack(process, root, model)
 
 
+async def listening(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
+    """The same as soon as there are the gateway's addresses, which may not let every call through yet."""
+    await _until(process, root, (root / "run" / layout.GATEWAY_FILE).exists)
+    return _stack(process, root, model)
+
+
 async def _until(process: asyncio.subprocess.Process, root: Path, reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(START_SECONDS):
         while not reached():

@@ -7,23 +7,19 @@ from pathlib import Path
 from typing import Any
 
 PARTS = {
-    "up": "agentmem up and store, until the worker starts",
+    "up": "agentmem up, until it starts the store",
+    "store": "store, until it serves",
     "worker_imports": "worker, until it listens (interpreter, imports)",
     "model": "model: weights, self-test, pool",
-    "ready": "from then until agentmem up says that all are ready",
-}
-"""What follows on each other from the process start on. The store starts before the worker, the gateway after it."""
-BEFORE = {
-    "store": "store, until it serves",
     "worker_ready": "worker, from then until agentmem up knows that it serves",
     "gateway": "gateway, until it says where it listens",
 }
-"""Further parts of starts in which each service waited for the one before, as results have them."""
+"""What follows on each other from the process start until the gateway is ready."""
 
 
 def parts(events: Sequence[dict[str, Any]], started: float, found: float) -> dict[str, float]:
     """Seconds of each part, from the lines of the log. `started` and `found` are time.time() of the process start and
-    of the moment when a client saw that all are ready.
+    of the moment when a client saw the gateway's address.
 
     Raises RuntimeError where a line is missing.
     """
@@ -34,8 +30,12 @@ def parts(events: Sequence[dict[str, Any]], started: float, found: float) -> dic
                 return datetime.fromisoformat(event["time"]).timestamp()
         raise RuntimeError(f"the log has no line {message!r} of the {service}")
 
+    store = at("service started", "up", name="store")
     worker = at("service started", "up", name="worker")
-    moments = (started, worker, at("listening", "worker"), at("model loaded", "worker"), found)
+    listening = at("listening", "worker")
+    loaded = at("model loaded", "worker")
+    gateway = at("service started", "up", name="gateway")
+    moments = (started, store, worker, listening, loaded, gateway, found)
     return {name: later - earlier for name, earlier, later in zip(PARTS, moments[:-1], moments[1:], strict=True)}
 
 
