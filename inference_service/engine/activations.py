@@ -15,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.device import device_and_version
+from inference_service.engine.device import device_and_version, on_cpu
 from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.scheduling import LARGEST_CHUNK, latest_chunks
@@ -84,8 +84,7 @@ def measured(network: Any, geometry: Geometry, context_length: int) -> int:
 
     On a GPU this compiles the kernels of prefill, too, and takes seconds, and KV of the context.
     """
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    if on_cpu:
+    if on_cpu():
         found = small_chunks(network, geometry, context_length).at_worst(geometry, context_length)
         peak = int(MARGIN_OF_SMALL * found) + dequantized_bytes(network.model, geometry.dtype)
     else:

@@ -22,9 +22,14 @@ _WORTH_RESTORING = 16
 _WORTH_UPLOADING = 128
 
 
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU."""
+    return mx.default_device().type == mx.DeviceType.cpu
+
+
 def device_and_version() -> str:
     """The device, with OpenBLAS or not, and MLX's version, by which what was measured is remembered."""
-    blas = ", OpenBLAS" if mx.default_device().type == mx.DeviceType.cpu and has_openblas() else ""
+    blas = ", OpenBLAS" if on_cpu() and has_openblas() else ""
     return f"{mx.device_info()['device_name']}{blas}; mlx {importlib.metadata.version('mlx')}"
 
 
@@ -39,7 +44,7 @@ def has_openblas() -> bool:
 
 def has_own_memory() -> bool:
     """Whether it is a GPU whose memory is not the system's: a CUDA one."""
-    return mx.default_device().type != mx.DeviceType.cpu and "total_memory" in mx.device_info()
+    return not on_cpu() and "total_memory" in mx.device_info()
 
 
 def worth_restoring() -> int:
@@ -102,7 +107,7 @@ def usable_bytes(floor: int | None = None) -> int:
 
 
 def _working_set() -> int | None:
-    if mx.default_device().type == mx.DeviceType.cpu:
+    if on_cpu():
         return None
     working_set = mx.device_info().get("max_recommended_working_set_size")
     return int(working_set) if working_set else None

@@ -15,7 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from inference_service.engine.attention import PathReport
-from inference_service.engine.device import device_and_version
+from inference_service.engine.device import device_and_version, on_cpu
 from inference_service.engine.products import (
     CHUNK_ROWS,
     DEQUANTIZED,
@@ -99,7 +99,8 @@ class ProductSpeeds:
         self._measure = measure or measured
 
     def of(self, shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
-        """Figures of these cases, from memory where they are there; else it takes a tenth of a second."""
+        """Figures of these cases, from memory where they are there; else they are measured, in a
+        tenth of a second, or on a CPU some seconds."""
         key = _key(shape)
         known = self._memory.get(key)
         try:
@@ -129,11 +130,6 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
             worst.append(error)
             notes.append(f"{shape} {_gain(figures, way, [case for case, each in chosen.items() if each == way])}")
     return [PathReport("products", way, max(worst), "; ".join(notes)) for way, (worst, notes) in taken.items()]
-
-
-def on_cpu() -> bool:
-    """Whether MLX computes on the CPU."""
-    return mx.default_device().type == mx.DeviceType.cpu
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
@@ -209,7 +205,7 @@ def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, .
             mx.eval(last)
             times.append(time.perf_counter() - started)
     except (RuntimeError, ValueError) as failure:
-        log.warning("products of %s: %s", way, failure)
+        log.warning("a product of %s, %s: %s", inputs[0][0].shape, way, failure)
         return float("inf")
     return min(times)
 

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from agentmem.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import load_tokenizer
 from inference_service.engine.network import Network
@@ -157,7 +158,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             network.eval()
         keep_latents(spec.model_id, network, backend)
         dtype = spec.dtype
-        if dtype == "auto" and mx.default_device().type == mx.DeviceType.cpu:
+        if dtype == "auto" and on_cpu():
             dtype = "float32"
         if dtype != "auto":
             network.set_dtype(DTYPES[dtype])

@@ -18,9 +18,10 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import FLASH_DECODING, LATENT_FLASH, AttentionBackend, PathReport, PathSpeeds
 from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.network import Network
-from inference_service.engine.product_speeds import ProductSpeeds, choose, on_cpu
+from inference_service.engine.product_speeds import ProductSpeeds, choose
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.opening import ModelInfo
 

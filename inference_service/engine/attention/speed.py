@@ -13,7 +13,7 @@ from inference_service.engine.attention.self_test import over_caches, over_laten
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.device import device_and_version
+from inference_service.engine.device import device_and_version, on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quantization import Quantized, quantize
 from inference_service.json_cache import JsonCache
@@ -99,7 +99,7 @@ def measured(geometry: Geometry, paths: Sequence[str]) -> Figures:
     """Measure one layer with full attention: each shape, each path. Needs about 1 GiB for a geometry of 8B models."""
     figures: dict[Shape, dict[str, float]] = {}
     for shape in MEASURED:
-        layers = 1 if mx.default_device().type == mx.DeviceType.cpu else 4
+        layers = 1 if on_cpu() else 4
         inputs = [_random_layer(geometry, shape, seed) for seed in range(layers)]
         mask = None
         if shape.rows > 1:  # as in a batch of unequal rows
@@ -138,7 +138,7 @@ def _seconds(path: str, layers: Sequence[Layer], geometry: Geometry, mask: mx.ar
     """The shortest of a few passes over the layers; on a GPU the first, which compiles kernels, does not count."""
     scale, cache = geometry.full.k_dim**-0.5, QuantizedKVCache(KVCodec(geometry.format))
     attend = over_latents(ABSORBED[path]) if geometry.latents else over_caches(ONE_QUERY[path])
-    if mx.default_device().type != mx.DeviceType.cpu:
+    if not on_cpu():
         mx.eval([attend(*layer, cache, scale, mask, None) for layer in layers])
     times: list[float] = []
     while len(times) < 5 and sum(times) < 0.05:
