@@ -22,6 +22,7 @@ from inference_service.engine.products import (
     FLATTENED,
     GIVEN,
     PADDED,
+    SKINNY,
     STEP_ROWS,
     ProductChoice,
     Shape,
@@ -54,11 +55,16 @@ class Case(NamedTuple):
     kind: str
     rows: int
 
-    @property
-    def ways(self) -> list[str]:
-        """Those that are worth a trial."""
+    def ways(self, shape: Shape) -> list[str]:
+        """Those that are worth a trial.
+
+        Where the kernel for a few rows is one, MLX's for packed matrices, which it is faster than by far, are not: each
+        takes a minute to compile on a new machine.
+        """
         if self.kind == CHUNK:
             return [GIVEN, DEQUANTIZED]
+        if shape.skinny:
+            return [GIVEN, SKINNY]
         return [GIVEN, FLATTENED] if self.rows >= 8 else [GIVEN, FLATTENED, PADDED]
 
     def __str__(self) -> str:
@@ -104,7 +110,7 @@ class ProductSpeeds:
         key = _key(shape)
         known = self._memory.get(key)
         try:
-            return {str(case): {way: float(known[str(case)][way]) for way in case.ways} for case in wanted}
+            return {str(case): {way: float(known[str(case)][way]) for way in case.ways(shape)} for case in wanted}
         except (KeyError, TypeError, ValueError):
             figures = self._measure(shape, layers, wanted)
         self._memory.put(key, {case: dict(seconds) for case, seconds in figures.items()})
@@ -124,7 +130,11 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
             wanted[_chunk_on_gpu(shape)] = DEQUANTIZED
         chosen, errors = _right(shape, layers[0], wanted)
         steps, chunks = ({c.rows: way for c, way in chosen.items() if c.kind == kind} for kind in (STEP, CHUNK))
-        install(layers, ProductChoice(chunks if on_cpu() else steps, chunks))
+        if on_cpu():
+            steps = chunks
+        else:  # A chunk of so few rows is as a step of them.
+            chunks = {rows: way for rows, way in steps.items() if way == SKINNY} | chunks
+        install(layers, ProductChoice(steps, chunks))
         for way, error in errors.items():
             worst, notes = taken.setdefault(way, ([], []))
             worst.append(error)
@@ -186,7 +196,7 @@ def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Fig
             continue
         inputs = [_inputs(shape, case, seed) for seed in range(count)]
         mx.eval(inputs)
-        seconds = {way: _seconds(way, those, inputs, warm_up=not on_cpu()) / count for way in case.ways}
+        seconds = {way: _seconds(way, those, inputs, warm_up=not on_cpu()) / count for way in case.ways(shape)}
         figures[str(case)] = seconds
         before = case.kind, seconds
     mx.clear_cache()

@@ -42,12 +42,15 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
+from inference_service.engine import skinny
+
 GIVEN: Final = "given"
 FLATTENED: Final = "flattened"
 PADDED: Final = "flattened and padded"
 DEQUANTIZED: Final = "dequantized"
+SKINNY: Final = "skinny"
 
-STEP_ROWS: Final = (2, 4, 8, 32)
+STEP_ROWS: Final = (2, 4, 8, 16, 32)
 """Numbers of a decode step's rows that stand for all from them on, up to the next one."""
 CHUNK_ROWS: Final = (16, 64, 256)
 """The same of a prompt's chunk; of MoE layers the rows of an expert, on average."""
@@ -139,6 +142,8 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
 
     Of experts with x [rows, 1, K] and `indices` [rows], the expert of each row, sorted; by GIVEN or DEQUANTIZED.
     """
+    if way == SKINNY:
+        return _skinny(layer, x)
     if way == DEQUANTIZED:
         return _dequantized(layer, x, indices)
     if indices is not None:
@@ -147,6 +152,13 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
     if isinstance(layer, nn.QuantizedEmbedding):
         return WAYS[way](lambda rows: nn.QuantizedEmbedding.as_linear(layer, rows), x)
     return WAYS[way](lambda rows: nn.QuantizedLinear.__call__(layer, rows), x)
+
+
+def _skinny(layer: Any, x: mx.array) -> mx.array:
+    rows = x.reshape(-1, x.shape[-1])
+    out = skinny.multiply(rows, layer.weight, layer.scales, layer.biases, layer.bits, layer.group_size)
+    out = out.reshape(*x.shape[:-1], -1)
+    return out + layer.bias if "bias" in layer else out
 
 
 def _dequantized(layer: Any, x: mx.array, indices: mx.array | None) -> mx.array:
@@ -185,6 +197,11 @@ class Shape(NamedTuple):
         *experts, outputs, groups = layer.scales.shape
         how = layer.mode, layer.bits, layer.group_size
         return cls(groups * layer.group_size, outputs, *how, dtype, *experts)
+
+    @property
+    def skinny(self) -> bool:
+        """Whether the kernel for a few rows knows such products."""
+        return not self.experts and skinny.known(self.inputs, self.mode, self.bits, self.group_size, self.dtype)
 
     @property
     def dequantized_bytes(self) -> int:

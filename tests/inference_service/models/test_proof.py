@@ -193,7 +193,7 @@ def test_steps_are_compiled_where_the_gpu_is_fast(tmp_path: Path, monkeypatch: p
 
 def by_the_matrix(shape: Shape, layers: Any, wanted: Sequence[Case]) -> Figures:
     """A measurement that finds it the fastest, or what is dequantized."""
-    return {str(c): {way: 1.0 if way in (FLATTENED, DEQUANTIZED) else 2.0 for way in c.ways} for c in wanted}
+    return {str(c): {way: 1.0 if way in (FLATTENED, DEQUANTIZED) else 2.0 for way in c.ways(shape)} for c in wanted}
 
 
 def speeds_in(directory: Path) -> Speeds:

@@ -1,0 +1,61 @@
+"""Products of a few rows with quantized weights, as a kernel for NVIDIA GPUs from sm_80 on.
+
+A "skinny" product is bound by reading weights once. MLX's kernels for a packed matrix give each block a tile of the
+outputs and all of K, so that a long K and few outputs keep most multiprocessors idle; this one divides K between the
+warps of a block.
+"""
+
+from functools import lru_cache
+from typing import Any, Final
+
+import mlx.core as mx
+
+from inference_service.engine.cuda_kernel import CUDA_TYPES, available, kernel
+
+_THREADS: Final = 256
+_OUTPUTS: Final = 32
+"""Of a block, as in skinny.cu."""
+_MOST_EIGHTS: Final = 4
+"""Eights of rows in a block: more rows take several, which read the weights again."""
+_BITS: Final = (4, 8)
+_FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "skinny.cu")
+
+_MULTIPLY = """
+  multiply_few<{type}, {bits}, {group_size}, {eights}>(
+      x, x_strides[0], x_shape[0], words, scales, biases, x_shape[1], words_shape[0], out);
+"""
+
+
+def known(inputs: int, mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
+    """Whether the kernel runs on this device and knows such weights, and x of this dtype."""
+    of_lane = 128 // bits
+    types = dtype in (mx.bfloat16, mx.float16) and mode == "affine" and bits in _BITS
+    return available() and types and inputs % of_lane == 0 and group_size % of_lane == 0
+
+
+def multiply(x: mx.array, words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:
+    """x [rows, K] by weights packed as uint32 [N, K * bits / 32], with scales and biases [N, K / group_size] of the
+    dtype of x; to [rows, N].
+
+    Raises ValueError for what the kernel does not know; what the compiler or the driver finds comes up as RuntimeError
+    when the result is evaluated.
+    """
+    rows, inputs = x.shape
+    if not known(inputs, "affine", bits, group_size, x.dtype) or scales.dtype != x.dtype:
+        raise ValueError(f"a product of {x.dtype} rows of {inputs} with {scales.dtype} weights, {bits} by {group_size}")
+    outputs = words.shape[0]
+    eights = next(n for n in (1, 2, _MOST_EIGHTS) if 8 * n >= rows or n == _MOST_EIGHTS)
+    [out] = _kernel(x.dtype, bits, group_size, eights)(
+        inputs=[mx.contiguous(x), words, scales, biases],
+        grid=(-(-outputs // _OUTPUTS) * _THREADS, -(-rows // (8 * eights)), 1),
+        threadgroup=(_THREADS, 1, 1),
+        output_shapes=[(rows, outputs)],
+        output_dtypes=[x.dtype],
+    )
+    return out  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=64)
+def _kernel(dtype: mx.Dtype, bits: int, group_size: int, eights: int) -> Any:
+    source = _MULTIPLY.format(type=CUDA_TYPES[dtype], bits=bits, group_size=group_size, eights=eights)
+    return kernel("skinny", ["x", "words", "scales", "biases"], ["out"], source, _FILES, 0)
