@@ -1,19 +1,24 @@
 """Products with quantized weights: the seam where a network's linear layers meet MLX's kernels.
 
 Decoding gives rows as x [rows, 1, K], and MLX's CUDA backend then reads the weights once for each row. The same rows as
-[rows, K] are a matrix, for which it reads them once, but only from 8 rows on: with fewer it goes by row as well. So a
-layer has three ways, and which of them is the fastest hangs on its shape and on the number of rows:
+[rows, K] are a matrix, for which it reads them once, but only from 8 rows on, with a kernel that keeps most of the GPU
+idle where K is long, and takes a minute to compile on a new machine. So there is a kernel of our own for a few rows
+(`skinny`); and for weights that it does not know, the rows flattened, or padded to 8.
 
-    K to N, 4 bits   rows    given  flattened   padded      (µs, an NVIDIA GPU; padded with zeros)
-    2048 to 3072        2       16         24       24
-                        4       23         33       19
-                        8       35         18
-    4096 to 14336       8      240         50
-                       64     1665         86
+    K to N, 4 bits    rows    given  flattened   padded   skinny    (µs, an H100)
+    4096 to 4096         8       92                           34
+                        32      264                           35
+    4096 to 14336        8      240         50                55
+                        32      869         78                73
+    14336 to 4096        8      258        300                54
+                        32      841        300                63
+    2048 to 3072         2       16         24       24           (another NVIDIA GPU)
+                         4       23         33       19
 
-A step of Llama 3.1 8B with 8 rows took 33.7 ms, flattened 17.3.
+With the kernel 32 agents of Llama 3.1 8B at 2,048 tokens decoded 1,803 tokens/s, and 1,237 without
+(`engine-llama-3.1-8b-2k-gpu` and its state before).
 
-A prompt's chunk has so many rows that a fourth way pays: the weights are dequantized as a whole, for one product, and
+A prompt's chunk has so many rows that another way pays: the weights are dequantized as a whole, for one product, and
 multiplied by the backend's BLAS, which is faster by far than MLX's kernels for packed weights; on a CPU most of all.
 The same holds for the experts of MoE layers, whose rows come sorted by expert: packed weights are read once for each
 row, dequantized ones are multiplied group by group.
@@ -25,7 +30,7 @@ row, dequantized ones are multiplied group by group.
     given                                   44   176   724
     dequantized                            213   274   172
 
-On an H100 a prompt of 2,048 tokens took Llama 3.1 8B 0.138 s by that, and mlx-lm alone 0.268 in the same run. Which way
+On an H100 a prompt of 2,048 tokens took Llama 3.1 8B 0.121 s by that, and mlx-lm alone 0.252 in the same run. Which way
 is fast and right `product_speeds` finds out; on Metal, which flattens by itself, nothing is chosen.
 
 Layers are changed one by one, in place, and never their class: another model over the same weights stays as it is.

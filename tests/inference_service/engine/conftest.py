@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_encoding, metal_kernel
+from inference_service.engine import cuda_encoding, metal_kernel, skinny
 from inference_service.engine.attention import (
     chunks,
     flash_decoding,
@@ -62,6 +62,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         flash_latents._attend_kernel,
         flash_prefill._attend_kernel,
         cuda_encoding._proven,
+        skinny._kernel,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
     monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))

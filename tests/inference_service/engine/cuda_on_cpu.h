@@ -47,6 +47,14 @@ struct Two {
 };
 inline Two<__nv_bfloat16> __floats2bfloat162_rn(float x, float y) { return {x, y}; }
 inline Two<__half> __floats2half2_rn(float x, float y) { return {x, y}; }
+template <typename T>
+Two<T> __hsub2(Two<T> x, Two<T> y) {
+  return {float(x.x) - float(y.x), float(x.y) - float(y.y)};
+}
+template <typename T>
+Two<T> __hfma2(Two<T> x, Two<T> y, Two<T> z) {
+  return {fmaf(x.x, y.x, z.x), fmaf(x.y, y.y, z.y)};
+}
 
 // ---- arithmetic on words
 
