@@ -84,7 +84,7 @@ class Worker:
         least = settings.min_restore_tokens
         limits = MatchLimits(least) if least else MatchLimits()
         fetcher = Fetcher(store, self._transports, self._metrics)
-        restorer = Restorer(fetcher, self._metrics, least or worth_restoring())
+        restorer = Restorer(fetcher, self._metrics, least or worth_restoring(), self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
         persister = Persister(self._engine, store, self._transports, self._metrics)
         self._pool_broken = asyncio.Event()

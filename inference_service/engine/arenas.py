@@ -22,6 +22,7 @@ from inference_service.engine.checkpoints import Checkpoint, States, state_tenso
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import free_bytes
 from inference_service.engine.geometry import MLX_DTYPE, Caches, Geometry, HostTensors, LayerCache, LayerGroup
+from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import host_bytes, uploaded
 
@@ -118,7 +119,7 @@ class Arena:
         They come from `blocks`, one after the other, and then from the blocks of files in `more`; the buffers have room
         for at least one token more, and for `room` tokens in all.
         """
-        count = -(-max(tokens + 1, room) // self.block_tokens)
+        count = _blocks(tokens, room, self.block_tokens)
         warm = uploaded(more, self._dtypes, (count - len(blocks)) * self.block_tokens) if more else []
         if more and not blocks:
             return [self._buffers(parts, tokens) for parts in warm]
@@ -134,6 +135,19 @@ class Arena:
             layers.append(self._buffers(parts, tokens))
         mx.eval([layer.arrays for layer in layers])
         return layers
+
+    def take(self, buffers: PreallocatedBuffers, blocks: Sequence[int], tokens: int) -> list[KVBuffers]:
+        """The layers' share of buffers that files were read into; `blocks` are copied to their beginning."""
+        layers = buffers.take(list(self._dtypes))
+        start = 0
+        for arrays, run in self._runs(blocks):
+            wanted, end = self._places(run), start + len(run) * self.block_tokens
+            for row, parts in enumerate(layers):
+                for name, array in parts.items():
+                    array[:, :, start:end] = _taken(arrays[name], wanted[row])
+            mx.eval(layers)
+            start = end
+        return [self._buffers(parts, tokens) for parts in layers]
 
     def upload(self, file: HostTensors, surplus: int = 0) -> list[KVBuffers]:
         """Private, evaluated buffers [1, kv_heads, tokens, width] of a file, less `surplus` tokens, per layer."""
@@ -169,6 +183,11 @@ class Arena:
         layers, heads = len(self.group.layers), self.group.kv_heads
         rows = np.arange(layers)[:, None, None] * heads + np.arange(heads)[:, None]
         return mx.array((np.array(blocks, np.int64) * (layers * heads) + rows).astype(np.int32))
+
+
+def _blocks(tokens: int, room: int, block_tokens: int) -> int:
+    """How many blocks buffers have that hold `tokens` tokens, one more, and `room` in all."""
+    return -(-max(tokens + 1, room) // block_tokens)
 
 
 def _taken(array: mx.array, places: mx.array) -> mx.array:
@@ -270,6 +289,14 @@ class Arenas:
         window = self.sliding.read(pieces, tokens) if self._geometry.sliding else {}
         return window | state_tensors(self._states.get(pieces[0], ()), self._geometry.states)
 
+    def preallocate(self, tokens: int, room: int = 0) -> PreallocatedBuffers:
+        """Buffers to read block files into for `caches`, with room for one token more and for `room` tokens in all.
+
+        For a model with full attention, on a device whose memory is the host's.
+        """
+        capacity = _blocks(tokens, room, BLOCK_TOKENS) * BLOCK_TOKENS
+        return PreallocatedBuffers(self._geometry.block_shapes(capacity), capacity)
+
     def caches(
         self,
         tokens: int,
@@ -277,8 +304,12 @@ class Arenas:
         files: Sequence[HostTensors],
         checkpoint: Checkpoint | None = None,
         room: int = 0,
+        buffers: PreallocatedBuffers | None = None,
     ) -> Caches:
         """Private, evaluated caches that hold `tokens` tokens: of `blocks`, and then of block files.
+
+        Or files were read into `buffers`, which have zeros behind them: then `files` are none, and only `blocks` are
+        copied.
 
         `checkpoint` is at that position, for a model that needs one. Buffers of the full-attention layers have room for
         `room` tokens in all: to grow while a prompt is computed would copy all that was restored once more.
@@ -287,10 +318,11 @@ class Arenas:
         window, states = (checkpoint.window, checkpoint.states) if checkpoint else ((), ())
         caches: dict[int, LayerCache] = {}
         for arena in self._full:
-            for layer, buffers in zip(arena.group.layers, arena.gather(blocks, tokens, files, room), strict=True):
-                caches[layer] = QuantizedKVCache.restored(buffers, self._codecs[layer])
-        for layer, buffers in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
-            caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, buffers, tokens, self._codecs[layer])
+            full = arena.take(buffers, blocks, tokens) if buffers else arena.gather(blocks, tokens, files, room)
+            for layer, each in zip(arena.group.layers, full, strict=True):
+                caches[layer] = QuantizedKVCache.restored(each, self._codecs[layer])
+        for layer, each in zip(geometry.sliding.layers if geometry.sliding else (), window, strict=True):
+            caches[layer] = SlidingQuantizedKVCache.restored(geometry.window, each, tokens, self._codecs[layer])
         for layer, arrays in zip(geometry.states.layers if geometry.states else (), states, strict=True):
             caches[layer] = StateCache(arrays, tokens)
         return [caches[layer] for layer in sorted(caches)]

@@ -27,6 +27,9 @@ Caches = list[LayerCache]
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
 """The tensors of a file by name: KV as [layers, kv_heads, tokens, width], and states; 16-bit floats as uint16."""
 
+HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
+"""Host memory that a file's KV goes to: of each tensor by name each layer's, [kv_heads, tokens, width]."""
+
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
 """Safetensors dtype and shape of each tensor of a file, by name."""
 

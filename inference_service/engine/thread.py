@@ -47,6 +47,7 @@ class EngineThread:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting = False
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self.died = asyncio.Event()
 
@@ -61,6 +62,11 @@ class EngineThread:
     def alive(self) -> bool:
         """The thread runs."""
         return self._thread.is_alive() and not self.died.is_set()
+
+    @property
+    def idle(self) -> bool:
+        """What is submitted now runs at once, as far as one can know. Any thread."""
+        return self.alive and self._waiting and self._tasks.empty()
 
     @property
     def asked(self) -> bool:
@@ -127,7 +133,9 @@ class EngineThread:
             busy = False
             while True:
                 for _ in range(max(0 if busy else 1, self._tasks.qsize())):
+                    self._waiting = not busy
                     task = self._tasks.get()
+                    self._waiting = False
                     if task is None:
                         return
                     task.run()

@@ -11,13 +11,10 @@ than what is written into them. NumPy takes the interpreter's lock for each arra
 shared among threads, for one alone does not fill a server's memory bandwidth.
 """
 
-import io
 import itertools
-import json
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
@@ -25,9 +22,7 @@ import numpy.typing as npt
 
 from inference_service.engine.device import has_own_memory
 from inference_service.engine.geometry import HostTensors
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from inference_service.engine.tensor_file import Entry, TensorFile
 
 Array = npt.NDArray[np.generic]
 Copy = tuple[Array, Array]
@@ -103,7 +98,7 @@ def uploaded(
     if at_once is None:
         at_once = _AT_ONCE if has_own_memory() else 0
     joined = _Joined(files, dtypes, capacity, at_once)
-    loaded = cast(dict[str, mx.array], mx.load(cast(BinaryIO, joined), format="safetensors"))
+    loaded = joined.load()
     layers: list[dict[str, mx.array]] = [{} for _ in range(joined.layers)]
     whole = []
     for tensor in joined.tensors.values():
@@ -137,13 +132,7 @@ class _Tensor(NamedTuple):
         return f"{self.rows.start}.{self.name}"
 
 
-class _Place(threading.local):
-    """Where the next read begins. MLX seeks and reads on one thread, though not always on the same."""
-
-    at = 0
-
-
-class _Joined(io.RawIOBase):
+class _Joined(TensorFile):
     """A file of what `uploaded` gives, made while it is read.
 
     MLX may read on a thread that drops exceptions, or that no exception may leave. So a read that fails gives anything,
@@ -161,58 +150,29 @@ class _Joined(io.RawIOBase):
             raise ValueError(f"{self._filled} tokens of files for {capacity}")
         self._capacity = capacity
         self._shared = at_once > 0
-        self._place = _Place()
         self.layers = files[0][named].shape[0]
-        entries, tensors, end = {}, [], 0
+        entries: dict[str, Entry] = {}
+        tensors = []
         for name, dtype in dtypes.items():
             _, heads, _, width = files[0][name].shape
             layer_bytes = heads * capacity * width * files[0][name].itemsize
             step = max(1, at_once // layer_bytes)
             for first in range(0, self.layers, step):
                 rows = range(first, min(first + step, self.layers))
-                start, end = end, end + len(rows) * layer_bytes
-                tensor = _Tensor(name, rows, end - start)
-                tensors.append((start, tensor))
-                entries[tensor.key] = {
-                    "dtype": dtype,
-                    "shape": [len(rows), heads, capacity, width],
-                    "data_offsets": [start, end],
-                }
-        text = json.dumps(entries).encode()
-        self._header = len(text).to_bytes(8, "little") + text
-        self.tensors = {len(self._header) + start: tensor for start, tensor in tensors}
+                tensor = _Tensor(name, rows, len(rows) * layer_bytes)
+                tensors.append(tensor)
+                entries[tensor.key] = dtype, (len(rows), heads, capacity, width), tensor.nbytes
+        super().__init__(entries)
+        self.tensors = {self.starts[tensor.key]: tensor for tensor in tensors}
         """By where they are in the file."""
-        self._end = len(self._header) + end
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place.at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place.at, io.SEEK_END: self._end}[whence]
-        self._place.at = base + offset
-        return self._place.at
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """A piece of the header, or one whole tensor: MLX reads nothing else."""
-        view = memoryview(buffer)
-        at, count = self._place.at, len(view)
-        if at + count <= len(self._header):
-            view[:] = self._header[at : at + count]
+    def fill(self, start: int, view: memoryview) -> None:
+        try:
+            self._join(self.tensors[start], view)
+        except Exception as error:  # noqa: BLE001 - no exception may leave MLX's thread
+            self.failure = error
         else:
-            try:
-                self._join(self.tensors[at], view)
-            except Exception as error:  # noqa: BLE001 - no exception may leave MLX's thread
-                self.failure = error
-            else:
-                self.read_tensors += 1
-        self._place.at = at + count
-        return count
+            self.read_tensors += 1
 
     def _join(self, tensor: _Tensor, view: memoryview) -> None:
         layers = slice(tensor.rows.start, tensor.rows.stop)

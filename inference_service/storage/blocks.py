@@ -3,7 +3,9 @@
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import FileIO
 from math import prod
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from safetensors import TensorSpec, serialize
 from agentmem import blockfile
 from agentmem.blockfile import BlockFileError, BlockHeader
 from agentmem.v1 import types_pb2
-from inference_service.engine.geometry import Geometry, HostTensors, TensorShapes
+from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorShapes
 from inference_service.memory.match import Reason
 
 NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
@@ -51,14 +53,40 @@ def read_block(
     and hashing release the GIL.
     """
     try:
-        data = _read(path, most_bytes(wanted, geometry), into)
+        data, found = _read(path, most_bytes(wanted, geometry), into)
     except FileNotFoundError as error:
         raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
     except BlockFileError as error:
         raise BlockMiss(types_pb2.MISS_REASON_CORRUPT, error.reason) from error
     except OSError as error:
         raise BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=error.errno == errno.EIO) from error
-    return verified(data, wanted, digest, geometry)
+    return _verified(data, found, wanted, digest, geometry)
+
+
+def read_into(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
+    """Read and verify the file of a block, and leave its tensors in `buffers`. Raises BlockMiss.
+
+    Of a file that is a miss anything may be there. Each piece is hashed and copied while the processor's cache has it;
+    reading, hashing and copying release the GIL.
+    """
+    with suppress(BlockFileError, OSError):
+        with _opened(path, most_bytes(wanted, geometry)) as file:
+            _fill(file, wanted, digest, geometry, buffers)
+        return
+    # What is wrong with a file is for one function to say. By now it may be another file, which is good.
+    _place(read_block(path, wanted, digest, geometry), buffers)
+
+
+def verified_into(data: bytes, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
+    """Verify the file of a block that is in memory, and leave its tensors in `buffers`. Raises BlockMiss."""
+    _place(verified(data, wanted, digest, geometry), buffers)
+
+
+def _place(tensors: HostTensors, buffers: HostBuffers) -> None:
+    """Copy tensors [layers, kv_heads, tokens, width] into memory of their layers."""
+    for name, tensor in tensors.items():
+        for target, source in zip(buffers[name], tensor, strict=True):
+            np.copyto(target, source)
 
 
 def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
@@ -66,17 +94,16 @@ def verified(data: bytes | memoryview, wanted: BlockHeader, digest: bytes, geome
 
     They are views of the bytes that were hashed: KV is [layers, kv_heads, tokens, width].
     """
+    return _verified(data, blockfile.digest(data), wanted, digest, geometry)
+
+
+def _verified(
+    data: bytes | memoryview, found: bytes, wanted: BlockHeader, digest: bytes, geometry: Geometry
+) -> HostTensors:
     try:
-        if blockfile.digest(data) != digest:
+        if found != digest:
             raise BlockFileError("digest", "the bytes are not those that were published")
-        header, specs = blockfile.parse(data, len(data))
-        blockfile.verify(header, wanted)
-        shapes = _shapes(wanted, geometry)
-        if specs.keys() != shapes.keys():
-            raise BlockFileError("header", "other tensors than the model's")
-        for name, (dtype, shape) in shapes.items():
-            if (specs[name].dtype, specs[name].shape) != (dtype, shape):
-                raise BlockFileError("header", f"{name} has another shape than the model's")
+        specs = _wanted_specs(data, len(data), wanted, geometry)
     except BlockFileError as error:
         raise BlockMiss(types_pb2.MISS_REASON_CORRUPT, error.reason) from error
     return {name: _view(data, spec) for name, spec in specs.items()}
@@ -117,21 +144,91 @@ def host_memory(size: int) -> memoryview:
     return np.empty(size, np.uint8).data
 
 
-def _read(path: str, most: int, into: memoryview | None) -> memoryview:
-    """Return the bytes of a regular file. Raises OSError, and BlockFileError for one that has another size."""
+_HASHED = 512 * 1024
+"""Bytes that are read at once where they stay: they are hashed while the core's own cache has them."""
+_PIECE = 256 * 1024
+"""Bytes that are read at once where they are copied on: they and their copy fit into any core's own cache."""
+
+
+def _fill(file: FileIO, wanted: BlockHeader, digest: bytes, geometry: Geometry, buffers: HostBuffers) -> None:
+    running = blockfile.RunningDigest()
+    memory = host_memory(_PIECE)
+
+    def following(count: int) -> memoryview:
+        """The next bytes of the file, which the next call overwrites."""
+        nonlocal memory
+        if count > len(memory):
+            memory = host_memory(count)
+        piece = memory[:count]
+        if _read_into(file, piece) < count:
+            raise BlockFileError("truncated", "the file has become shorter")
+        running.update(piece)
+        return piece
+
+    header = bytes(following(8))
+    header += bytes(following(blockfile.header_bytes(header) - 8))
+    specs = _wanted_specs(header, os.fstat(file.fileno()).st_size, wanted, geometry)
+    for name, spec in sorted(specs.items(), key=lambda item: item[1].start):
+        targets = buffers[name]
+        layer_bytes = (spec.end - spec.start) // len(targets)
+        step = max(1, _PIECE // layer_bytes)
+        for first in range(0, len(targets), step):
+            part = targets[first : first + step]
+            piece = np.frombuffer(following(len(part) * layer_bytes), NUMPY_DTYPE[spec.dtype])
+            for target, source in zip(part, piece.reshape(len(part), *spec.shape[1:]), strict=True):
+                np.copyto(target, source)
+    if running.digest() != digest:
+        raise BlockFileError("digest", "the bytes are not those that were published")
+
+
+def _wanted_specs(
+    prefix: bytes | memoryview, size: int, wanted: BlockHeader, geometry: Geometry
+) -> dict[str, blockfile.TensorSpec]:
+    """The tensors of a file of `size` bytes that begins so, if header and shapes are what is wanted."""
+    header, specs = blockfile.parse(prefix, size)
+    blockfile.verify(header, wanted)
+    shapes = _shapes(wanted, geometry)
+    if specs.keys() != shapes.keys():
+        raise BlockFileError("header", "other tensors than the model's")
+    for name, (dtype, shape) in shapes.items():
+        if (specs[name].dtype, specs[name].shape) != (dtype, shape):
+            raise BlockFileError("header", f"{name} has another shape than the model's")
+    return specs
+
+
+def _read(path: str, most: int, into: memoryview | None) -> tuple[memoryview, bytes]:
+    """Return the bytes of a regular file and their digest. Raises OSError, BlockFileError where it has another size."""
+    with _opened(path, most) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = host_memory(size) if into is None else into
+        if len(data) != size:
+            raise BlockFileError("digest", f"{size} bytes, where {len(data)} were published")
+        running, end, count = blockfile.RunningDigest(), 0, -1
+        while count and end < len(data):
+            count = _read_into(file, data[end : end + _HASHED])
+            running.update(data[end : end + count])
+            end += count
+        return data[:end].toreadonly(), running.digest()
+
+
+@contextmanager
+def _opened(path: str, most: int) -> Iterator[FileIO]:
+    """A regular file of at most so many bytes. Raises OSError, BlockFileError."""
     with open(path, "rb", 0, opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         if found.st_size > most:
             raise BlockFileError("digest", f"{found.st_size} bytes, where {most} are the most")
-        data = host_memory(found.st_size) if into is None else into
-        if len(data) != found.st_size:
-            raise BlockFileError("digest", f"{found.st_size} bytes, where {len(data)} were published")
-        end = 0
-        while end < len(data) and (count := file.readinto(data[end:])):
-            end += count
-        return data[:end].toreadonly()
+        yield file
+
+
+def _read_into(file: FileIO, data: memoryview) -> int:
+    """Read until the memory is full or the file ends; return how much was read."""
+    end = 0
+    while end < len(data) and (count := file.readinto(data[end:])):
+        end += count
+    return end
 
 
 def _bytes(shapes: TensorShapes) -> int:

@@ -21,7 +21,8 @@ from agentmem.identity import FileName, Version
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.geometry import Geometry, HostTensors
+from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors
+from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import (
     BlockMiss,
@@ -29,7 +30,9 @@ from inference_service.storage.blocks import (
     host_memory,
     most_bytes,
     read_block,
+    read_into,
     verified,
+    verified_into,
     write_block,
 )
 from inference_service.storage.client import StoreClient
@@ -75,8 +78,14 @@ class Transport(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
-        """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more."""
+    async def read_all(
+        self, files: Sequence[File], geometry: Geometry, into: PreallocatedBuffers | None = None
+    ) -> list[HostTensors | BlockMiss]:
+        """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more.
+
+        Blocks are read `into` buffers, where there are some, each to its place in the sequence; then there are no
+        tensors to return. Behind the last of them are zeros, and at the place of one that is a miss is anything.
+        """
 
     @abstractmethod
     async def write(
@@ -94,9 +103,11 @@ class PathTransport(Transport):
 
     name = "path"
 
-    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
+    async def read_all(
+        self, files: Sequence[File], geometry: Geometry, into: PreallocatedBuffers | None = None
+    ) -> list[HostTensors | BlockMiss]:
         """Read by a few threads, each of which takes the next file when it is through with one."""
-        rows = _rows(files, geometry)
+        rows = _rows(files, geometry) if into is None else [None] * len(files)
         todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
         stopped = threading.Event()
 
@@ -107,12 +118,17 @@ class PathTransport(Transport):
                 except IndexError:
                     return
                 try:
-                    found[index] = read_block(file.path, header, file.digest, geometry, rows[index])
+                    if into is None or header.window:
+                        found[index] = read_block(file.path, header, file.digest, geometry, rows[index])
+                    else:
+                        read_into(file.path, header, file.digest, geometry, _place_of(header, into))
+                        found[index] = {}
                 except BlockMiss as miss:
                     found[index] = miss.with_traceback(None)  # It holds the memory of all rows.
 
+        work = [asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))]
         try:
-            await asyncio.gather(*(asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))))
+            await asyncio.gather(*work, _clear_behind(files, into))
         finally:
             stopped.set()
         return [found.pop(index) for index in range(len(files))]
@@ -138,22 +154,32 @@ class StreamTransport(Transport):
         self._store = store
         self._streams = asyncio.Semaphore(STREAMS_AT_ONCE)
 
-    async def read_all(self, files: Sequence[File], geometry: Geometry) -> list[HostTensors | BlockMiss]:
+    async def read_all(
+        self, files: Sequence[File], geometry: Geometry, into: PreallocatedBuffers | None = None
+    ) -> list[HostTensors | BlockMiss]:
         """Read a few at once."""
-        return await asyncio.gather(*(self._read(*file, geometry) for file in files))
+        reading = asyncio.gather(*(self._read(*file, geometry, into) for file in files))
+        found, _ = await asyncio.gather(reading, _clear_behind(files, into))
+        return found
 
-    async def _read(self, wanted: BlockHeader, file: pb.StoredFile, geometry: Geometry) -> HostTensors | BlockMiss:
+    async def _read(
+        self, wanted: BlockHeader, file: pb.StoredFile, geometry: Geometry, into: PreallocatedBuffers | None
+    ) -> HostTensors | BlockMiss:
         """Receive it whole, then verify it on another thread. A stream that fails is an I/O error: the file stays."""
         try:
             async with self._streams:
                 data = await self._store.read_block(wanted.namespace, FileName.of(wanted), file.size_bytes)
-            return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
+            if into is None or wanted.window:
+                return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
+            await asyncio.to_thread(verified_into, data, wanted, file.digest, geometry, _place_of(wanted, into))
         except BlockMiss as miss:
             return miss
         except errors.NotFound:
             return BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing")
         except errors.AgentmemError as error:
             return BlockMiss(types_pb2.MISS_REASON_IO_ERROR, "io_error", damaged=isinstance(error, errors.DataLoss))
+        else:
+            return {}
 
     async def write(
         self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
@@ -186,6 +212,17 @@ def _rows(files: Sequence[File], geometry: Geometry) -> list[memoryview | None]:
         end += 0 if header.window else widest
         found.append(None if header.window else memory[end - size : end])
     return found
+
+
+def _place_of(header: BlockHeader, into: PreallocatedBuffers) -> HostBuffers:
+    return into.between(header.first_token, header.first_token + header.token_count)
+
+
+async def _clear_behind(files: Sequence[File], into: PreallocatedBuffers | None) -> None:
+    """Clear what is behind all blocks, which touches that memory for the first time: not on the engine's thread."""
+    ends = [header.first_token + header.token_count for header, _ in files if not header.window]
+    if into is not None and ends:
+        await asyncio.to_thread(into.clear, max(ends))
 
 
 def _description(header: BlockHeader, digest: bytes, size: int, path: str = "") -> pb.StoredFile:

@@ -11,6 +11,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors
+from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.memory.match import Reason
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss
@@ -49,9 +50,14 @@ class Fetcher:
             return {}
 
     async def read(
-        self, geometry: Geometry, namespace: str, model_id: str, wanted: Sequence[tuple[BlockHeader, pb.StoredFile]]
+        self,
+        geometry: Geometry,
+        namespace: str,
+        model_id: str,
+        wanted: Sequence[tuple[BlockHeader, pb.StoredFile]],
+        into: PreallocatedBuffers | None = None,
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
-        """The good ones of these files, and what is wrong with the others."""
+        """The good ones of these files, and what is wrong with the others; see Transport.read_all."""
         if not wanted:
             return {}, {}
         try:
@@ -59,7 +65,7 @@ class Fetcher:
         except AgentmemError as error:
             logs.event(log, "block files are out of reach", logging.WARNING, error=error.message)
             return {}, {FileName.of(header): types_pb2.MISS_REASON_IO_ERROR for header, _ in wanted}
-        results = await transport.read_all(wanted, geometry)
+        results = await transport.read_all(wanted, geometry, into)
         good: dict[FileName, HostTensors] = {}
         bad: dict[FileName, Reason] = {}
         for (header, file), result in zip(wanted, results, strict=True):

@@ -10,7 +10,10 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.checkpoints import Checkpoint
+from inference_service.engine.device import has_own_memory
 from inference_service.engine.geometry import Caches, HostTensors
+from inference_service.engine.preallocating import PreallocatedBuffers
+from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import CheckpointCandidate, checkpoint_candidates, stored_tokens
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, choose, look_up
@@ -56,7 +59,8 @@ class Restored:
     """The KV found for one sequence, what of it is taken, and the caches made of that.
 
     `blocks` and `windows` are in the pool, `files` and `window_files` outside, all by chain hash. `reason` says why not
-    more is taken. `tensors` are what was read of files, until `caches` is called.
+    more is taken. `tensors` are what was read of files, until `caches` is called; of blocks there are none where these
+    were read into `buffers`.
     """
 
     model: LoadedModel
@@ -71,6 +75,7 @@ class Restored:
     load_bytes: int = 0
     read_seconds: float = 0.0
     tensors: dict[FileName, HostTensors] = field(default_factory=dict)
+    buffers: PreallocatedBuffers | None = None
 
     @classmethod
     def in_pool(cls, key: AgentKey, model: LoadedModel, lookup: Lookup) -> "Restored":
@@ -174,11 +179,25 @@ class Restored:
     def caches(self) -> Caches:
         """Make the caches to start from, once; they have room for the prompt and one token more. Engine thread."""
         tensors, self.tensors = self.tensors, {}
+        buffers, self.buffers = self.buffers, None
         if not self.tokens:
             return self.model.new_caches()
         blocks = [self.blocks[candidate.header.chain_hash] for candidate in self.choice.hot]
         warm = [tensors[FileName.of(candidate.header)] for candidate in self.choice.warm]
-        return self.model.arenas.caches(self.tokens, blocks, warm, self._checkpoint(tensors), self.lookup.limit + 2)
+        checkpoint, room = self._checkpoint(tensors), self._room
+        if buffers is None or not warm:
+            return self.model.arenas.caches(self.tokens, blocks, warm, checkpoint, room)
+        last = self.choice.warm[-1].header
+        buffers.clear(last.first_token + last.token_count)
+        return self.model.arenas.caches(self.tokens, blocks, [], checkpoint, room, buffers)
+
+    def preallocate(self) -> None:
+        """Have buffers that the choice's files are read into. Engine thread."""
+        self.buffers = self.model.arenas.preallocate(self.tokens, self._room)
+
+    @property
+    def _room(self) -> int:
+        return self.lookup.limit + 2
 
     def _checkpoint(self, tensors: Mapping[FileName, HostTensors]) -> Checkpoint | None:
         window, arenas, surplus = self.choice.checkpoint, self.model.arenas, self.choice.surplus
@@ -193,9 +212,16 @@ class Restored:
 
 
 class Restorer:
-    """Finds KV and reads it. Event loop; files on other threads. What is missing or bad is a miss, never an error."""
+    """Finds KV and reads it. Event loop; files on other threads. What is missing or bad is a miss, never an error.
 
-    def __init__(self, fetcher: Fetcher, metrics: WorkerMetrics, min_tokens: int) -> None:
+    Blocks are read into the caches' own buffers where the device's memory is the host's and the engine is idle. One
+    that is at work would be waited for until its step ends: files are read into other memory meanwhile, and copied.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher, metrics: WorkerMetrics, min_tokens: int, engine: EngineThread | None = None
+    ) -> None:
+        self._engine = engine
         self._fetcher = fetcher
         self._metrics = metrics
         self._min_tokens = min_tokens
@@ -220,7 +246,7 @@ class Restorer:
             found.read_seconds = time.monotonic() - started if wanted else 0.0
             self._metrics.load_bytes.labels(model.model_id).inc(found.load_bytes)
         else:
-            found.tensors = {}
+            found.tensors, found.buffers = {}, None
         return found
 
     async def probe(self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, incompatible: bool = False) -> Restored:
@@ -261,7 +287,9 @@ class Restorer:
                     found.refuse(name)
                 continue
             wanted = [each for each in found.wanted_files() if FileName.of(each[0]) not in found.tensors]
-            good, bad = await self._fetcher.read(model.geometry, found.namespace, model.model_id, wanted)
+            if found.choice.warm and not found.tensors and self._engine and self._engine.idle and not has_own_memory():
+                await self._engine.call(found.preallocate)
+            good, bad = await self._fetcher.read(model.geometry, found.namespace, model.model_id, wanted, found.buffers)
             found.tensors |= good
             if not bad:
                 return fault or below

@@ -261,7 +261,7 @@ async def working(
     metrics, locks = WorkerMetrics(CollectorRegistry(), ["m"]), AgentLocks()
     transports = TransportSelector(cast(Any, store), "path", metrics)
     persister = Persister(engine, cast(Any, store), transports, metrics)
-    restorer = Restorer(Fetcher(cast(Any, store), transports, metrics), metrics, 16)
+    restorer = Restorer(Fetcher(cast(Any, store), transports, metrics), metrics, 16, engine)
     threads, reservations = WorkerThreads(), Reservations(persister, room_wait)
     planner = TurnPlanner(cast(Any, store), threads, MatchLimits(16), 64)
     pool_writer = PoolWriter(engine, threads, persister)

@@ -1,0 +1,64 @@
+"""Buffers of caches that are allocated before the files they are read from: a restore then copies each byte once.
+
+Only where the device's memory is the host's. MLX allocates arrays when it evaluates them, on the engine's thread, and
+has none that are not written; but what it loads it lets a reader write, and a reader may leave that for later.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from inference_service.engine.geometry import MLX_DTYPE, HostBuffers, TensorShapes
+from inference_service.engine.tensor_file import Entry, TensorFile
+
+
+class PreallocatedBuffers:
+    """Each layer's tensors, [1, kv_heads, capacity, width], that threads write as host memory before they are used.
+
+    Made on the engine thread from the shapes of a block of `capacity` tokens. `between` and `clear` may be called on
+    any thread; `take` ends that, on the engine thread again, when nobody writes any more. Views keep the memory alive.
+    """
+
+    def __init__(self, shapes: TensorShapes, capacity: int) -> None:
+        self.capacity = capacity
+        self._cleared = capacity
+        entries: dict[str, Entry] = {}
+        for name, (dtype, (layers, *shape)) in shapes.items():
+            size = int(np.prod(shape)) * int(MLX_DTYPE[dtype].size)
+            entries |= {f"{row}.{name}": (dtype, (1, *shape), size) for row in range(layers)}
+        loaded = TensorFile(entries).load()
+        mx.eval(loaded)
+        self._arrays = {
+            name: [loaded.pop(f"{row}.{name}") for row in range(shape[0])] for name, (_, shape) in shapes.items()
+        }
+        self._views: HostBuffers = {name: [_view(array) for array in rows] for name, rows in self._arrays.items()}
+
+    def between(self, start: int, end: int) -> HostBuffers:
+        """The memory of tokens `start` to `end`, for each tensor each layer's, [kv_heads, tokens, width]."""
+        if end > self.capacity:
+            raise ValueError(f"tokens to {end} for {self.capacity}")
+        return {name: [view[:, start:end] for view in views] for name, views in self._views.items()}
+
+    def clear(self, start: int) -> None:
+        """Have zeros from token `start` on, as far as there are none yet. One thread at a time."""
+        if start < self._cleared:
+            for views in self.between(start, self._cleared).values():
+                for view in views:
+                    view[...] = 0
+            self._cleared = start
+
+    def take(self, names: Sequence[str]) -> list[dict[str, mx.array]]:
+        """The arrays of these tensors by layer, once. Nothing may be written through views afterwards."""
+        for name in names:
+            del self._views[name]
+        rows = zip(*(self._arrays.pop(name) for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _view(array: mx.array) -> npt.NDArray[np.generic]:
+    """An array [1, …] as host memory, with 16-bit floats as uint16."""
+    bits = array.view(mx.uint16) if array.dtype.size == 2 else array
+    return cast(npt.NDArray[np.generic], np.asarray(memoryview(cast(Any, bits)))[0])
