@@ -5,6 +5,7 @@ has none that are not written; but what it loads it lets a reader write, and a r
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, cast
 
 import mlx.core as mx
@@ -13,6 +14,9 @@ import numpy.typing as npt
 
 from inference_service.engine.geometry import MLX_DTYPE, HostBuffers, TensorShapes
 from inference_service.engine.tensor_file import Entry, TensorFile
+
+_AS_NUMBERS = {"BF16": "U16", "F16": "U16"}
+"""What 16-bit floats are as long as they are host memory."""
 
 
 class PreallocatedBuffers:
@@ -25,10 +29,11 @@ class PreallocatedBuffers:
     def __init__(self, shapes: TensorShapes, capacity: int) -> None:
         self.capacity = capacity
         self._cleared = capacity
+        self._dtypes = {name: MLX_DTYPE[dtype] for name, (dtype, _) in shapes.items()}
         entries: dict[str, Entry] = {}
         for name, (dtype, (layers, *shape)) in shapes.items():
-            size = int(np.prod(shape)) * int(MLX_DTYPE[dtype].size)
-            entries |= {f"{row}.{name}": (dtype, (1, *shape), size) for row in range(layers)}
+            size = prod(shape) * int(MLX_DTYPE[dtype].size)
+            entries |= {f"{row}.{name}": (_AS_NUMBERS.get(dtype, dtype), (1, *shape), size) for row in range(layers)}
         loaded = TensorFile(entries).load()
         mx.eval(loaded)
         self._arrays = {
@@ -52,13 +57,15 @@ class PreallocatedBuffers:
 
     def take(self, names: Sequence[str]) -> list[dict[str, mx.array]]:
         """The arrays of these tensors by layer, once. Nothing may be written through views afterwards."""
-        for name in names:
-            del self._views[name]
-        rows = zip(*(self._arrays.pop(name) for name in names), strict=True)
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        taken = {name: (self._arrays.pop(name), self._views.pop(name))[0] for name in names}
+        layers = [
+            {name: array.view(self._dtypes[name]) for name, array in zip(names, row, strict=True)}
+            for row in zip(*taken.values(), strict=True)
+        ]
+        mx.eval(layers)
+        return layers
 
 
 def _view(array: mx.array) -> npt.NDArray[np.generic]:
-    """An array [1, …] as host memory, with 16-bit floats as uint16."""
-    bits = array.view(mx.uint16) if array.dtype.size == 2 else array
-    return cast(npt.NDArray[np.generic], np.asarray(memoryview(cast(Any, bits)))[0])
+    """An array [1, …] as host memory."""
+    return cast(npt.NDArray[np.generic], np.asarray(memoryview(cast(Any, array)))[0])

@@ -1,0 +1,133 @@
+"""Restores into the caches' own buffers, and into other memory while the engine is at work: both as if computed."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.identity import FileName
+from agentmem.v1 import inference_pb2
+from agentmem.validation import AgentKey
+from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.geometry import Caches
+from inference_service.turns import restoring
+from inference_service.turns.restoring import Restored
+from tests.inference_service.engine.arena_bits import bits
+from tests.inference_service.turns.world import Worker, prompt, working
+from tests.tiny_models import write_gemma3, write_llama
+
+TOKENS = 700
+KEY = AgentKey("n", "a", "m")
+
+
+@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["full attention", "with windows"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return request.param(tmp_path_factory.mktemp("model"))
+
+
+class Seen(NamedTuple):
+    """What a turn started from: whether files were read into buffers, and the bits of the full-attention layers."""
+
+    into: bool
+    tokens: int
+    bits: list[np.ndarray]
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
+    seen: list[Seen] = []
+    caches = Restored.caches
+
+    def noted(self: Restored) -> Caches:
+        into = self.buffers is not None
+        found = caches(self)
+        full = [cache for cache in found if isinstance(cache, QuantizedKVCache) and not cache.empty()]
+        seen.append(Seen(into, self.tokens, [bits(array).copy() for cache in full for array in cache.buffers.arrays]))
+        return found
+
+    monkeypatch.setattr(Restored, "caches", noted)
+    return seen
+
+
+async def first_turn(worker: Worker) -> list[int]:
+    ids = prompt(TOKENS)
+    answer = await worker.turn("a", ids)
+    await worker.idle()
+    worker.model.memory.hot.drop(KEY)
+    return [*ids, *answer.token_ids, 5, 6]
+
+
+async def busy(worker: Worker, work: Callable[[], Any]) -> Any:
+    """Do work, which is read from files, while a function runs on the engine."""
+    gate = threading.Event()
+    worker.engine.submit(lambda: gate.wait(30))
+    running = asyncio.ensure_future(work())
+    await asyncio.sleep(0.3)
+    gate.set()
+    return await running
+
+
+async def test_an_idle_engine_allocates_and_a_busy_one_is_not_waited_for(
+    directory: Path, tmp_path: Path, restored: list[Seen]
+) -> None:
+    async with working(directory, tmp_path) as worker:
+        await first_turn(worker)
+        restored.clear()
+        alone = await worker.prefetch("a")
+        await worker.idle()
+        worker.model.memory.hot.drop(KEY)
+        assert await busy(worker, lambda: worker.prefetch("a")) == alone
+        assert [each.into for each in restored] == [True, False]
+        assert alone.tokens == restored[0].tokens > 2 * BLOCK_TOKENS
+        assert all(map(np.array_equal, *(each.bits for each in restored))), "zeros behind the tokens, too"
+
+
+async def test_a_gpu_with_memory_of_its_own_gets_arrays_that_were_put_together(
+    directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restoring, "has_own_memory", lambda: True)
+    async with working(directory, tmp_path) as worker:
+        await first_turn(worker)
+        restored.clear()
+        await worker.prefetch("a")
+        assert [each.into for each in restored] == [False]
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, restored: list[Seen], bad: int
+) -> None:
+    """The prefix that is good is used; the rest is computed, and equals what it was."""
+    async with working(write_llama(tmp_path_factory.mktemp("llama")), tmp_path) as worker:
+        ids = await first_turn(worker)
+        refused: list[FileName] = []
+
+        async def quarantine(_: str, name: FileName, *__: Any) -> None:
+            refused.append(name)
+
+        worker.store.quarantine = quarantine  # type: ignore[method-assign]
+        file = max(
+            (file for file in worker.store.files.values() if file.first_token == bad * BLOCK_TOKENS),
+            key=lambda file: file.token_count,
+        )
+        path = Path(file.path)
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        restored.clear()
+        answer = await worker.turn("a", ids)
+        assert answer.reused == bad * BLOCK_TOKENS
+        assert [name.chain_hash for name in refused] == [file.chain_hash]
+        [seen] = restored
+        assert seen.into is True or not bad
+        assert (seen.tokens, bool(seen.bits)) == (answer.reused, bad > 0)
+        assert not any(array[:, :, seen.tokens :].any() for array in seen.bits)
+        await worker.idle()
+        again = await worker.turn("b", ids, cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE)
+        assert np.allclose(again.logprobs, answer.logprobs, atol=1e-3)
+        await worker.idle()
