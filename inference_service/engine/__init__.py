@@ -15,6 +15,8 @@ codec.py           what is done to K and V before that, and undone at reading, w
 cuda_kernel.py     how kernels of our own are made for NVIDIA GPUs; `cuda_encoding` is one that packs K and V
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
 arenas.py          the pool's memory in blocks, and its way to caches and files; `uploading` brings files to the device
+preallocating.py   buffers that files are read into, where the device's memory is the host's
+tensor_file.py     how MLX's loader is given what only memory has: for both of these
 device.py          the device's memory: how much there is, and is free; `host_memory` says it for a CPU
 activations.py     what computing takes at its peak
 quality.py         how much quantization changes what a model says

@@ -145,7 +145,8 @@ class BatchEngine:
 
     def _prefill(self, job: TurnJob) -> None:
         if not job.started:
-            self.headroom.require(job.reused * self.token_bytes, f"KV of {job.reused} tokens")
+            missing = max(0, job.reused - job.allocated)
+            self.headroom.require(missing * self.token_bytes, f"KV of {missing} tokens")
             job.start()
         if not self._compute(job):
             return

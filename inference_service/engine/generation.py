@@ -95,6 +95,8 @@ class TurnJob:
     The list that `make_caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled
     again when it leaves; a turn that fails goes without caches.
 
+    `reused` tokens will be in the caches, and for `allocated` of them the memory is taken already.
+
     `checkpoints` are positions in the sequence. What prefill has at each of them is kept in `captured`; not at those
     that the caches held from the start, and not at the sequence's end if decoding follows.
     """
@@ -107,6 +109,7 @@ class TurnJob:
     on_start: Callable[[float, float], None] = lambda at, seconds: None  # noqa: ARG005
     reused: int = 0
     checkpoints: Collection[int] = ()
+    allocated: int = 0
     future: "Future[tuple[Caches, Generated]]" = field(default_factory=Future, init=False)
     caches: Caches = field(default_factory=list, init=False)
     result: Generated = field(default_factory=Generated, init=False)

@@ -3,7 +3,8 @@
 `mx.array` of host memory is slow for a GPU that has memory of its own: its pages move one fault at a time when the
 first kernel reads them. MLX's loader is fast: it reads an array at a time into host memory, or straight into the array
 where the device's memory is the host's. So MLX is given a safetensors file that exists only here, and whose tensors are
-joined from the files' while it reads.
+joined from the files' while it reads. (Where it is, and the engine is idle, files of blocks are read into the arrays
+themselves: see `preallocating`.)
 
 A tensor that MLX loads costs 0.2 ms on CUDA whatever its size (H200), so there several layers come at once, and are
 copied apart on the device; but never as much as the C library takes from the system each time: fresh pages cost more

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentmem.errors import NotFound
+from agentmem.errors import NotFound, ResourceExhausted
 from agentmem.identity import NO_VERSION, Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.engine.thread import EngineThread
@@ -87,7 +87,10 @@ class Prefetcher:
         reservation: Reservation,
     ) -> Prefetched:
         held = reservation.hot.table.tokens if reservation.hot is not None else 0
-        restored = await self.restorer.find(key, model, lookup, reservation)
+        try:
+            restored = await self.restorer.find(key, model, lookup, reservation)
+        except ResourceExhausted:
+            return Prefetched(held, 0)
         tokens = restored.tokens
         if not held < tokens <= reservation.tokens:  # More files than a moment ago are for the next turn.
             return Prefetched(held, 0)

@@ -192,8 +192,18 @@ class Restored:
         return self.model.arenas.caches(self.tokens, blocks, [], checkpoint, room, buffers)
 
     def preallocate(self) -> None:
-        """Have buffers that the choice's files are read into. Engine thread."""
+        """Have buffers that the choice's files are read into. Engine thread.
+
+        Raises ResourceExhausted where the device has no memory for them: threads will write all of it.
+        """
+        engine = self.model.engine
+        engine.headroom.require(self._room * engine.token_bytes, f"KV of {self.tokens} tokens")
         self.buffers = self.model.arenas.preallocate(self.tokens, self._room)
+
+    @property
+    def allocated_tokens(self) -> int:
+        """How many of the reused tokens are in memory that `caches` takes as it is."""
+        return self.choice.warm_tokens if self.buffers is not None else 0
 
     @property
     def _room(self) -> int:
@@ -212,7 +222,7 @@ class Restored:
 
 
 class Restorer:
-    """Finds KV and reads it. Event loop; files on other threads. What is missing or bad is a miss, never an error.
+    """Finds KV and reads it. Event loop; files on other threads. A bad or missing file is a miss, never an error.
 
     Blocks are read into the caches' own buffers where the device's memory is the host's and the engine is idle. One
     that is at work would be waited for until its step ends: files are read into other memory meanwhile, and copied.
@@ -232,7 +242,8 @@ class Restorer:
         """Take the longest gapless run of blocks, those in the pool first, and read what of it is in files.
 
         `reservation` then holds those in the pool. A model with other layers than full attention resumes only where
-        there is a checkpoint. `incompatible`: the agent's own KV is of another model.
+        there is a checkpoint. `incompatible`: the agent's own KV is of another model. Raises ResourceExhausted where
+        the device has no memory for what files would be read into.
         """
         started = time.monotonic()
         found = Restored.in_pool(key, model, lookup)

@@ -219,6 +219,7 @@ class TurnRunner:
             started,
             turn.restored.tokens,
             _granted_captures(turn, model),
+            turn.restored.allocated_tokens,
         )
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")

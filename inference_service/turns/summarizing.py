@@ -64,6 +64,7 @@ class Summarizer:
                 said.append,
                 stream.cancelled,
                 reused=restored.tokens,
+                allocated=restored.allocated_tokens,
             )
             interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
             self.engine.begin(lambda: model.engine.add(job), job.future)

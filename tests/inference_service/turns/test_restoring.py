@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.errors import ResourceExhausted
 from agentmem.identity import FileName
 from agentmem.v1 import inference_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.geometry import Caches
+from inference_service.engine.headroom import Headroom
 from inference_service.turns import restoring
 from inference_service.turns.restoring import Restored
 from tests.inference_service.engine.arena_bits import bits
@@ -131,3 +133,29 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
         again = await worker.turn("b", ids, cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE)
         assert np.allclose(again.logprobs, answer.logprobs, atol=1e-3)
         await worker.idle()
+
+
+async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once(
+    directory: Path, tmp_path: Path, restored: list[Seen]
+) -> None:
+    async with working(directory, tmp_path) as worker:
+        ids = await first_turn(worker)
+        restored.clear()
+        free = [0]
+        worker.model.engine.headroom = Headroom(free=lambda: free.pop() if len(free) > 1 else free[0])
+        read = worker.runner.restorer._fetcher.read
+        worker.runner.restorer._fetcher.read = never  # type: ignore[method-assign]
+        with pytest.raises(ResourceExhausted, match=r"KV of .* tokens needed about"):
+            await worker.turn("a", ids)
+        assert (await worker.prefetch("a")).tokens == 0
+        assert not restored
+        worker.runner.restorer._fetcher.read = read  # type: ignore[method-assign]
+        free.append(1 << 30)  # For one look: by the next the files have filled it.
+        answer = await worker.turn("a", ids)
+        assert free == [0] and [each.into for each in restored] == [True]
+        assert answer.reused == restored[0].tokens > 2 * BLOCK_TOKENS
+        await worker.idle()
+
+
+async def never(*_: Any) -> Any:
+    pytest.fail("files are read for which there is no memory")
