@@ -17,6 +17,9 @@ from inference_service.engine.tensor_file import Entry, TensorFile
 
 _AS_NUMBERS = {"BF16": "U16", "F16": "U16"}
 """What 16-bit floats are as long as they are host memory."""
+_NUMBERS = {"U16": mx.uint16}
+_LARGE = 64 * 1024
+"""Bytes of an array from which on MLX loads it, at 0.08 ms whatever its size, in less time than it writes zeros."""
 
 
 class PreallocatedBuffers:
@@ -30,14 +33,21 @@ class PreallocatedBuffers:
         self.capacity = capacity
         self._cleared = capacity
         self._dtypes = {name: MLX_DTYPE[dtype] for name, (dtype, _) in shapes.items()}
-        entries: dict[str, Entry] = {}
+        arrays: dict[str, mx.array] = {}
+        large: dict[str, Entry] = {}
         for name, (dtype, (layers, *shape)) in shapes.items():
+            bits = _AS_NUMBERS.get(dtype, dtype)
             size = prod(shape) * int(MLX_DTYPE[dtype].size)
-            entries |= {f"{row}.{name}": (_AS_NUMBERS.get(dtype, dtype), (1, *shape), size) for row in range(layers)}
-        loaded = TensorFile(entries).load()
-        mx.eval(loaded)
+            for key in (f"{row}.{name}" for row in range(layers)):
+                if size < _LARGE:
+                    arrays[key] = mx.zeros((1, *shape), dtype=_NUMBERS.get(bits, self._dtypes[name]))
+                else:
+                    large[key] = bits, (1, *shape), size
+        if large:
+            arrays |= TensorFile(large).load()
+        mx.eval(arrays)
         self._arrays = {
-            name: [loaded.pop(f"{row}.{name}") for row in range(shape[0])] for name, (_, shape) in shapes.items()
+            name: [arrays.pop(f"{row}.{name}") for row in range(shape[0])] for name, (_, shape) in shapes.items()
         }
         self._views: HostBuffers = {name: [_view(array) for array in rows] for name, rows in self._arrays.items()}
 

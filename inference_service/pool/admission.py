@@ -46,7 +46,8 @@ class Reservation:
     """The memory of one turn: blocks and pieces to write to, and pins on what is in the pool that it starts from.
 
     `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` says that a commit has replaced it.
-    `checkpoints` is how many it may capture.
+    `checkpoints` is how many it may capture. `releases` free what was allocated on its account and is in no cache yet:
+    what is free in the books is free on the device.
     """
 
     tokens: int
@@ -56,6 +57,7 @@ class Reservation:
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
     pins: list[Table] = field(default_factory=list)
+    releases: list[Callable[[], None]] = field(default_factory=list)
 
     def table(self, tokens: int, shared: Sequence[int], space: Space, window_tokens: int = 0) -> Table:
         """Return a table of `space`, beginning with blocks that are shared; the rest, and its references, are ours.
@@ -152,6 +154,8 @@ class Admission:
     def release(self, reservation: Reservation) -> None:
         """Give back what is left of a reservation."""
         self._reservations.remove(reservation)
+        for release in reservation.releases:
+            release()
         for pinned in reservation.pins:
             self._pool.release(pinned)
         self._pool.release(Table(0, tuple(reservation.blocks), 0, tuple(reservation.pieces)))

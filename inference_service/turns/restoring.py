@@ -116,11 +116,16 @@ class Restored:
         return {window.position: stored[window.name] for window in found if window.position == window.usable_tokens}
 
     def hold(self, reservation: Reservation) -> None:
-        """Pin what is in the pool for as long as the reservation lasts."""
+        """Pin what is in the pool for as long as the reservation lasts; what is read of files goes with it, too."""
+        reservation.releases.append(self.release)
         windows = [Table(0, (), table.window_tokens, table.pieces) for table in self.windows.values()]
         for table in (Table(0, tuple(self.blocks.values())), *windows):
             self.model.memory.pool.acquire(table)
             reservation.pins.append(table)
+
+    def release(self) -> None:
+        """Let go of what was read of files, if no caches were made of it."""
+        self.tensors, self.buffers = {}, None
 
     def choose(self, min_file_tokens: int) -> Reason:
         """Take the most that can be reused. Fewer than `min_file_tokens` of files are not worth reading: say so."""
@@ -257,7 +262,7 @@ class Restorer:
             found.read_seconds = time.monotonic() - started if wanted else 0.0
             self._metrics.load_bytes.labels(model.model_id).inc(found.load_bytes)
         else:
-            found.tensors, found.buffers = {}, None
+            found.release()
         return found
 
     async def probe(self, key: AgentKey, model: LoadedModel, lookup: Lookup, *, incompatible: bool = False) -> Restored:

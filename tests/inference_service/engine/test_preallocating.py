@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from agentmem.blockfile import BLOCK_TOKENS, TENSORS
+from inference_service.engine import preallocating
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache
 from inference_service.engine.geometry import Geometry, LayerGroup
@@ -82,6 +83,21 @@ def test_what_was_written_and_is_not_wanted_is_cleared() -> None:
         for name, array in parts.items():
             assert np.array_equal(bits(array)[0, :, :100], whole[name][row][:, :100])
             assert not bits(array)[0, :, 100:].any()
+
+
+@pytest.mark.parametrize("large", [1, 1 << 14, 1 << 30])
+def test_however_memory_is_allocated(monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    """By loading, by writing zeros, and some of each."""
+    monkeypatch.setattr(preallocating, "_LARGE", large)
+    for dtype in (mx.float32, mx.bfloat16, mx.float16):
+        made = geometry(dtype)
+        whole = random_tensors(made, made.full, 256)
+        into = PreallocatedBuffers(made.shapes(made.full, 256), 256)
+        write(into, whole, 0, made)
+        for row, parts in enumerate(into.take(TENSORS)):
+            for name, array in parts.items():
+                assert array.dtype == (mx.uint32 if name.endswith("weights") else dtype)
+                assert np.array_equal(bits(array)[0], whole[name][row])
 
 
 def test_tokens_beyond_the_end_are_refused() -> None:

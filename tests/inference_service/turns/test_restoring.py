@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
 from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.errors import ResourceExhausted
+from agentmem.errors import Cancelled, ResourceExhausted
 from agentmem.identity import FileName
 from agentmem.v1 import inference_pb2
 from agentmem.validation import AgentKey
@@ -20,7 +21,7 @@ from inference_service.engine.headroom import Headroom
 from inference_service.turns import restoring
 from inference_service.turns.restoring import Restored
 from tests.inference_service.engine.arena_bits import bits
-from tests.inference_service.turns.world import Worker, prompt, working
+from tests.inference_service.turns.world import Worker, answer, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
 TOKENS = 700
@@ -58,10 +59,10 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
 
 async def first_turn(worker: Worker) -> list[int]:
     ids = prompt(TOKENS)
-    answer = await worker.turn("a", ids)
+    said = await worker.turn("a", ids)
     await worker.idle()
     worker.model.memory.hot.drop(KEY)
-    return [*ids, *answer.token_ids, 5, 6]
+    return [*ids, *said.token_ids, 5, 6]
 
 
 async def busy(worker: Worker, work: Callable[[], Any]) -> Any:
@@ -122,16 +123,16 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
         data[-1] ^= 1
         path.write_bytes(data)
         restored.clear()
-        answer = await worker.turn("a", ids)
-        assert answer.reused == bad * BLOCK_TOKENS
+        said = await worker.turn("a", ids)
+        assert said.reused == bad * BLOCK_TOKENS
         assert [name.chain_hash for name in refused] == [file.chain_hash]
         [seen] = restored
         assert seen.into is True or not bad
-        assert (seen.tokens, bool(seen.bits)) == (answer.reused, bad > 0)
+        assert (seen.tokens, bool(seen.bits)) == (said.reused, bad > 0)
         assert not any(array[:, :, seen.tokens :].any() for array in seen.bits)
         await worker.idle()
         again = await worker.turn("b", ids, cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE)
-        assert np.allclose(again.logprobs, answer.logprobs, atol=1e-3)
+        assert np.allclose(again.logprobs, said.logprobs, atol=1e-3)
         await worker.idle()
 
 
@@ -151,10 +152,36 @@ async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once
         assert not restored
         worker.runner.restorer._fetcher.read = read  # type: ignore[method-assign]
         free.append(1 << 30)  # For one look: by the next the files have filled it.
-        answer = await worker.turn("a", ids)
+        said = await worker.turn("a", ids)
         assert free == [0] and [each.into for each in restored] == [True]
-        assert answer.reused == restored[0].tokens > 2 * BLOCK_TOKENS
+        assert said.reused == restored[0].tokens > 2 * BLOCK_TOKENS
         await worker.idle()
+
+
+async def test_what_a_turn_has_read_goes_with_its_reservation(directory: Path, tmp_path: Path) -> None:
+    """It was cancelled before the engine made caches of it; cycles are not what frees it."""
+    async with working(directory, tmp_path) as worker:
+        ids = await first_turn(worker)
+        find, found, gate = worker.runner.restorer.find, list[Restored](), threading.Event()
+
+        async def then_busy(*arguments: Any, **options: Any) -> Restored:
+            found.append(await find(*arguments, **options))
+            worker.engine.submit(lambda: gate.wait(30))
+            turn.cancel()
+            asyncio.get_running_loop().call_later(0.2, gate.set)
+            assert found[0].buffers is not None
+            return found[0]
+
+        worker.runner.restorer.find = then_busy  # type: ignore[method-assign]
+        await worker.engine.call(mx.clear_cache)
+        before = mx.get_active_memory()
+        turn = worker.start("a", ids)
+        with pytest.raises(Cancelled):
+            await answer(turn)
+        await worker.idle()
+        assert (found[0].buffers, found[0].tensors) == (None, {})
+        await worker.engine.call(mx.clear_cache)
+        assert mx.get_active_memory() - before < TOKENS * worker.model.geometry.bytes_per_token
 
 
 async def never(*_: Any) -> Any:
