@@ -46,6 +46,8 @@ FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
 _DOWNLOADS = 64
 """Downloads at once. They have threads of their own, because they may take hours."""
 _FILE_THREADS = 4
+_FIRST_SHARE = 4
+"""The first segments of blocks and of pieces take at most a quarter each of what is there for KV at a load."""
 ATTENTION = AttentionBackend()
 """Of all models of the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
 
@@ -176,6 +178,8 @@ class Loader:
         activation_bytes = await call(lambda: self._activations.of(packed, network, info.geometry, info.context_length))
         report(POOL, 0.0)
         memory = self.sizes(info, self.needs(info, activation_bytes), residents)
+        there = self._budget.spare() + opened.needs.least_kv_bytes + opened.needs.activation_bytes - activation_bytes
+        memory = replace(memory, segment_bytes=max(0, there) // _FIRST_SHARE)
         loaded = await call(
             lambda: take_memory(
                 replace(opened, info=info),

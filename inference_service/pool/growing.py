@@ -1,5 +1,6 @@
 """How a pool takes the device's memory, as it needs it, and gives it back when other processes need it: by segments."""
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
@@ -7,14 +8,18 @@ from agentmem.validation import AgentKey
 from inference_service.pool.blocks import Segment
 from inference_service.pool.kv import Closed, HotAgents, KVPool, Space
 
-_SEGMENTS = 16
+_SEGMENTS, _MOST_SEGMENTS = 16, 256
 _LEAST_BYTES = 64 << 20
 
 
-def segment_of(blocks: int, block_bytes: int) -> Segment:
-    """A sixteenth of an arena of so many blocks, but at least 64 MiB or all of it; all if blocks take no memory."""
-    least = -(-_LEAST_BYTES // block_bytes) if block_bytes else blocks
-    return Segment(max(1, min(blocks, max(-(-blocks // _SEGMENTS), least))), block_bytes)
+def segment_of(blocks: int, block_bytes: int, most_bytes: int = sys.maxsize) -> Segment:
+    """A sixteenth of an arena of so many blocks, but at least 64 MiB or all of it; all if blocks take no memory.
+
+    None has more than `most_bytes`, unless there were more than 256 segments then.
+    """
+    least, most = (-(-_LEAST_BYTES // block_bytes), most_bytes // block_bytes) if block_bytes else (blocks, blocks)
+    wanted = min(blocks, max(-(-blocks // _SEGMENTS), least), most)
+    return Segment(max(1, -(-blocks // _MOST_SEGMENTS), wanted), block_bytes)
 
 
 class PoolGrowth:

@@ -2,6 +2,7 @@
 pool, its idle agents, its admission.
 """
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,10 +64,14 @@ class Budget:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the pool holds, and how many bytes decoding may take besides."""
+    """What the pool holds, and how many bytes decoding may take besides.
+
+    `segment_bytes` is the most that the pool takes at once.
+    """
 
     space: Space
     batch_bytes: int
+    segment_bytes: int = sys.maxsize
 
     @property
     def tokens(self) -> int:
@@ -79,8 +84,8 @@ class Sizes:
 
     def segments(self, geometry: Geometry) -> tuple[Segment, Segment]:
         """What of the arenas of blocks is taken at once, and what of those of pieces."""
-        blocks = segment_of(self.space.blocks, BLOCK_TOKENS * geometry.bytes_per_token)
-        return blocks, segment_of(self.space.pieces, geometry.piece_bytes)
+        blocks = segment_of(self.space.blocks, BLOCK_TOKENS * geometry.bytes_per_token, self.segment_bytes)
+        return blocks, segment_of(self.space.pieces, geometry.piece_bytes, self.segment_bytes)
 
 
 def sizes(

@@ -17,7 +17,9 @@ from agentmem.validation import AgentKey
 from inference_service.models import loading
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.loading import Loader
+from inference_service.models.residency import agent_bytes
 from inference_service.models.slots import State
+from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import HotState, Table
 from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama, write_plamo3
@@ -291,6 +293,30 @@ async def test_what_does_not_fit_is_refused_before_anybody_goes(
         with pytest.raises(FailedPrecondition, match=r"'b' does not fit: .* are missing"):
             await world.once("b")
         assert world.models.loaded("a") is loaded
+
+
+async def test_a_model_beside_other_processes_serves_with_what_they_leave(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pool is planned as if they were not there; but if it took more of that at once than there is, all requests
+    would be refused.
+    """
+    async with serving(directories, data) as world:
+        await world.once("b")
+        b = world.models.loaded("b")
+        assert b is not None
+        for_kv = 4 * agent_bytes(b.geometry, b.context_length)
+        there = b.weight_bytes + b.activation_bytes + for_kv
+        await world.once("a")
+        monkeypatch.setattr(loading, "obtainable_bytes", lambda _: there)
+        await world.once("b")
+        b = world.models.loaded("b")
+        assert b is not None
+        assert b.memory.sizes.pool_bytes(b.geometry) > for_kv, "for the time when they have ended"
+        request = MemoryRequest(AgentKey("ns", "agent", "b"), [], 1000, keeps=True)
+        reservation = await b.memory.admission.reserve(request, 0)
+        b.memory.admission.release(reservation)
+        assert b.memory.admission.spare() >= 0
 
 
 async def test_files_that_change_during_a_load_are_noticed(

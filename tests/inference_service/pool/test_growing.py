@@ -52,6 +52,9 @@ def test_segments_are_worth_an_allocation() -> None:
     assert segment_of(10, 1 << 20) == Segment(10, 1 << 20), "all of it"
     assert segment_of(10, 0) == Segment(10, 0)
     assert segment_of(0, 5) == Segment(1, 5)
+    assert segment_of(1600, 1 << 20, 50 << 20) == Segment(50, 1 << 20), "no more than is there"
+    assert segment_of(1600, 1 << 20, 0) == Segment(7, 1 << 20), "but no more than 256 of them"
+    assert segment_of(10, 0, 0) == Segment(10, 0)
 
 
 async def test_a_pool_grows_only_as_agents_come() -> None:
