@@ -196,14 +196,14 @@ class Restored:
         buffers.clear(last.first_token + last.token_count)
         return self.model.arenas.caches(self.tokens, blocks, [], checkpoint, room, buffers)
 
-    def preallocate(self) -> None:
-        """Have buffers that the choice's files are read into. Engine thread.
+    def preallocated(self) -> PreallocatedBuffers:
+        """Return buffers that the choice's files are read into. Engine thread.
 
         Raises ResourceExhausted where the device has no memory for them: threads will write all of it.
         """
         engine = self.model.engine
         engine.headroom.require(self._room * engine.token_bytes, f"KV of {self.tokens} tokens")
-        self.buffers = self.model.arenas.preallocate(self.tokens, self._room)
+        return self.model.arenas.preallocate(self.tokens, self._room)
 
     @property
     def allocated_tokens(self) -> int:
@@ -304,7 +304,8 @@ class Restorer:
                 continue
             wanted = [each for each in found.wanted_files() if FileName.of(each[0]) not in found.tensors]
             if found.choice.warm and not found.tensors and self._engine and self._engine.idle and not has_own_memory():
-                await self._engine.call(found.preallocate)
+                found.buffers = None  # Those of files that were all bad go before others are allocated.
+                found.buffers = await self._engine.call(found.preallocated)
             good, bad = await self._fetcher.read(model.geometry, found.namespace, model.model_id, wanted, found.buffers)
             found.tensors |= good
             if not bad:

@@ -13,11 +13,12 @@ import pytest
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import Cancelled, ResourceExhausted
 from agentmem.identity import FileName
-from agentmem.v1 import inference_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.geometry import Caches
 from inference_service.engine.headroom import Headroom
+from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.turns import restoring
 from inference_service.turns.restoring import Restored
 from tests.inference_service.engine.arena_bits import bits
@@ -182,6 +183,65 @@ async def test_what_a_turn_has_read_goes_with_its_reservation(directory: Path, t
         assert (found[0].buffers, found[0].tensors) == (None, {})
         await worker.engine.call(mx.clear_cache)
         assert mx.get_active_memory() - before < TOKENS * worker.model.geometry.bytes_per_token
+
+
+async def test_buffers_that_come_after_a_cancellation_are_nobodys(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine allocates them when the reservation has been given back; no caller is left that would free them."""
+    async with working(directory, tmp_path) as worker:
+        await first_turn(worker)
+        asked, gate, found = asyncio.Event(), threading.Event(), list[Restored]()
+        loop, preallocated = asyncio.get_running_loop(), Restored.preallocated
+
+        def late(self: Restored) -> PreallocatedBuffers:
+            found.append(self)
+            loop.call_soon_threadsafe(asked.set)
+            gate.wait(30)
+            return preallocated(self)
+
+        monkeypatch.setattr(Restored, "preallocated", late)
+        await worker.engine.call(mx.clear_cache)
+        before = mx.get_active_memory()
+        running = asyncio.ensure_future(worker.prefetch("a"))
+        await asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        gate.set()
+        await worker.engine.call(mx.clear_cache)
+        assert found[0].buffers is None
+        assert mx.get_active_memory() - before < TOKENS * worker.model.geometry.bytes_per_token
+
+
+async def test_buffers_of_files_that_are_all_bad_go_before_others_come(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(write_llama(tmp_path_factory.mktemp("llama")), tmp_path) as worker:
+        ids = await first_turn(worker)
+        asked: list[bool] = []
+        fetcher, preallocated = worker.runner.restorer._fetcher, Restored.preallocated
+        read = fetcher.read
+
+        def noted(self: Restored) -> PreallocatedBuffers:
+            asked.append(self.buffers is None)
+            return preallocated(self)
+
+        async def first_fails(geometry: Any, namespace: str, model_id: str, wanted: Any, into: Any = None) -> Any:
+            if len(asked) > 1:
+                return await read(geometry, namespace, model_id, wanted, into)
+            while not worker.engine.idle:
+                await asyncio.sleep(0.001)
+            last = max(wanted, key=lambda each: each[0].first_token)
+            return {}, {FileName.of(last[0]): types_pb2.MISS_REASON_ABSENT}
+
+        monkeypatch.setattr(Restored, "preallocated", noted)
+        monkeypatch.setattr(fetcher, "read", first_fails)
+        while not worker.engine.idle:
+            await asyncio.sleep(0.001)
+        said = await worker.turn("a", ids)
+        assert asked == [True, True] and said.reused == 2 * BLOCK_TOKENS
+        await worker.idle()
 
 
 async def never(*_: Any) -> Any:
