@@ -35,13 +35,17 @@ class Child:
 
 
 @asynccontextmanager
-async def started(module: str, *arguments: str, computes: bool = True) -> AsyncIterator[Child]:
-    """The process of a module; with the BLAS that `agentmem up` gives to a worker, if it computes."""
+async def started(
+    module: str, *arguments: str, computes: bool = True, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Child]:
+    """The process of a module; with the BLAS that `agentmem up` gives to a worker, if it computes. `environment` has
+    more variables.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **(preload_here().environment if computes else {})},
+        env={**os.environ, **(preload_here().environment if computes else {}), **(environment or {})},
         limit=_LIMIT,
     )
     try:

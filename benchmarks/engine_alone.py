@@ -60,4 +60,4 @@ def products() -> dict[str, Any]:
 
 if __name__ == "__main__":
     alone = EngineAlone(sys.argv[1])
-    answer({"decode": alone.decode, "prefill": alone.prefill, "products": products})
+    answer({"decode": alone.decode, "prefill": alone.prefill, "processor": cpu_seconds, "products": products})

@@ -40,7 +40,7 @@ def test_every_file_has_its_tables(path: Path) -> None:
 
 
 def test_blas() -> None:
-    assert cells("blas-demo-cpu")["times as fast"][1].startswith("6.4x (")
+    assert cells("blas-demo-cpu")["times as fast"][1].startswith("9.5x (")
 
 
 def test_engine() -> None:

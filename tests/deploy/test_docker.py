@@ -33,7 +33,8 @@ def services() -> dict[str, Any]:
 def settings(services: dict[str, Any], name: str) -> ServiceSettings:
     """What a service makes of what its container gives it."""
     told = {**environment(DOCKERFILE), **services[name].get("environment", {})}
-    told.pop("LD_PRELOAD", None)
+    for openblas in ("LD_PRELOAD", "OPENBLAS_THREAD_TIMEOUT"):
+        told.pop(openblas, None)
     return settings_of(services[name]["command"], told)
 
 

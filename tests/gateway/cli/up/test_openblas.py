@@ -11,7 +11,14 @@ from gateway.cli.up import openblas
 from gateway.cli.up.openblas import preload, preload_here
 
 LIBRARY = "/usr/lib/x/openblas-pthread/libopenblas.so.0"
+SLEEPS = {"OPENBLAS_THREAD_TIMEOUT": "16"}
 INSTALL = "apt-get install libopenblas0-pthread"
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run with an OpenBLAS whose threads sleep, too."""
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
 
 
 @pytest.fixture
@@ -22,15 +29,22 @@ def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("threaded")
 def test_preloaded_where_it_is_installed() -> None:
-    assert preload(LIBRARY, "") == ({"LD_PRELOAD": LIBRARY}, f"OpenBLAS preloaded: {LIBRARY}", "")
+    assert preload(LIBRARY, "") == ({"LD_PRELOAD": LIBRARY, **SLEEPS}, f"OpenBLAS preloaded: {LIBRARY}", "")
 
 
 @pytest.mark.usefixtures("threaded")
 def test_before_what_is_preloaded_already() -> None:
-    assert preload(LIBRARY, "/lib/x.so").environment == {"LD_PRELOAD": f"{LIBRARY}:/lib/x.so"}
+    assert preload(LIBRARY, "/lib/x.so").environment == {"LD_PRELOAD": f"{LIBRARY}:/lib/x.so", **SLEEPS}
     chosen = preload(LIBRARY, "/opt/openblas.so")
-    assert chosen.environment == {}
+    assert chosen.environment == SLEEPS
     assert "/opt/openblas.so" in chosen.message
+
+
+@pytest.mark.usefixtures("threaded")
+def test_what_the_user_says_of_its_threads_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "26")
+    assert preload(LIBRARY, "").environment == {"LD_PRELOAD": LIBRARY}
+    assert preload(LIBRARY, LIBRARY).environment == {}
 
 
 def test_how_to_get_it() -> None:
@@ -62,7 +76,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is
 def test_a_library_that_loads_is_asked(tmp_path: Path) -> None:
     library = built(tmp_path, "int openblas_get_parallel(void) { return 1; }")
     assert preload(library, "") == (
-        {"LD_PRELOAD": library}, f"OpenBLAS preloaded: {library}", "",
+        {"LD_PRELOAD": library, **SLEEPS}, f"OpenBLAS preloaded: {library}", "",
     )  # fmt: skip
 
 
@@ -70,7 +84,7 @@ def test_a_library_that_loads_is_asked(tmp_path: Path) -> None:
 def test_a_build_for_one_core_is_no_good(tmp_path: Path) -> None:
     library = built(tmp_path, "int openblas_get_parallel(void) { return 0; }")
     found = preload(library, "")
-    assert found.environment == {"LD_PRELOAD": library}
+    assert found.environment == {"LD_PRELOAD": library, **SLEEPS}
     assert "one core" in found.message and found.advice == INSTALL
 
 
