@@ -1,10 +1,15 @@
 """Chunks of prompts between others' steps: who waits for whom, where they stop, and the first token behind the last."""
 
+import os
+import sys
+import time
+
 import mlx.core as mx
 import pytest
 
 from agentmem.errors import Cancelled
-from inference_service.engine import batching
+from inference_service.engine import batching, prefill
+from inference_service.engine.device import on_cpu
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.scheduling import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
 from inference_service.models.loaded import LoadedModel
@@ -180,3 +185,45 @@ def test_a_stopped_chunk_asks_for_its_layers_once(model: LoadedModel) -> None:
     assert PrefillChunk(model.engine.model, whole, prompt, 1e9).advance(lambda: True)
     for one, other in zip(stops, whole, strict=True):
         assert all(mx.array_equal(a, b) for a, b in zip(one.state, other.state, strict=True))
+
+
+def product() -> mx.array:
+    found = mx.random.normal((400, 400))
+    for _ in range(10):
+        found = mx.tanh(found @ found)
+    return found
+
+
+def test_on_a_cpu_it_counts_what_the_busiest_thread_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX computes on a thread of its own, which is none of Python's; what it waits for does not count."""
+    evaluate = mx.eval
+
+    def late(arrays: list[mx.array]) -> None:
+        time.sleep(0.5)
+        evaluate(arrays)
+
+    monkeypatch.setattr(mx, "eval", late)
+    monkeypatch.setattr(prefill, "on_cpu", lambda: True)
+    clock, used = time.monotonic(), time.process_time()
+    found = prefill._seconds_of([product()])
+    clock, used = time.monotonic() - clock, time.process_time() - used
+    assert 0 < found <= used
+    assert found <= clock - 0.5
+    if on_cpu() and sys.platform == "linux":
+        assert found > used / (2 * (os.cpu_count() or 1)), "of a thread that computed; this one waited"
+
+
+def test_a_gpu_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "on_cpu", lambda: False)
+    monkeypatch.setattr(mx, "eval", lambda _: time.sleep(0.05))
+    assert prefill._seconds_of([]) >= 0.05
+
+
+def test_chunks_beside_busy_processes_stay_as_large(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's speed is that of computing, whatever else has the processor meanwhile."""
+    monkeypatch.setattr(prefill, "_processor_seconds", iter([{"1": 0.0}, {"1": 0.001, "2": 0.0005}] * 1000).__next__)
+    monkeypatch.setattr(prefill, "on_cpu", lambda: True)
+    begin(model, prompt_of(model, 0, 20)[:200], tokens=1)
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
+    run(model)
+    assert model.engine._tokens_per_second == pytest.approx(199 / (0.001 * model.geometry.layers))
