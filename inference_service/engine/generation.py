@@ -4,8 +4,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -90,7 +92,8 @@ class TurnJob:
     thread, when the turn is started, and `on_start` is called with the time of that, on the monotonic clock, and the
     seconds it took. `emit` gets every token, on the engine thread. Setting `cancelled` ends the turn within one step:
     its future then raises Cancelled. Otherwise the future's result is the caches, which then hold exactly the sequence
-    and what was generated, and what was generated.
+    and what was generated, and what was generated. That alone is the result of `said`, which comes as soon as the last
+    token is taken: a step later its KV is there, and the caches are taken out of the batch.
 
     The list that `make_caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled
     again when it leaves; a turn that fails goes without caches.
@@ -111,6 +114,7 @@ class TurnJob:
     checkpoints: Collection[int] = ()
     allocated: int = 0
     future: "Future[tuple[Caches, Generated]]" = field(default_factory=Future, init=False)
+    said: "Future[Generated]" = field(default_factory=Future, init=False)
     caches: Caches = field(default_factory=list, init=False)
     result: Generated = field(default_factory=Generated, init=False)
     sampler: TokenSampler = field(init=False)
@@ -136,6 +140,7 @@ class TurnJob:
     _trace: tracing.Trace | None = field(default_factory=tracing.current, init=False)
 
     def __post_init__(self) -> None:
+        self.future.add_done_callback(partial(_end, self.said))
         self.sampler, self._answer = _sampler(self.decoding), AnswerStream()
         if (how := self.decoding) is not None:
             self._answer = AnswerStream(how.stop, how.call_syntax, how.tools, how.reasoning)
@@ -222,9 +227,10 @@ class TurnJob:
         else:
             return
         self.over = True
+        self._conclude()
 
-    def finish(self) -> None:
-        """Resolve the future. Where the caches cannot be made to fit, they are left empty: the tokens are right."""
+    def _conclude(self) -> None:
+        """Decide what was generated, and resolve `said`."""
         result = self.result
         result.sampled = len(result.token_ids)
         ended = result.reason == types_pb2.FINISH_REASON_STOP
@@ -238,6 +244,14 @@ class TurnJob:
         if len(result.token_ids) > 1 and result.token_ids[-1] in transient:
             result.token_ids.pop()
         result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
+        with suppress(InvalidStateError):  # The thread is being stopped.
+            self.said.set_result(result)
+
+    def finish(self) -> None:
+        """Resolve the future. Where the caches cannot be made to fit, they are left empty: the tokens are right."""
+        result = self.result
+        if not self.said.done():  # It generates nothing.
+            self._conclude()
         try:
             trim_to(self.caches, len(self.sequence) + len(result.token_ids))
         except CacheLengthError as error:
@@ -277,6 +291,15 @@ def _sampler(decoding: Decoding | None) -> TokenSampler:
     if decoding.grammar is None:
         return TokenSampler(decoding.sampling, decoding.top_logprobs)
     return ConstrainedSampler(decoding.sampling, decoding.grammar, decoding.top_logprobs)
+
+
+def _end(said: "Future[Generated]", turn: "Future[tuple[Caches, Generated]]") -> None:
+    """A turn that ends before its last token has said nothing, and why is in its future."""
+    with suppress(InvalidStateError):
+        if turn.cancelled():
+            said.cancel()
+        elif error := turn.exception():
+            said.set_exception(error)
 
 
 def trim_to(caches: Caches, tokens: int) -> None:

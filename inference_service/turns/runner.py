@@ -8,6 +8,8 @@ cancelled before its commit leaves the ledger as it was; one whose commit was no
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from agentmem import layout, tracing
@@ -161,25 +163,26 @@ class TurnRunner:
             turn.restored = await self._restore(turn, model)
             timing.annotate(**found(turn))
             try:
-                job = await self._generate(turn, model)
-                turn.stream.rest(turn.generated.rest)
-                finished = self.turn_log.finished(turn)
-                if request.commits:
-                    timing.enter("commit")
-                    await self.committer.commit(turn, model, finished)
-                    timing.leave()
-                    turn.reservation.superseded = True
-                    finished.version.CopyFrom(turn.version.to_proto())
-                    finished.durable = True
+                async with self._generated(turn, model) as job:
+                    turn.stream.rest(turn.generated.rest)
+                    finished = self.turn_log.finished(turn)
+                    if request.commits:
+                        timing.enter("commit")
+                        await self.committer.commit(turn, model, finished)
+                        timing.leave()
+                        turn.reservation.superseded = True
+                        finished.version.CopyFrom(turn.version.to_proto())
+                        finished.durable = True
+                    turn.stream.send(inference_pb2.GenerateResponse(finished=finished))
+                    self.turn_log.completed(turn)
+                    self._end(turn)
+                    if request.commits:
+                        with self.locks.settling(request.key):
+                            await self.engine.wait(job.future)
+                            await self.pool_writer.keep(turn, model, job)
             except Exception as error:
                 self._end(turn, error)
                 raise
-            turn.stream.send(inference_pb2.GenerateResponse(finished=finished))
-            self.turn_log.completed(turn)
-            self._end(turn)
-            if request.commits:
-                with self.locks.settling(request.key):
-                    await self.pool_writer.keep(turn, model, job)
 
     async def _open(self, request: TurnRequest, model: LoadedModel) -> tuple[Opened, Ledger | None]:
         """Return what the store has, and the ledger where it did not send that again. Drop hot state that is old."""
@@ -202,8 +205,12 @@ class TurnRunner:
         await self.persister.wait_resumable(key, turn.earlier_checkpoints)
         return await self.restorer.find(key, model, turn.lookup, turn.reservation, **options)
 
-    async def _generate(self, turn: Turn, model: LoadedModel) -> TurnJob:
-        """Have the engine compute the prompt and generate; the caller gets tokens meanwhile."""
+    @asynccontextmanager
+    async def _generated(self, turn: Turn, model: LoadedModel) -> AsyncIterator[TurnJob]:
+        """Have the engine compute the prompt and generate; the caller gets tokens meanwhile.
+
+        The block begins when all is said; the caches come later. It ends when the engine has let go of the turn.
+        """
         loop, plan, timing = asyncio.get_running_loop(), turn.plan, turn.timing
 
         def started(at: float, seconds: float) -> None:
@@ -225,12 +232,15 @@ class TurnRunner:
         timing.enter("queue", waits_for="engine")
         turn.stream.interrupt = None  # The engine looks at the flag before every step.
         self.engine.begin(lambda: model.engine.add(job), job.future)
-        await self.engine.wait(job.future)
-        timing.computed(job, _failure(turn, job))
-        turn.stream.check()
-        job.future.result()
-        timing.annotate_request(generated_tokens=job.result.sampled)
-        return job
+        try:
+            await self.engine.wait(job.said)
+            timing.computed(job, _failure(turn, job))
+            turn.stream.check()
+            job.said.result()
+            timing.annotate_request(generated_tokens=job.result.sampled)
+            yield job
+        finally:
+            await self.engine.wait(job.future)
 
     def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float) -> None:
         """Tell the caller that the engine has started the turn, at `at`, and what memory gave."""
@@ -269,7 +279,7 @@ def _granted_captures(turn: Turn, model: LoadedModel) -> list[int]:
 
 def _failure(turn: Turn, job: TurnJob) -> str:
     """Return the status with which the engine ended a turn; empty if all went well."""
-    error = turn.stream.error or (None if job.future.cancelled() else job.future.exception())
+    error = turn.stream.error or (None if job.said.cancelled() else job.said.exception())
     if error is not None:
         return tracing.failure_of(error)
-    return tracing.CANCELLED if job.future.cancelled() or turn.stream.cancelled.is_set() else ""
+    return tracing.CANCELLED if job.said.cancelled() or turn.stream.cancelled.is_set() else ""

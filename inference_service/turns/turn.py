@@ -6,7 +6,7 @@ planning.TurnPlanner.plan         base … note                              eve
 reserving.Reservations.reserve    reservation                              event loop
 restoring.Restorer.find           restored                                 event loop; files on `files` threads,
                                                                            buffers for them by the engine
-runner.TurnRunner._generate       generated, and started when it starts    engine; `started` on the event loop
+runner.TurnRunner._generated      generated, and started when it starts    engine; `started` on the event loop
 committing.Committer.commit       version, message_hashes                  event loop; text on `planning` threads
 pool_writer.PoolWriter.keep       nothing: the KV goes to the pool         event loop; copies on the engine's thread
 """

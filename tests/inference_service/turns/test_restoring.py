@@ -31,7 +31,8 @@ KEY = AgentKey("n", "a", "m")
 
 @pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["full attention", "with windows"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model"))
+    written: Path = request.param(tmp_path_factory.mktemp("model"))
+    return written
 
 
 class Seen(NamedTuple):
@@ -104,7 +105,11 @@ async def test_a_gpu_with_memory_of_its_own_gets_arrays_that_were_put_together(
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, restored: list[Seen], bad: int
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    restored: list[Seen],
+    bad: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The prefix that is good is used; the rest is computed, and equals what it was."""
     async with working(write_llama(tmp_path_factory.mktemp("llama")), tmp_path) as worker:
@@ -114,7 +119,7 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
         async def quarantine(_: str, name: FileName, *__: Any) -> None:
             refused.append(name)
 
-        worker.store.quarantine = quarantine  # type: ignore[method-assign]
+        monkeypatch.setattr(worker.store, "quarantine", quarantine)
         file = max(
             (file for file in worker.store.files.values() if file.first_token == bad * BLOCK_TOKENS),
             key=lambda file: file.token_count,
@@ -138,20 +143,21 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
 
 
 async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once(
-    directory: Path, tmp_path: Path, restored: list[Seen]
+    directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(directory, tmp_path) as worker:
         ids = await first_turn(worker)
         restored.clear()
         free = [0]
         worker.model.engine.headroom = Headroom(free=lambda: free.pop() if len(free) > 1 else free[0])
-        read = worker.runner.restorer._fetcher.read
-        worker.runner.restorer._fetcher.read = never  # type: ignore[method-assign]
+        fetcher = worker.runner.restorer._fetcher
+        read = fetcher.read
+        monkeypatch.setattr(fetcher, "read", never)
         with pytest.raises(ResourceExhausted, match=r"KV of .* tokens needed about"):
             await worker.turn("a", ids)
         assert (await worker.prefetch("a")).tokens == 0
         assert not restored
-        worker.runner.restorer._fetcher.read = read  # type: ignore[method-assign]
+        monkeypatch.setattr(fetcher, "read", read)
         free.append(1 << 30)  # For one look: by the next the files have filled it.
         said = await worker.turn("a", ids)
         assert free == [0] and [each.into for each in restored] == [True]

@@ -3,20 +3,22 @@
 import asyncio
 import gc
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from agentmem.blockfile import BLOCK_TOKENS, header_bytes
-from agentmem.errors import Cancelled, FailedPrecondition, ResourceExhausted
+from agentmem.errors import Aborted, Cancelled, FailedPrecondition, ResourceExhausted
 from agentmem.identity import NO_VERSION, FileKind, Ledger
 from agentmem.kv_bits import KVBits
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
+from inference_service.engine import batching
 from inference_service.engine.generation import TurnJob
 from inference_service.models.capability import QuantizationSettings
 from inference_service.turns.turn import Turn
@@ -266,3 +268,76 @@ async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Pat
         if found.reused and found.token_ids:
             wanted = oracle.logprobs_of([*ids, *found.token_ids], len(ids))
             assert np.abs(wanted - np.array(found.logprobs)).max() < TOLERANCE
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Rows are taken out of their batch only when it is set."""
+    gate, extract = threading.Event(), batching._extract
+
+    def late(*arguments: Any) -> None:
+        gate.wait(30)
+        extract(*arguments)
+
+    monkeypatch.setattr(batching, "_extract", late)
+    yield gate
+    gate.set()
+
+
+async def test_an_answer_does_not_wait_for_its_caches(llama: Path, tmp_path: Path, held: threading.Event) -> None:
+    """It is committed as soon as the last token is known; its memory is its own until the engine lets go of it."""
+    key = AgentKey("n", "a", "m")
+    async with working(llama, tmp_path) as worker:
+        said = await worker.turn("a", ids := prompt(300))
+        assert said.version == 1
+        assert not held.is_set() and key in worker.store.ledgers
+        assert not worker.model.memory.admission.idle
+        assert key not in worker.model.memory.hot
+        settled = asyncio.create_task(worker.locks.settled(key))
+        await asyncio.sleep(0.05)
+        assert not settled.done(), "who asks what is in memory waits for it"
+        held.set()
+        await settled
+        assert worker.model.memory.hot.get(key).table.tokens == 304  # type: ignore[union-attr]
+        await worker.idle()
+        assert (await worker.turn("a", [*ids, *said.token_ids, 7])).reused == 304
+        await worker.idle()
+
+
+async def test_a_turn_that_is_not_committed_has_its_memory_as_long_as_its_caches_are_in_a_batch(
+    llama: Path, tmp_path: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = asyncio.Event()
+
+    async def commit(_: object) -> NoReturn:
+        failed.set()
+        raise Aborted("another writer was first")
+
+    async with working(llama, tmp_path) as worker:
+        monkeypatch.setattr(worker.store, "commit", commit)
+        turn = asyncio.create_task(worker.turn("a", prompt(300)))
+        await failed.wait()
+        await asyncio.sleep(0.05)
+        assert not worker.model.memory.admission.idle
+        held.set()
+        with pytest.raises(Aborted):
+            await turn
+        await worker.idle()
+        assert AgentKey("n", "a", "m") not in worker.model.memory.hot
+
+
+async def test_caches_that_cannot_be_taken_out_are_no_matter_for_the_answer(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(llama, tmp_path) as worker:
+
+        def fail(*_: object) -> NoReturn:
+            raise RuntimeError("no memory")
+
+        monkeypatch.setattr(batching, "_extract", fail)
+        said = await worker.turn("a", ids := prompt(300))
+        await worker.idle()
+        assert said.version == 1 and AgentKey("n", "a", "m") not in worker.model.memory.hot
+        monkeypatch.undo()
+        assert (await worker.turn("a", [*ids, *said.token_ids, 7])).reused == 0
+        await worker.idle()
