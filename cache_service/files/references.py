@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from agentmem.identity import FileKind, FileName
+from agentmem.identity import FileKind, FileName, shared_tokens
 from agentmem.validation import AgentKey
 from cache_service.checksums import LedgerDamaged
 
 
 class FileRow(NamedTuple):
-    """A published file."""
+    """A published file. `token_ids` are a block's own, in order; empty where they are not known, or not asked for."""
 
     name: FileName
     first_token: int
     token_count: int
     size_bytes: int
     digest: bytes
+    token_ids: bytes = b""
 
 
 class FileOrigin(NamedTuple):
@@ -101,6 +102,27 @@ def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileNam
     return [FileRow(name, *row) for name in names for row in connection.execute(statement, (*name, namespace))]
 
 
+def closest(
+    connection: sqlite3.Connection, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes
+) -> FileRow | None:
+    """Of the blocks behind `parent`, that which shares the longest beginning with `token_ids`; None if none does.
+
+    Blocks are in the order of their tokens, so it is one of the two that `token_ids` would stand between.
+    """
+    statement = (
+        "SELECT chain_hash, first_token, token_count, size_bytes, digest, token_ids FROM files"
+        " WHERE namespace = ? AND fingerprint = ? AND parent = ? AND token_ids != x'' AND token_ids"
+    )
+    place = namespace, fingerprint, parent, token_ids
+    found = [
+        FileRow(FileName(FileKind.BLOCK, chain_hash), *row)
+        for where in ("<= ? ORDER BY token_ids DESC", "> ? ORDER BY token_ids")
+        for chain_hash, *row in connection.execute(f"{statement} {where} LIMIT 1", place)
+    ]
+    best = max(found, key=lambda file: shared_tokens(file.token_ids, token_ids), default=None)
+    return best if best is not None and shared_tokens(best.token_ids, token_ids) else None
+
+
 def namespace_of(connection: sqlite3.Connection, name: FileName) -> str | None:
     """In whose namespace a file of this name exists; None if there is none."""
     row = connection.execute("SELECT namespace FROM files WHERE kind = ? AND chain_hash = ?", name).fetchone()
@@ -111,7 +133,8 @@ def add(connection: sqlite3.Connection, file: FileRow, origin: FileOrigin, now: 
     """The row that makes a file visible."""
     connection.execute(
         "INSERT OR REPLACE INTO files (kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent,"
-        " first_token, token_count, size_bytes, digest, created, used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " first_token, token_count, size_bytes, digest, token_ids, created, used)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (*file.name, *origin.key, origin.fingerprint, origin.parent, *file[1:], now, now),
     )
 

@@ -100,6 +100,14 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
             files = await self._retriever.fetch(namespace, names)
         return pb.FetchBlocksResponse(files=self._messages(files))
 
+    async def FindBlock(self, request: pb.FindBlockRequest, context: Context) -> pb.FindBlockResponse:
+        found = await self._database.read(references.closest, *conversions.block_place(request))
+        if found is None:
+            return pb.FindBlockResponse()
+        if not request.peek:
+            self._last_use.note("", [found.name], self._clock.time())
+        return pb.FindBlockResponse(file=self._messages([found])[0])
+
     async def FindSnapshot(self, request: pb.FindSnapshotRequest, context: Context) -> pb.FindSnapshotResponse:
         found = await self._database.read(
             branches.find_snapshot,

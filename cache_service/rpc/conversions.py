@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT
 from agentmem.conversations import HASH_BYTES
 from agentmem.errors import InvalidArgument
 from agentmem.identity import FileKind, FileName, Ledger, TurnPlace, Version
@@ -148,6 +149,15 @@ def file_name(field: str, message: cache_store_pb2.FileName | cache_store_pb2.St
     return FileName(kind, _sized(f"{field}.chain_hash", message.chain_hash, CHAIN_HASH_BYTES))
 
 
+def block_place(request: cache_store_pb2.FindBlockRequest) -> tuple[str, str, bytes, bytes]:
+    """Namespace, fingerprint, parent and tokens of where to look for a block."""
+    namespace, fingerprint = (check_text(name, getattr(request, name)) for name in ("namespace", "fingerprint"))
+    parent = _sized("parent", request.parent, CHAIN_HASH_BYTES) if request.parent else NO_PARENT
+    if not 0 < len(request.token_ids) <= 4 * BLOCK_TOKENS or len(request.token_ids) % 4:
+        raise InvalidArgument("token_ids", f"must be 1 to {BLOCK_TOKENS} tokens of 4 bytes")
+    return namespace, fingerprint, parent, request.token_ids
+
+
 def file_names(field: str, messages: Iterable[cache_store_pb2.FileName]) -> list[FileName]:
     """Several files' names."""
     return [file_name(f"{field}[{index}]", message) for index, message in enumerate(messages)]
@@ -164,6 +174,7 @@ def file_message(row: FileRow, path: Path | None) -> cache_store_pb2.StoredFile:
         first_token=row.first_token,
         token_count=row.token_count,
         tier=types_pb2.TIER_REMOTE if path is None else types_pb2.TIER_WARM,
+        token_ids=row.token_ids,
     )
 
 
@@ -190,8 +201,10 @@ def publication(request: cache_store_pb2.PublishBlocksRequest) -> Publication:
 
 def file_row(field: str, file: cache_store_pb2.StoredFile) -> FileRow:
     """A file that a worker describes."""
-    checked = digest(f"{field}.digest", file.digest)
-    return FileRow(file_name(field, file), file.first_token, file.token_count, file.size_bytes, checked)
+    checked, name = digest(f"{field}.digest", file.digest), file_name(field, file)
+    if file.token_ids and (name.kind is not FileKind.BLOCK or len(file.token_ids) != 4 * file.token_count):
+        raise InvalidArgument(f"{field}.token_ids", "must be those of a block, 4 bytes each, or empty")
+    return FileRow(name, file.first_token, file.token_count, file.size_bytes, checked, file.token_ids)
 
 
 def workflow_name(

@@ -1,15 +1,18 @@
 """Which KV to look for, and which of what was found to resume with: blocks, and for some models a checkpoint. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
-from agentmem.identity import TokenIds
+from agentmem.identity import TokenIds, ordered, shared_tokens, unordered
 from inference_service.memory.checkpoints import CheckpointCandidate, choose_checkpoint
+
+LEAST_SHARED = 16
+"""Tokens that a block must add, where it is found by what it begins with: fewer are computed as fast."""
 
 
 class Candidate(NamedTuple):
@@ -17,6 +20,19 @@ class Candidate(NamedTuple):
 
     header: BlockHeader
     usable_tokens: int
+
+
+class Place(NamedTuple):
+    """Where a run of blocks ends before the sequence does: another's block there may begin as the sequence goes on.
+
+    `block` is its index. `token_ids` are the sequence's own behind the full block `parent`, `ordered`; of them `taken`
+    are found already.
+    """
+
+    block: int
+    parent: bytes
+    token_ids: bytes
+    taken: int
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,7 @@ class Lookup:
     own: tuple[bytes, ...] = ()
     keep_tokens: int = 0
     checkpoints: tuple[CheckpointCandidate, ...] = ()
+    sequence: TokenIds = field(default=(), compare=False)
 
     def hashes(self) -> list[bytes]:
         """Return the names of blocks to look for."""
@@ -48,6 +65,36 @@ class Lookup:
             if best.usable_tokens < BLOCK_TOKENS:
                 break
         return chosen
+
+    def end(self, found: Collection[bytes]) -> Place | None:
+        """Return where the longest run ends, of those blocks that exist; None if a block could add next to nothing."""
+        chosen = self.choose(found)
+        taken = chosen[-1].usable_tokens % BLOCK_TOKENS if chosen else 0
+        index = len(chosen) - (taken > 0)
+        first = index * BLOCK_TOKENS
+        if min(BLOCK_TOKENS, self.limit - first) - taken < LEAST_SHARED:
+            return None
+        parent = self.own[index - 1] if index else NO_PARENT
+        return Place(index, parent, ordered(self.sequence[first : first + BLOCK_TOKENS]), taken)
+
+    def with_block(
+        self, fingerprint: str, namespace: str, place: Place, name: bytes, token_ids: bytes
+    ) -> "Lookup | None":
+        """Return this lookup with a block that has other tokens from some point on, usable up to the first of these.
+
+        `token_ids` are the block's, `ordered`; None where they do not give its name, or add next to nothing.
+        """
+        tokens = unordered(token_ids)
+        if not 0 < len(tokens) <= BLOCK_TOKENS or chain_hash(fingerprint, namespace, place.parent, tokens) != name:
+            return None
+        first = place.block * BLOCK_TOKENS
+        usable = min(shared_tokens(token_ids, place.token_ids), self.limit - first)
+        if usable - place.taken < LEAST_SHARED:
+            return None
+        header = BlockHeader(fingerprint, namespace, name, place.parent, first, len(tokens))
+        row = self.candidates[place.block] if place.block < len(self.candidates) else ()
+        row = tuple(sorted((*row, Candidate(header, usable)), key=lambda each: -each.usable_tokens))
+        return replace(self, candidates=(*self.candidates[: place.block], row, *self.candidates[place.block + 1 :]))
 
     def missing(self, found: Collection[bytes]) -> list[bytes]:
         """Return names of blocks that were not found, any one of which would let `choose` take more.
@@ -142,6 +189,8 @@ def look_up(
       the sequence's own block   if it is full: found wherever any agent of the namespace computed the same beginning
       the ledger's block, cut    if it begins below keep_tokens: usable up to there, full block or tail
       blocks up to checkpoints   that lie in what is kept: an import has KV up to one, maybe in the middle of a block
+    What of these is found may end before the sequence leaves what others have computed: then `Lookup.end` says where,
+    and a block that is found there by its tokens joins (`Lookup.with_block`), usable up to the first that differs.
     The last token of the sequence is never reused, because it has to be run for its logits.
     """
     limit, ids = len(sequence) - 1, (fingerprint, namespace)
@@ -165,7 +214,7 @@ def look_up(
             break
         rows.append(tuple(row))
     names = tuple(header.chain_hash for header in own if header.token_count == BLOCK_TOKENS)
-    return Lookup(tuple(rows), limit, names, keep_tokens, checkpoints)
+    return Lookup(tuple(rows), limit, names, keep_tokens, checkpoints, sequence)
 
 
 def headers(

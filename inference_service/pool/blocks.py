@@ -6,12 +6,18 @@ is never written again: a sequence that continues it writes to a block of its ow
 An arena takes and gives back its memory by segments of many blocks. `allocate` takes all of a sequence's blocks from
 one segment where one has so many, because a gather from several copies twice; and from the first such one, so that the
 last segments become empty first.
+
+Blocks that were published with their tokens are found by these, too: who leaves one in its middle copies what is before
+that place.
 """
 
 import heapq
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
+
+from agentmem.identity import shared_tokens
 
 
 class PoolError(Exception):
@@ -28,6 +34,54 @@ class Segment(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all its blocks."""
         return self.blocks * self.block_bytes
+
+
+class BlockTokens(NamedTuple):
+    """A block's tokens, and what they stand behind: the namespace, and the name of the block before."""
+
+    namespace: str
+    parent: bytes
+    token_ids: bytes
+    """`ordered`."""
+
+
+class _Continuations:
+    """Blocks by what they stand behind, in the order of their tokens: the edges of a radix tree."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[bytes, BlockTokens] = {}
+        self._there: dict[tuple[str, bytes], list[tuple[bytes, bytes]]] = {}
+
+    def add(self, name: bytes, tokens: BlockTokens) -> None:
+        """Have a block found, unless it is already."""
+        if name not in self.tokens:
+            self.tokens[name] = tokens
+            insort(self._there.setdefault(tokens[:2], []), (tokens.token_ids, name))
+
+    def remove(self, name: bytes) -> None:
+        """Forget a block, if it was added."""
+        if (tokens := self.tokens.pop(name, None)) is None:
+            return
+        there = self._there[tokens[:2]]
+        del there[bisect_left(there, (tokens.token_ids, name))]
+        if not there:
+            del self._there[tokens[:2]]
+
+    def closest(self, wanted: BlockTokens) -> tuple[bytes, bytes] | None:
+        """In that order it is one of the two that `wanted` would stand between."""
+        there = self._there.get(wanted[:2], [])
+        at = bisect_left(there, (wanted.token_ids, b""))
+        near = there[max(0, at - 1) : at + 1]
+        best = max(near, key=lambda each: shared_tokens(each[0], wanted.token_ids), default=None)
+        if best is None or not shared_tokens(best[0], wanted.token_ids):
+            return None
+        return best[1], best[0]
+
+    def check_integrity(self, names: Set[bytes]) -> None:
+        """Raise PoolError unless only blocks of `names` are found, each once."""
+        found = [name for there in self._there.values() for _, name in there]
+        if len(found) != len(self.tokens) or set(found) != self.tokens.keys() or not self.tokens.keys() <= names:
+            raise PoolError("blocks that are found by their tokens differ from those that have names")
 
 
 class BlockPool:
@@ -49,6 +103,7 @@ class BlockPool:
         self._references = [0] * capacity
         self._by_name: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
+        self._continuations = _Continuations()
 
     @property
     def free(self) -> int:
@@ -140,6 +195,7 @@ class BlockPool:
                 self.used -= 1
                 if (name := self._names.pop(block, None)) is not None:
                     del self._by_name[name]
+                    self._continuations.remove(name)
                 heapq.heappush(self._free[self.segment_of(block)], block)
 
     def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
@@ -170,12 +226,27 @@ class BlockPool:
             found.append(block)
         return found
 
-    def publish(self, name: bytes, block: int) -> int:
+    def closest(self, wanted: BlockTokens) -> tuple[int, bytes, bytes] | None:
+        """Return the block there that shares the longest beginning with `wanted`, and its name and tokens.
+
+        None if none shares a token. Acquire it before the next await.
+        """
+        found = self._continuations.closest(wanted)
+        return None if found is None else (self._by_name[found[0]], *found)
+
+    def tokens_of(self, name: bytes) -> bytes:
+        """Return the tokens of the block of that name, `ordered`; empty where it was published without."""
+        found = self._continuations.tokens.get(name)
+        return b"" if found is None else found.token_ids
+
+    def publish(self, name: bytes, block: int, tokens: BlockTokens | None = None) -> int:
         """Name a block that is written and evaluated. Where the name is taken, the reference moves to that block.
 
-        Returns the block that the caller's reference is on now.
+        With its `tokens`, `closest` finds it. Returns the block that the caller's reference is on now.
         """
         known = self._by_name.setdefault(name, block)
+        if tokens is not None:
+            self._continuations.add(name, tokens)
         if known == block:
             self._names[block] = name
         else:
@@ -201,3 +272,4 @@ class BlockPool:
             raise PoolError(f"{self.used} blocks are counted as used, and {len(held)} are")
         if {block: name for name, block in self._by_name.items()} != self._names or not free.isdisjoint(self._names):
             raise PoolError("names and blocks differ")
+        self._continuations.check_integrity(self._by_name.keys())

@@ -5,13 +5,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.hints import TurnHints
 from agentmem.identity import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.pool.blocks import BlockPool, PoolError, Segment
+from inference_service.pool.blocks import BlockPool, BlockTokens, PoolError, Segment
 
 log = logging.getLogger(__name__)
 
@@ -107,12 +108,17 @@ class KVPool:
         log.critical("the pool does not add up; the worker has to start again", exc_info=error)
         self.broken.set()
 
-    def publish(self, names: Sequence[bytes], table: Table) -> Table:
+    def publish(
+        self, names: Sequence[bytes], table: Table, tokens: Mapping[bytes, BlockTokens] = MappingProxyType({})
+    ) -> Table:
         """Name the blocks of a table that is written, one name each, and the checkpoint by the last name.
 
-        Where another has the same, the references move there. Returns the table as it is now.
+        `tokens` are those of blocks that are to be found by them, by name. Where another has the same block, the
+        references move there. Returns the table as it is now.
         """
-        blocks = tuple(self.full.publish(name, block) for name, block in zip(names, table.blocks, strict=True))
+        blocks = tuple(
+            self.full.publish(name, block, tokens.get(name)) for name, block in zip(names, table.blocks, strict=True)
+        )
         if not table.pieces:
             return Table(table.tokens, blocks)
         known = self.find_checkpoint(names[-1])

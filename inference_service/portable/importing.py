@@ -16,7 +16,7 @@ import xxhash
 from agentmem import logs
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError, AlreadyExists, FailedPrecondition, PermissionDenied
-from agentmem.identity import NO_VERSION, FileName
+from agentmem.identity import NO_VERSION, FileName, ordered
 from agentmem.validation import AgentKey
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
@@ -106,13 +106,17 @@ class Importer:
             kv = spool.read(received.data, places, layers, part.first_token, part.token_count)
             return {**kv, **states}
 
+        ledger = received.manifest.ledger
         paths = await self._store.stage(key.namespace, files)
         transport = await self._transports.current()
         try:
             written = []
             for name, path in paths.items():
-                tensors, target = await asyncio.to_thread(read, files[name]), Target(key, NO_VERSION, path)
-                written.append(await transport.write(target, files[name], tensors, model.geometry))
+                header = files[name]
+                own = ledger.token_ids[header.first_token : header.first_token + header.token_count]
+                target = Target(key, NO_VERSION, path, b"" if header.window else ordered(own))
+                tensors = await asyncio.to_thread(read, header)
+                written.append(await transport.write(target, header, tensors, model.geometry))
             if staged := [each.file for each in written if not each.published]:
                 await self._store.publish(key, NO_VERSION, staged, (), model.fingerprint)
         except BaseException:

@@ -102,6 +102,19 @@ class StoreClient:
             context_policy=answer.context_policy,
         )
 
+    async def find_block(
+        self, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes, peek: bool = False
+    ) -> pb.StoredFile | None:
+        """Return the block behind `parent` that shares most with `token_ids`, with its tokens, `ordered` like these.
+
+        To `peek` does not count as a use.
+        """
+        request = pb.FindBlockRequest(
+            namespace=namespace, fingerprint=fingerprint, parent=parent, token_ids=token_ids, peek=peek
+        )
+        answer = await self.call(self._store.FindBlock, request)
+        return answer.file if answer.HasField("file") else None
+
     async def find_snapshot(
         self, key: AgentKey, base: Version, text: bytes, common_tokens: int, tokenizer_hash: str
     ) -> tuple[int, Ledger] | None:

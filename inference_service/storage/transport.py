@@ -61,11 +61,12 @@ class Written(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Whose state a file is a part of, and the path that StageBlocks gave for it."""
+    """Whose state a file is a part of, and the path that StageBlocks gave for it; of a block its tokens, `ordered`."""
 
     key: AgentKey
     version: Version
     path: str
+    token_ids: bytes = b""
 
 
 class Transport(ABC):
@@ -138,7 +139,7 @@ class PathTransport(Transport):
     ) -> Written:
         """Write it in staging; the store makes it durable."""
         digest, size = await asyncio.to_thread(write_block, target.path, header, tensors, geometry)
-        return Written(_description(header, digest, size, target.path), published=False)
+        return Written(_description(header, digest, size, target), published=False)
 
     async def abandon(self, paths: Iterable[str]) -> None:
         """Unlink them."""
@@ -186,7 +187,7 @@ class StreamTransport(Transport):
     ) -> Written:
         """Build it in memory and send it to the store, which publishes it."""
         built = await asyncio.to_thread(build, header, tensors, geometry)
-        file = _description(header, built.digest, len(built.data))
+        file = _description(header, built.digest, len(built.data), target._replace(path=""))
         described = pb.WriteBlockHeader(
             key=target.key.to_proto(), version=target.version.to_proto(), file=file, fingerprint=header.fingerprint
         )
@@ -225,15 +226,16 @@ async def _clear_behind(files: Sequence[File], into: PreallocatedBuffers | None)
         await asyncio.to_thread(into.clear, max(ends))
 
 
-def _description(header: BlockHeader, digest: bytes, size: int, path: str = "") -> pb.StoredFile:
+def _description(header: BlockHeader, digest: bytes, size: int, target: Target) -> pb.StoredFile:
     return pb.StoredFile(
         chain_hash=header.chain_hash,
         kind=FileName.of(header).kind.to_proto(),
-        path=path,
+        path=target.path,
         digest=digest,
         size_bytes=size,
         first_token=header.first_token,
         token_count=header.token_count,
+        token_ids=target.token_ids,
     )
 
 

@@ -13,6 +13,7 @@ from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.memory.match import Reason
+from inference_service.memory.restore import Place
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import NOTHING, Opened, StoreClient
@@ -33,6 +34,8 @@ class Fetcher:
         self, namespace: str, model_id: str, blocks: Collection[bytes], windows: Collection[bytes], peek: bool
     ) -> tuple[Opened, Reason]:
         """Which of these files exist; and why there is nothing to be said, if the store does not answer."""
+        if not (blocks or windows):
+            return NOTHING, types_pb2.MISS_REASON_UNSPECIFIED
         key = AgentKey(namespace, "", model_id)
         try:
             opened = await self._store.open(key, block_hashes=blocks, window_hashes=windows, peek=peek)
@@ -40,6 +43,14 @@ class Fetcher:
             logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
             return NOTHING, types_pb2.MISS_REASON_IO_ERROR
         return opened, types_pb2.MISS_REASON_UNSPECIFIED
+
+    async def look_by_tokens(self, namespace: str, fingerprint: str, place: Place, peek: bool) -> pb.StoredFile | None:
+        """Which file shares most with what goes on at `place`; None if none does, or the store does not answer."""
+        try:
+            return await self._store.find_block(namespace, fingerprint, place.parent, place.token_ids, peek)
+        except AgentmemError as error:
+            logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
+            return None
 
     async def bring(self, namespace: str, names: Sequence[FileName]) -> dict[FileName, pb.StoredFile]:
         """Bring files from the object store to the store's disk; those that are there now. The others are misses."""

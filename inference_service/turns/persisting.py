@@ -233,7 +233,8 @@ class Persister:
         data = await self.engine.call(lambda: state.read(header))
         if data is None:
             return None
-        target = Target(state.key, state.version, path)
+        token_ids = b"" if header.window else state.model.memory.pool.full.tokens_of(header.chain_hash)
+        target = Target(state.key, state.version, path, token_ids)
         return await transport.write(target, header, data, state.model.geometry)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
-from agentmem.identity import Ledger
+from agentmem.identity import Ledger, Uint32, ordered
 from agentmem.shielding import run_shielded
 from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
@@ -20,7 +20,7 @@ from inference_service.memory.restore import headers
 from inference_service.memory.spacing import kept_positions
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
-from inference_service.pool.blocks import PoolError
+from inference_service.pool.blocks import BlockTokens, PoolError
 from inference_service.pool.kv import HotState, Space, Table
 from inference_service.threads import WorkerThreads
 from inference_service.turns.persisting import Persister, State
@@ -43,7 +43,7 @@ class PoolWriter:
         ledger = await self._threads.plan(lambda: _ledger_after(turn, model))
         ids = model.fingerprint, key.namespace, ledger.token_ids
         blocks = await self._threads.plan(lambda: list(headers(*ids)))
-        table = await self.write(model, reservation, job.caches, len(ledger), blocks)
+        table = await self.write(model, reservation, job.caches, ledger.token_ids, blocks)
         if table is None:
             return
         windows = _windows(turn, model, job, table)
@@ -57,15 +57,15 @@ class PoolWriter:
         self._persister.publish(State(key, turn.version, model, table, blocks, named, captured))
 
     async def write(
-        self, model: LoadedModel, reservation: Reservation, caches: Caches, tokens: int, blocks: list[BlockHeader]
+        self, model: LoadedModel, reservation: Reservation, caches: Caches, token_ids: Uint32, blocks: list[BlockHeader]
     ) -> Table | None:
-        """Copy what the pool lacks of caches of so many tokens, and name it by `blocks`.
+        """Copy what the pool lacks of caches of these tokens, and name it by `blocks`.
 
         Return the table, with its references; None, and a line in the log, where that fails. Raises PoolError.
         """
         if not caches or not self._engine.alive:
             return None
-        pool, geometry = model.memory.pool, model.geometry
+        pool, geometry, tokens = model.memory.pool, model.geometry, len(token_ids)
         shared = pool.full.run(header.chain_hash for header in blocks)  # the beginning that is there already
         pool.full.acquire(shared)
         window, pieces = space_of(caches, geometry)
@@ -91,7 +91,8 @@ class PoolWriter:
             log.warning("KV could not be put into the pool: %s", error, exc_info=None if known else error)
             error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
             return None
-        return pool.publish([header.chain_hash for header in blocks], table)
+        new = {header.chain_hash: _tokens_of(header, token_ids) for header in blocks[len(shared) :]}
+        return pool.publish([header.chain_hash for header in blocks], table, new)
 
 
 def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
@@ -107,6 +108,12 @@ def _ledger_after(turn: Turn, model: LoadedModel) -> Ledger:
         turn.message_hashes,
     )
     return replace(ledger, opening_bytes=turn.opening_bytes)
+
+
+def _tokens_of(header: BlockHeader, token_ids: Uint32) -> BlockTokens:
+    """Return what a sequence's block is found by."""
+    own = token_ids[header.first_token : header.first_token + header.token_count]
+    return BlockTokens(header.namespace, header.parent, ordered(own))
 
 
 def _windows(turn: Turn, model: LoadedModel, job: TurnJob, table: Table) -> dict[int, int]:

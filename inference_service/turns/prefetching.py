@@ -101,7 +101,7 @@ class Prefetcher:
             self.metrics.load_seconds.labels(model.model_id).observe(seconds)
         ids = model.fingerprint, key.namespace, ledger.token_ids[:tokens]
         blocks = await self.threads.plan(lambda: list(headers(*ids)))
-        table = await self.pool_writer.write(model, reservation, caches, tokens, blocks)
+        table = await self.pool_writer.write(model, reservation, caches, ledger.token_ids[:tokens], blocks)
         if table is None:
             return Prefetched(held, 0)
         model.memory.hot.put(key, HotState(version, ledger, table, restored.stored_windows()))

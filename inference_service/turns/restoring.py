@@ -16,10 +16,11 @@ from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import CheckpointCandidate, checkpoint_candidates, stored_tokens
 from inference_service.memory.match import Reason
-from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, choose, look_up
+from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, Place, choose, look_up
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
+from inference_service.pool.blocks import BlockTokens
 from inference_service.pool.kv import Table
 from inference_service.turns.fetching import Fetcher
 
@@ -83,7 +84,12 @@ class Restored:
         pool = model.memory.pool
         blocks = {name: block for name in lookup.hashes() if (block := pool.full.find(name)) is not None}
         windows = {w.name: table for w in lookup.checkpoints if (table := pool.find_checkpoint(w.name)) is not None}
-        return cls(model, key.namespace, lookup, blocks, windows)
+        found = cls(model, key.namespace, lookup, blocks, windows)
+        if (place := found.end) is not None:
+            closest = pool.full.closest(BlockTokens(key.namespace, place.parent, place.token_ids))
+            if closest is not None and found.add(place, *closest[1:]):
+                blocks[closest[1]] = closest[0]
+        return found
 
     @property
     def tokens(self) -> int:
@@ -156,10 +162,17 @@ class Restored:
         """How many tokens there are blocks for, whatever windows there are."""
         return choose(self.lookup, self.blocks, self.files).tokens
 
+    @property
+    def end(self) -> Place | None:
+        """Where another's block could go on; None where all that the agent had is found: what follows then is new."""
+        if 0 < self.lookup.keep_tokens <= self.block_tokens:
+            return None
+        return self.lookup.end({*self.blocks, *self.files})
+
     def files_could_add(self) -> bool:
         """Whether files could give more than what the pool has."""
         windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.checkpoints)
-        return bool(self.missing) or max(windows, default=0) > self.choice.tokens
+        return bool(self.missing) or self.end is not None or max(windows, default=0) > self.choice.tokens
 
     def wanted_files(self) -> list[tuple[BlockHeader, pb.StoredFile]]:
         """Return the files that the choice needs, with the headers that they must have."""
@@ -176,6 +189,12 @@ class Restored:
         found.CopyFrom(file)
         found.tier = types_pb2.TIER_REMOTE
         self._of_kind(name)[name.chain_hash] = found
+
+    def add(self, place: Place, name: bytes, token_ids: bytes) -> bool:
+        """Look for that block, too, which was found at `place` by its tokens; False where it is of no use."""
+        lookup = self.lookup.with_block(self.model.fingerprint, self.namespace, place, name, token_ids)
+        self.lookup = lookup or self.lookup
+        return lookup is not None
 
     def refuse(self, name: FileName) -> None:
         """Leave out a file that turned out to be bad."""
@@ -285,11 +304,20 @@ class Restorer:
             peek,
         )
         found.files, found.window_files = dict(opened.files), dict(opened.windows)
+        await self._look_by_tokens(found, key, peek)
         if reason or not (missing := found.missing):
             return reason
         if not opened.evicted.isdisjoint(missing):
             return types_pb2.MISS_REASON_EVICTED
         return types_pb2.MISS_REASON_INCOMPATIBLE if incompatible else types_pb2.MISS_REASON_ABSENT
+
+    async def _look_by_tokens(self, found: Restored, key: AgentKey, peek: bool) -> None:
+        """Ask the store for a block that begins as the sequence goes on, where those that were named end too early."""
+        if (place := found.end) is None:
+            return
+        file = await self._fetcher.look_by_tokens(key.namespace, found.model.fingerprint, place, peek)
+        if file is not None and found.add(place, file.chain_hash, file.token_ids):
+            found.files[file.chain_hash] = file
 
     async def _read(self, found: Restored) -> Reason:
         """Choose, and read what was chosen, until all of it is good; return why it is not more."""

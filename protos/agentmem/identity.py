@@ -235,5 +235,20 @@ def common_length(a: bytes | TokenIds, b: bytes | TokenIds) -> int:
     return int(differs.argmax()) if differs.any() else size
 
 
+def ordered(token_ids: TokenIds) -> bytes:
+    """Return tokens as big-endian uint32: such bytes are in the order of the tokens that they stand for."""
+    return _array(token_ids).astype(">u4").tobytes()
+
+
+def unordered(data: bytes) -> Uint32:
+    """Return the tokens of `ordered`."""
+    return np.frombuffer(data, ">u4").astype(np.uint32)
+
+
+def shared_tokens(a: bytes, b: bytes) -> int:
+    """Return how many tokens two that are `ordered` begin with in common."""
+    return common_length(a, b) // 4
+
+
 def _array(values: bytes | TokenIds) -> npt.NDArray[np.uint8] | Uint32:
     return np.frombuffer(values, np.uint8) if isinstance(values, bytes) else np.asarray(values, np.uint32)

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentmem.identity import common_length
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.oracle import Oracle
-from tests.system.shared import SharedStacks
+from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import Client, Stack, Turn, chat
+from tests.tiny_hybrids import write_qwen3_next
 from tests.tiny_models import write_gemma3, write_llama
 
 ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
@@ -157,14 +159,42 @@ async def test_who_edits_and_returns_finds_all_that_was_there(
         assert all(each.automatic for each in listed.snapshots) and len(listed.snapshots) == 4
 
 
-async def test_a_trimmed_agent_goes_on_from_its_whole_blocks(stack: Stack, client: Client, oracle: Oracle) -> None:
+@pytest.mark.parametrize("write", [write_llama, write_gemma3, write_qwen3_next], ids=["llama", "gemma3", "qwen3-next"])
+async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedStacks, write: Writer) -> None:
+    """A message is edited: hot, and from files after a crash, the fork copies what stands before it in the block.
+
+    A model with windows or states needs a checkpoint besides, and has one at the block's beginning.
+    """
+    oracle = Oracle(stacks.directory(write))
+    async with stacks.using(write) as stack:
+        client = await stack.client()
+        common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+        assert len(common) % 256 > 32, "its end is well inside a block"
+        old = await check(stack, oracle, await client.say("a", "Who told you?", **ARGUMENTS))
+        await stack.on_disk("a")
+        for tier, agent, line in (("hot", "b", "And the house?"), ("warm", "c", "Nobody knows.")):
+            if tier == "warm":
+                await restarted(stack)
+            await fork(client, agent, at_version=1)
+            turn = await client.say(agent, line, **ARGUMENTS)
+            ids = await check(stack, oracle, turn, agent)
+            assert (turn.match, ids[: len(common)]) == ("EXTEND", common)
+            shared = common_length(ids, old) if write is write_llama else 256
+            assert write is not write_llama or len(common) <= shared < len(ids)
+            assert turn.cached == {tier: shared}
+        turn = await client.say("a", "Nobody knows.", **ARGUMENTS)
+        assert sum(turn.cached.values()) == len(old), "the old branch has lost nothing"
+        assert (await check(stack, oracle, turn))[: len(old)] == old
+
+
+async def test_a_trimmed_agent_goes_on_from_all_that_stays(stack: Stack, client: Client, oracle: Oracle) -> None:
     old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
     request = agent_pb2.TrimAgentRequest(key=client.key("a"), keep_tokens=300, if_version=1)
     agent = (await client.agents.TrimAgent(request, timeout=30)).agent
     assert (agent.tokens, agent.version.version, agent.tier) == (300, 2, types_pb2.TIER_HOT)
     assert await tokens(stack) == old[:300]
     turn = await client.say("a", "Who told you?", **ARGUMENTS)
-    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 256})
+    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 256, "warm": 44}), "the block that it was cut in is on disk"
     assert (await check(stack, oracle, turn))[:300] == old[:300]
 
 

@@ -155,6 +155,7 @@ class StoredFile(_message.Message):
     FIRST_TOKEN_FIELD_NUMBER: _builtins.int
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
     chain_hash: _builtins.bytes
     """Its name."""
     kind: Global___FileKind.ValueType
@@ -171,6 +172,10 @@ class StoredFile(_message.Message):
     """Tokens in it."""
     tier: _types_pb2.Tier.ValueType
     """Where it is: warm or remote."""
+    token_ids: _builtins.bytes
+    """Of a block, its tokens, each as 4 bytes, big endian, so that bytes are in the order of tokens. In PublishBlocks and
+    WriteBlock, by which FindBlock finds it (empty: it does not), and in FindBlock's answer.
+    """
     def __init__(
         self,
         *,
@@ -182,10 +187,11 @@ class StoredFile(_message.Message):
         first_token: _builtins.int = ...,
         token_count: _builtins.int = ...,
         tier: _types_pb2.Tier.ValueType = ...,
+        token_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_hash", b"chain_hash", "digest", b"digest", "first_token", b"first_token", "kind", b"kind", "path", b"path", "size_bytes", b"size_bytes", "tier", b"tier", "token_count", b"token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_hash", b"chain_hash", "digest", b"digest", "first_token", b"first_token", "kind", b"kind", "path", b"path", "size_bytes", b"size_bytes", "tier", b"tier", "token_count", b"token_count", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -460,6 +466,68 @@ class FetchBlocksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchBlocksResponse: _TypeAlias = FetchBlocksResponse  # noqa: Y015
+
+@_typing.final
+class FindBlockRequest(_message.Message):
+    """FindBlockRequest is where a prompt leaves the blocks that were found by name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    PEEK_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """The namespace to look in."""
+    fingerprint: _builtins.str
+    """Of the model that looks."""
+    parent: _builtins.bytes
+    """Chain hash of the full block before. Empty: the prompt's first."""
+    token_ids: _builtins.bytes
+    """The prompt's tokens behind it, as in StoredFile; at most a block."""
+    peek: _builtins.bool
+    """Only look: it does not count as a use."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        parent: _builtins.bytes = ...,
+        token_ids: _builtins.bytes = ...,
+        peek: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "namespace", b"namespace", "parent", b"parent", "peek", b"peek", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindBlockRequest: _TypeAlias = FindBlockRequest  # noqa: Y015
+
+@_typing.final
+class FindBlockResponse(_message.Message):
+    """FindBlockResponse is the block that shares most with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def file(self) -> Global___StoredFile:
+        """With its tokens. Absent: there is none."""
+
+    def __init__(
+        self,
+        *,
+        file: Global___StoredFile | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindBlockResponse: _TypeAlias = FindBlockResponse  # noqa: Y015
 
 @_typing.final
 class FindSnapshotRequest(_message.Message):

@@ -50,6 +50,11 @@ class CacheStoreServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.FromString,
                 _registered_method=True)
+        self.FindBlock = channel.unary_unary(
+                '/agentmem.v1.CacheStoreService/FindBlock',
+                request_serializer=agentmem_dot_v1_dot_cache__store__pb2.FindBlockRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FindBlockResponse.FromString,
+                _registered_method=True)
         self.FindSnapshot = channel.unary_unary(
                 '/agentmem.v1.CacheStoreService/FindSnapshot',
                 request_serializer=agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotRequest.SerializeToString,
@@ -140,6 +145,16 @@ class CacheStoreServiceServicer:
         for as long as one request to the object store may take, and answers with the files that are on the disk then; what
         takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
         or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindBlock(self, request, context):
+        """FindBlock finds, of the blocks on the disk that stand behind `parent`, the one that shares the longest beginning with
+        `token_ids`: where a prompt leaves what others have computed in the middle of a block. It was published with its
+        tokens; who uses it checks that these give its name. The response is empty where none shares a token. Changes
+        nothing but last-use times (not even these with peek).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -282,6 +297,11 @@ def add_CacheStoreServiceServicer_to_server(servicer, server):
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.SerializeToString,
             ),
+            'FindBlock': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindBlock,
+                    request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FindBlockRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cache__store__pb2.FindBlockResponse.SerializeToString,
+            ),
             'FindSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.FindSnapshot,
                     request_deserializer=agentmem_dot_v1_dot_cache__store__pb2.FindSnapshotRequest.FromString,
@@ -408,6 +428,33 @@ class CacheStoreService:
             '/agentmem.v1.CacheStoreService/FetchBlocks',
             agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksRequest.SerializeToString,
             agentmem_dot_v1_dot_cache__store__pb2.FetchBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindBlock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.CacheStoreService/FindBlock',
+            agentmem_dot_v1_dot_cache__store__pb2.FindBlockRequest.SerializeToString,
+            agentmem_dot_v1_dot_cache__store__pb2.FindBlockResponse.FromString,
             options,
             channel_credentials,
             insecure,

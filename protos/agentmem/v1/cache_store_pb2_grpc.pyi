@@ -52,6 +52,12 @@ class CacheStoreServiceStub:
     takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
     or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
     """
+    FindBlock: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.FindBlockRequest, _cache_store_pb2.FindBlockResponse]
+    """FindBlock finds, of the blocks on the disk that stand behind `parent`, the one that shares the longest beginning with
+    `token_ids`: where a prompt leaves what others have computed in the middle of a block. It was published with its
+    tokens; who uses it checks that these give its name. The response is empty where none shares a token. Changes
+    nothing but last-use times (not even these with peek).
+    """
     FindSnapshot: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.FindSnapshotRequest, _cache_store_pb2.FindSnapshotResponse]
     """FindSnapshot finds, of an agent's newest snapshots, the one whose text shares the longest beginning with a prompt, if
     that is longer than what the present state shares: an agent that edits and then returns goes on from the branch that
@@ -145,6 +151,12 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     for as long as one request to the object store may take, and answers with the files that are on the disk then; what
     takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
     or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
+    """
+    FindBlock: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.FindBlockRequest, _cache_store_pb2.FindBlockResponse]  # type: ignore[assignment]
+    """FindBlock finds, of the blocks on the disk that stand behind `parent`, the one that shares the longest beginning with
+    `token_ids`: where a prompt leaves what others have computed in the middle of a block. It was published with its
+    tokens; who uses it checks that these give its name. The response is empty where none shares a token. Changes
+    nothing but last-use times (not even these with peek).
     """
     FindSnapshot: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.FindSnapshotRequest, _cache_store_pb2.FindSnapshotResponse]  # type: ignore[assignment]
     """FindSnapshot finds, of an agent's newest snapshots, the one whose text shares the longest beginning with a prompt, if
@@ -246,6 +258,17 @@ class CacheStoreServiceServicer:
         for as long as one request to the object store may take, and answers with the files that are on the disk then; what
         takes longer goes on. A file that is not in the answer is a miss: its object was missing or damaged, and is forgotten,
         or the object store does not answer. RESOURCE_EXHAUSTED if the disk has no room. May be repeated.
+        """
+
+    def FindBlock(
+        self,
+        request: _cache_store_pb2.FindBlockRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_store_pb2.FindBlockResponse, _abc.Awaitable[_cache_store_pb2.FindBlockResponse]]:
+        """FindBlock finds, of the blocks on the disk that stand behind `parent`, the one that shares the longest beginning with
+        `token_ids`: where a prompt leaves what others have computed in the middle of a block. It was published with its
+        tokens; who uses it checks that these give its name. The response is empty where none shares a token. Changes
+        nothing but last-use times (not even these with peek).
         """
 
     def FindSnapshot(

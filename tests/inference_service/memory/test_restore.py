@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, chain_hashes
+from agentmem.identity import ordered
 from inference_service.memory.checkpoints import candidates_at
-from inference_service.memory.restore import Candidate, Lookup, choose, headers, look_up
+from inference_service.memory.restore import LEAST_SHARED, Candidate, Lookup, choose, headers, look_up
 
 FINGERPRINT, NAMESPACE = "f" * 64, "ns"
 
@@ -191,3 +192,50 @@ def test_blocks_that_end_at_windows_serve_where_longer_ones_are_not() -> None:
     assert choose(lookup, (), exported, stored, exact=True).checkpoint == windows[3]
     without = look_up(FINGERPRINT, NAMESPACE, ledger, 650, sequence)
     assert choose(without, (), exported, stored, exact=True).tokens == 0
+
+
+@given(case=cases(), shared=st.integers(0, 300), size=st.integers(1, BLOCK_TOKENS))
+def test_another_branchs_block_is_used_up_to_the_first_token_that_differs(case: Case, shared: int, size: int) -> None:
+    """Where the run ends, and never the last token of the sequence; or not at all where it adds next to nothing."""
+    lookup = case.lookup
+    place = lookup.end(case.found)
+    before = sum(c.usable_tokens for c in lookup.choose(case.found))
+    if place is None:
+        assert min((before // BLOCK_TOKENS + 1) * BLOCK_TOKENS, lookup.limit) - before < LEAST_SHARED
+        return
+    first = place.block * BLOCK_TOKENS
+    assert before == first + place.taken
+    own = case.sequence[first : first + BLOCK_TOKENS]
+    theirs = (*own[:shared], *(7 for _ in range(BLOCK_TOKENS)))[:size]
+    [*_, header] = headers(FINGERPRINT, NAMESPACE, (*case.sequence[:first], *theirs))
+    found = lookup.with_block(FINGERPRINT, NAMESPACE, place, header.chain_hash, ordered(theirs))
+    usable = min(shared, len(own), size, lookup.limit - first)
+    if usable - place.taken < LEAST_SHARED:
+        assert found is None
+        return
+    assert found is not None
+    chosen = found.choose({*case.found, header.chain_hash})
+    assert (chosen[-1].header, chosen[-1].usable_tokens) == (header, usable)
+    assert sum(c.usable_tokens for c in chosen) == first + usable
+    assert found.choose(case.found) == lookup.choose(case.found), "it is a candidate, and not there yet"
+
+
+def test_a_block_whose_tokens_do_not_give_its_name_is_of_no_use() -> None:
+    """A flipped bit in a row of the store, another model's or namespace's block, one behind another parent."""
+    sequence = tuple(range(400))
+    lookup = look_up(FINGERPRINT, NAMESPACE, (), 0, sequence)
+    place = lookup.end({next(iter(blocks_of(sequence)))})
+    assert place is not None and place.block == 1
+    theirs = (*sequence[256:300], 7)
+    name = list(blocks_of((*sequence[:256], *theirs)))[1]
+    assert lookup.with_block(FINGERPRINT, NAMESPACE, place, name, ordered(theirs)) is not None
+    flipped = ordered((*sequence[256:301], 7))
+    for fingerprint, namespace, at, given_name, token_ids in (
+        (FINGERPRINT, NAMESPACE, place, name, flipped),
+        (FINGERPRINT, NAMESPACE, place, name, b""),
+        (FINGERPRINT, NAMESPACE, place, name, ordered(range(BLOCK_TOKENS + 1))),
+        ("other", NAMESPACE, place, name, ordered(theirs)),
+        (FINGERPRINT, "other", place, name, ordered(theirs)),
+        (FINGERPRINT, NAMESPACE, place._replace(parent=name), name, ordered(theirs)),
+    ):
+        assert lookup.with_block(fingerprint, namespace, at, given_name, token_ids) is None

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from inference_service.pool.blocks import BlockPool, PoolError, Segment
+from agentmem.identity import ordered
+from inference_service.pool.blocks import BlockPool, BlockTokens, PoolError, Segment
 
 CAPACITY = 8
 NAMES = [bytes([number]) * 32 for number in range(5)]
@@ -305,3 +306,52 @@ def test_the_count_of_used_blocks_may_be_read_while_segments_come_and_go() -> No
     done.set()
     thread.join()
     assert found == {0}
+
+
+def shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two begin with in common, one by one."""
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+_TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 1 << 24, (1 << 32) - 1]), min_size=1, max_size=4)
+_PLACES = st.tuples(st.sampled_from(["n", "m"]), st.sampled_from([b"", NAMES[0]]))
+
+
+@given(held=st.lists(st.tuples(_PLACES, _TOKENS, st.booleans()), max_size=12), place=_PLACES, wanted=_TOKENS)
+def test_the_closest_block_shares_as_much_as_any_that_is_there(
+    held: list[tuple[tuple[str, bytes], list[int], bool]], place: tuple[str, bytes], wanted: list[int]
+) -> None:
+    """Of the namespace and behind the same block; what was released is not found."""
+    pool, tables, there = BlockPool(12), [], {}
+    for (namespace, parent), tokens, stays in held:
+        name = repr((namespace, parent, tokens)).encode()
+        [block] = pool.allocate(1)
+        tables.append([pool.publish(name, block, BlockTokens(namespace, parent, ordered(tokens)))])
+        if stays:
+            there[name] = (namespace, parent), tokens
+    for name in [name for name in pool._by_name if name not in there]:
+        block = pool.find(name)
+        while [block] in tables:
+            tables.remove([block])
+            pool.release([block])
+    pool.check_integrity(tables)
+    most = max((shared(tokens, wanted) for at, tokens in there.values() if at == place), default=0)
+    found = pool.closest(BlockTokens(*place, ordered(wanted)))
+    assert (found is None) == (most == 0)
+    if found is not None:
+        block, name, token_ids = found
+        at, tokens = there[name]
+        assert (pool.find(name), at, token_ids) == (block, place, ordered(tokens))
+        assert shared(tokens, wanted) == most
+        assert pool.tokens_of(name) == token_ids
+
+
+def test_a_block_that_is_gone_and_still_found_by_its_tokens_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = BlockPool(2)
+    [block] = pool.allocate(1)
+    pool.publish(NAMES[0], block, BlockTokens("n", b"", ordered([1, 2])))
+    pool.check_integrity([[block]])
+    monkeypatch.setattr(pool._continuations, "remove", lambda name: None)
+    pool.release([block])
+    with pytest.raises(PoolError, match="found by their tokens"):
+        pool.check_integrity([])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from agentmem.validation import AgentKey
@@ -44,7 +45,7 @@ async def test_a_keep_that_is_cancelled_while_it_is_written_loses_no_blocks(tmp_
         held = threading.Event()
         engine.submit(lambda: held.wait(30))
         named = list(headers(model.fingerprint, "n", range(TOKENS)))
-        keeping = asyncio.create_task(keeper.write(model, room, caches, TOKENS, named))
+        keeping = asyncio.create_task(keeper.write(model, room, caches, np.arange(TOKENS, dtype=np.uint32), named))
         await asyncio.sleep(0.02)
         if cancelled:
             keeping.cancel()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from agentmem.blockfile import parse
 from agentmem.errors import Aborted
 from agentmem.hints import TurnHints
-from agentmem.identity import NO_VERSION, FileName, Ledger, TurnPlace, Version
+from agentmem.identity import NO_VERSION, FileName, Ledger, TurnPlace, Version, shared_tokens
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks.loading import load
@@ -65,6 +66,7 @@ class Store(NoSnapshots):
         self.ended_hints: list[AgentKey] = []
         self.policies: dict[AgentKey, types_pb2.ContextPolicy.ValueType] = {}
         self.files: dict[FileName, cache_store_pb2.StoredFile] = {}
+        self._parents: dict[FileName, bytes] = {}
         self._directory = directory
         self._dice = dice
         self._staged = 0
@@ -86,6 +88,14 @@ class Store(NoSnapshots):
         policy = self.policies.get(key, types_pb2.CONTEXT_POLICY_UNSPECIFIED)
         ledger_sent = None if version == known != NO_VERSION else ledger
         return Opened(version, ledger_sent, blocks, windows, turn=turn, context_policy=policy)
+
+    async def find_block(
+        self, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes, peek: bool = False
+    ) -> cache_store_pb2.StoredFile | None:
+        await self._pause()
+        behind = [file for name, file in self.files.items() if file.token_ids and self._parents[name] == parent]
+        found = max(behind, key=lambda file: shared_tokens(file.token_ids, token_ids), default=None)
+        return found if found is not None and shared_tokens(found.token_ids, token_ids) else None
 
     async def commit(self, commit: cache_store_pb2.CommitTurnRequest) -> tuple[Version, None]:
         await self._pause()
@@ -118,7 +128,9 @@ class Store(NoSnapshots):
         self, key: AgentKey, version: Version, files: Iterable[cache_store_pb2.StoredFile], *rest: Any
     ) -> None:
         await self._pause()
-        self.files |= {FileName(file.kind, bytes(file.chain_hash)): file for file in files}
+        published = {FileName.from_proto(file): file for file in files}
+        self.files |= published
+        self._parents |= {name: _parent(file.path) for name, file in published.items()}
 
     async def quarantine(self, namespace: str, name: FileName, reason: str) -> None:
         pytest.fail(f"a file is damaged: {reason}")
@@ -126,6 +138,11 @@ class Store(NoSnapshots):
     async def _pause(self) -> None:
         for _ in range(self._dice.randrange(6)):
             await asyncio.sleep(0)
+
+
+def _parent(path: str) -> bytes:
+    data = Path(path).read_bytes()
+    return parse(data, len(data))[0].parent
 
 
 @dataclass

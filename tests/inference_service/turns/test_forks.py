@@ -1,0 +1,201 @@
+"""Forks by content: where a prompt leaves what another agent has in the middle of a block, it has all up to there."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentmem.identity import FileName, unordered
+from agentmem.v1 import types_pb2
+from agentmem.validation import AgentKey
+from inference_service.memory import restore
+from tests.inference_service.turns.world import Answer, Worker, prompt, working
+from tests.oracle import Oracle
+from tests.tiny_models import write_gemma3, write_llama
+
+TOLERANCE = 1e-3
+HOT, WARM = types_pb2.TIER_HOT, types_pb2.TIER_WARM
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("llama"))
+
+
+def difference(directory: Path, ids: list[int], found: Answer) -> float:
+    """Between the answer's log-probabilities and those of a recomputation."""
+    wanted = Oracle(directory).logprobs_of([*ids, *found.token_ids], len(ids))
+    return float(np.abs(wanted - np.array(found.logprobs)).max())
+
+
+def bits(worker: Worker, agent: str, block: int, tokens: int) -> dict[str, bytes]:
+    """What the pool has of the first tokens of an agent's block."""
+    state = worker.model.memory.hot.get(AgentKey("n", agent, "m"))
+    assert state is not None
+    return worker.model.arenas.read_block(state.table.blocks[block], tokens)
+
+
+async def evict(worker: Worker) -> None:
+    """Leave nothing in the pool, all in files."""
+    await worker.idle()
+    for key in list(worker.model.memory.hot):
+        worker.model.memory.hot.drop(key)
+    assert worker.model.memory.pool.full.used == 0
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["hot", "warm"])
+@pytest.mark.parametrize(("length", "left"), [(200, 100), (400, 330), (400, 256 + 16)])
+async def test_all_up_to_the_first_token_that_differs_is_reused(
+    llama: Path, tmp_path: Path, length: int, left: int, warm: bool
+) -> None:
+    """And nothing else: the answer is a recomputation's, the copy has the same bits, and the old branch is unharmed."""
+    async with working(llama, tmp_path, blocks=8) as worker:
+        ids = prompt(length)
+        first = await worker.turn("a", ids)
+        await worker.idle()
+        block, within = left // 256, left % 256
+        call = worker.engine.call
+        before = await call(lambda: bits(worker, "a", block, (length + 4) % 256))
+        own = await call(lambda: bits(worker, "a", block, within))
+        if warm:
+            await evict(worker)
+        edited = [*ids[:left], *prompt(40, 1)]
+        assert edited[left] != ids[left]
+        other = await worker.turn("b", edited)
+        assert {(each.tier, each.tokens) for each in other.started.cache.cached} == {(WARM if warm else HOT, left)}
+        assert difference(llama, edited, other) < TOLERANCE
+        await worker.idle()
+        assert await call(lambda: bits(worker, "b", block, within)) == own
+        back = [*ids, *first.token_ids, *prompt(5, 2)]
+        again = await worker.turn("a", back)
+        assert again.reused == length + 4, "the old branch has lost nothing"
+        assert difference(llama, back, again) < TOLERANCE
+        await worker.idle()
+        assert await call(lambda: bits(worker, "a", block, (length + 4) % 256)) == before, (
+            "and nothing has changed in it"
+        )
+
+
+async def test_a_branch_of_which_the_pool_has_a_part_is_taken_from_files(llama: Path, tmp_path: Path) -> None:
+    """The whole block is hot, of another agent, and the one that is left in its middle is on disk."""
+    async with working(llama, tmp_path, blocks=8) as worker:
+        ids = prompt(400)
+        await worker.turn("a", ids)
+        await evict(worker)
+        await worker.turn("c", [*ids[:256], 7, 8, 9])
+        await worker.idle()
+        edited = [*ids[:330], *prompt(40, 1)]
+        other = await worker.turn("b", edited)
+        assert [(each.tier, each.tokens) for each in other.started.cache.cached] == [(HOT, 256), (WARM, 74)]
+        assert difference(llama, edited, other) < TOLERANCE
+
+
+async def test_the_closest_of_several_branches_is_taken(llama: Path, tmp_path: Path) -> None:
+    async with working(llama, tmp_path, blocks=12) as worker:
+        ids = prompt(400)
+        for number, left in enumerate((270, 350, 300)):
+            await worker.turn(f"a{number}", [*ids[:left], *prompt(30, number + 1)])
+        await worker.idle()
+        assert (await worker.turn("b", [*ids[:340], *prompt(40, 9)])).reused == 340
+
+
+async def test_what_is_shared_by_chance_is_left(llama: Path, tmp_path: Path) -> None:
+    async with working(llama, tmp_path) as worker:
+        ids = prompt(100)
+        await worker.turn("a", ids)
+        await worker.idle()
+        assert (await worker.turn("b", [*ids[:15], *prompt(40, 1)])).reused == 0
+
+
+async def test_an_agent_that_has_all_of_its_own_does_not_ask(llama: Path, tmp_path: Path) -> None:
+    """What follows is new, and one more call of the store in every turn would find nothing."""
+    async with working(llama, tmp_path) as worker:
+        ids = prompt(100)
+        first = await worker.turn("a", ids)
+
+        async def find_block(*_: object) -> None:
+            pytest.fail("the store was asked")
+
+        worker.store.find_block = find_block  # type: ignore[assignment]
+        assert (await worker.turn("a", [*ids, *first.token_ids, *prompt(40, 1)])).reused == 104
+
+
+async def test_a_row_with_wrong_tokens_is_of_no_use(llama: Path, tmp_path: Path) -> None:
+    """It would have another's KV taken for the prompt's: only tokens that give the block's name are believed."""
+    async with working(llama, tmp_path, blocks=8) as worker:
+        ids = prompt(400)
+        await worker.turn("a", ids)
+        await evict(worker)
+        edited = [*ids[:330], *prompt(40, 1)]
+        for name, file in worker.store.files.items():
+            if file.first_token == 256:
+                tokens = unordered(file.token_ids)
+                tokens[74:114] = edited[330:]
+                file.token_ids = tokens.astype(">u4").tobytes()
+                worker.store.files[name] = file
+        other = await worker.turn("b", edited)
+        assert other.reused == 256
+        assert difference(llama, edited, other) < TOLERANCE
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
+async def test_a_file_that_cannot_be_used_is_a_miss(
+    llama: Path, tmp_path: Path, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(llama, tmp_path, blocks=8) as worker:
+        ids = prompt(400)
+        await worker.turn("a", ids)
+        await evict(worker)
+
+        async def quarantine(namespace: str, name: FileName, *_: object) -> None:
+            worker.store.files.pop(name, None)
+
+        monkeypatch.setattr(worker.store, "quarantine", quarantine)
+        for file in worker.store.files.values():
+            path = Path(file.path)
+            if file.first_token == 256 and gone:
+                path.unlink()
+            elif file.first_token == 256:
+                data = bytearray(path.read_bytes())
+                data[-9] ^= 1
+                path.write_bytes(data)
+        edited = [*ids[:330], *prompt(40, 1)]
+        other = await worker.turn("b", edited)
+        assert other.reused == 256
+        assert difference(llama, edited, other) < TOLERANCE
+
+
+async def test_a_token_too_many_would_be_noticed(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that these tests are against, built in: KV of a token that the prompt does not have."""
+    true = restore.shared_tokens
+    monkeypatch.setattr(restore, "shared_tokens", lambda a, b: true(a, b) + 1)
+    async with working(llama, tmp_path, blocks=8) as worker:
+        ids = prompt(400)
+        await worker.turn("a", ids)
+        await worker.idle()
+        edited = [*ids[:330], *prompt(40, 1)]
+        other = await worker.turn("b", edited)
+        assert other.reused == 331
+        assert difference(llama, edited, other) > TOLERANCE
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+async def test_branches_that_come_and_go_at_once(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    """A model with windows goes on from checkpoints. Whatever is reused, answers are right and the pool adds up."""
+    (tmp_path / "m").mkdir()
+    directory = write(tmp_path / "m")
+    async with working(directory, tmp_path, blocks=12) as worker:
+        ids = prompt(420)
+        await worker.turn("a", ids)
+        await worker.idle()
+
+        async def branch(number: int) -> tuple[list[int], Answer]:
+            edited = [*ids[: 40 * number], *prompt(30 + number, number)]
+            return edited, await worker.turn(f"b{number}", edited)
+
+        for group in ((10, 3, 7), (1, 8, 9), (2, 4, 6)):
+            for edited, found in await asyncio.gather(*map(branch, group)):
+                assert difference(directory, edited, found) < TOLERANCE
+            await worker.idle()
