@@ -30,6 +30,7 @@ NAMES = {
     "lookahead": "benchmarks.lookahead",
     "memory": "benchmarks.memory.command",
     "models": "benchmarks.census.command",
+    "peers": "benchmarks.peers.command",
     "prefix": "benchmarks.prefix.command",
     "quality": "benchmarks.quality.command",
     "report": "benchmarks.report.command",

@@ -125,7 +125,7 @@ class LiveStack:
     async def die(self) -> None:
         """SIGKILL to all, `agentmem up` first, so that nothing is started again; the files stay."""
         await self._channel.close(None)
-        await _kill_all(self._process)
+        await kill_all(self._process)
 
     async def close(self) -> None:
         """Stop everything in order."""
@@ -140,13 +140,17 @@ async def end(process: asyncio.subprocess.Process) -> None:
     try:
         await asyncio.wait_for(process.wait(), END_SECONDS)
     except TimeoutError:
-        await _kill_all(process)
+        await kill_all(process)
         raise
 
 
-async def _kill_all(process: asyncio.subprocess.Process) -> None:
-    supervisor = psutil.Process(process.pid)
-    processes = [supervisor, *supervisor.children(recursive=True)]
+async def kill_all(process: asyncio.subprocess.Process) -> None:
+    """SIGKILL to a process and all that it has started, itself first; returns when they have ended."""
+    try:
+        supervisor = psutil.Process(process.pid)
+        processes = [supervisor, *supervisor.children(recursive=True)]
+    except psutil.NoSuchProcess:  # It has ended by itself, and was waited for.
+        return
     for each in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()

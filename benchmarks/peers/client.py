@@ -1,0 +1,135 @@
+"""One streamed chat completion over OpenAI's API by its client's clock: the same requests to every server.
+
+Greedy, and of exactly so many tokens: the tokens that end a turn are never to be chosen, by `logit_bias`, which every
+server takes. Nothing names an agent: servers find what they know of a conversation by its messages.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+Message = dict[str, str]
+PATIENCE_SECONDS = 120.0
+_NEVER = -100
+_DONE = "[DONE]"
+
+
+@dataclass
+class Answer:
+    """What came. `first` and `seconds` are from sending to the first text and to the end; `arrivals` of each text.
+
+    `cached` are the tokens of the prompt that the server says it reused, None where it does not say.
+    """
+
+    status: int = 0
+    text: str = ""
+    finish: str = ""
+    done: bool = False
+    sent: float = 0.0
+    first: float = 0.0
+    seconds: float = 0.0
+    arrivals: list[float] = field(default_factory=list)
+    prompt: int = 0
+    generated: int = 0
+    cached: int | None = None
+    error: str = ""
+    left: bool = False
+
+    def problem(self, max_tokens: int) -> str:
+        """What was not as it should be, of an answer that should have so many tokens; "" where all was."""
+        if self.error or self.status != httpx.codes.OK:
+            return self.error or f"HTTP {self.status}"
+        if not self.text.strip():
+            return "no text"
+        if not self.done or self.finish != "length":
+            return f"ended as {self.finish or 'nothing'}{'' if self.done else ', without [DONE]'}"
+        if self.generated != max_tokens:
+            return f"{self.generated} tokens instead of {max_tokens}"
+        return ""
+
+    def sample(self) -> dict[str, Any]:
+        """What is kept of it."""
+        names = ("first", "seconds", "prompt", "generated", "cached")
+        found = {name: getattr(self, name) for name in names}
+        return {**found, **({"error": self.error} if self.error else {})}
+
+
+class Client:
+    """The client of one server."""
+
+    def __init__(self, url: str, model: str, ends: Sequence[int]) -> None:
+        self._model = model
+        self._bias = {str(token): _NEVER for token in ends}
+        # mlx_lm.server closes each connection, so nobody gets to keep one.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self._http = httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, limits=limits, trust_env=False)
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        max_tokens: int,
+        *,
+        leave_after: float | None = None,
+        leave_at: int | None = None,
+    ) -> Answer:
+        """One answer, whatever becomes of it. The connection is closed after seconds, or at so many pieces of text."""
+        body = {
+            **{"model": self._model, "messages": messages, "max_tokens": max_tokens, "temperature": 0},
+            **{"logit_bias": self._bias, "stream": True, "stream_options": {"include_usage": True}},
+        }
+        answer = Answer(sent=time.monotonic())
+        try:
+            async with asyncio.timeout(leave_after):
+                await self._read(body, answer, leave_at)
+        except TimeoutError:
+            answer.left = True
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            answer.error = f"{type(error).__name__}: {error}"[:200]
+        answer.seconds = time.monotonic() - answer.sent
+        answer.first = answer.arrivals[0] - answer.sent if answer.arrivals else answer.seconds
+        return answer
+
+    async def look(self, path: str) -> Any:
+        """What a path answers, as JSON. Raises httpx.HTTPError."""
+        return (await self._http.get(path)).raise_for_status().json()
+
+    async def close(self) -> None:
+        """Close what is open."""
+        await self._http.aclose()
+
+    async def _read(self, body: dict[str, Any], answer: Answer, leave_at: int | None) -> None:
+        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            answer.status = response.status_code
+            if answer.status != httpx.codes.OK:
+                told = (await response.aread()).decode(errors="replace")
+                answer.error = f"HTTP {answer.status}: {told}"[:200]
+                return
+            async for line in response.aiter_lines():
+                if line.startswith("data:"):
+                    _hear(answer, line.removeprefix("data:").strip())
+                if leave_at is not None and len(answer.arrivals) >= leave_at:
+                    answer.left = True
+                    return
+
+
+def _hear(answer: Answer, data: str) -> None:
+    if data == _DONE:
+        answer.done = True
+        return
+    chunk = json.loads(data)
+    if "error" in chunk:
+        answer.error = str(chunk["error"])[:200]
+        return
+    for choice in chunk.get("choices") or ():
+        if text := (choice.get("delta") or {}).get("content"):
+            answer.arrivals.append(time.monotonic())
+            answer.text += text
+        answer.finish = choice.get("finish_reason") or answer.finish
+    if usage := chunk.get("usage"):
+        answer.prompt, answer.generated = usage["prompt_tokens"], usage["completion_tokens"]
+        answer.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")

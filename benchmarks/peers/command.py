@@ -1,0 +1,228 @@
+"""Agentmem, mlx_lm.server and llama.cpp's server over the same weights, by one client over OpenAI's API.
+
+    agentmem bench peers [--servers agentmem mlx_lm.server llama.cpp] [--llama-server COMMAND]
+    agentmem bench peers --scenarios growing restart --samples 5
+    agentmem bench peers --scenarios together --add
+    agentmem bench peers --model NAME=DIRECTORY --gguf FILE
+
+A chat that grows, a SIGKILL in its middle, 8 agents in turn and at once, more agents than memory holds, a message that
+is edited and the old branch again, and clients that leave. All servers run at once and one is asked at a time; they
+take turns within each sample, so that ratios are of values that were measured one after the other. The model is
+SmolLM2-135M-Instruct: its GGUF file for llama.cpp, and for agentmem and mlx_lm.server the same weights in float32 on a
+CPU, where MLX computes with 16 or 4 bits only slowly. All get the same number of threads.
+
+Requests are the same: greedy, with tokens that end a turn never chosen, so that answers have equal lengths; no server
+is told which agent asks. An answer that does not end properly, has no text or other lengths is not counted, and said.
+
+llama.cpp's server is no part of the project: `llama-server` in PATH, or what --llama-server says. Without one the
+others are compared, and the table says so. Its releases and package managers have it; it can also be built from the
+sources in the sdist of llama-cpp-python, which PyPI has:
+
+    pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36 && tar xf llama_cpp_python-0.3.36.tar.gz
+    cd llama_cpp_python-0.3.36/vendor/llama.cpp && cmake -B build && cmake --build build -t llama-server
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import options, results
+from benchmarks.live import scratch
+from benchmarks.packages import Unavailable
+from benchmarks.peers.report import claims, tables
+from benchmarks.peers.scenarios import CROWDED, ONCE, PAUSE_SECONDS, SCENARIOS, Chat, Sizes
+from benchmarks.peers.servers import (
+    Agentmem,
+    LlamaCpp,
+    MlxLm,
+    Room,
+    Server,
+    found_llama_server,
+    thread_variables,
+)
+from benchmarks.peers.weights import SMOLLM2, Weights, weights
+from benchmarks.prompts import Prompts
+from benchmarks.tables import conclude
+from gateway.cli.up.openblas import preload_here
+
+__all__ = ["claims", "main", "tables"]
+
+SERVERS = (Agentmem.name, MlxLm.name, LlamaCpp.name)
+_TEMPLATE_TOKENS = 16
+"""That a chat template puts around a turn's two messages, at most."""
+
+
+class Peers:
+    """The measurement. `made` makes the servers for a room, each over the directory that it had before."""
+
+    def __init__(self, names: Sequence[str], root: Path, given: Weights, llama_server: Sequence[str]) -> None:
+        self._names, self._root, self._weights, self._llama_server = names, root, given, llama_server
+        self._words = Prompts(given.directory)
+        self.versions: dict[str, str] = {}
+        self.starts: dict[str, list[float]] = {}
+
+    @contextlib.asynccontextmanager
+    async def running(self, room: Room, sizes: Sizes) -> AsyncIterator[list[Server]]:
+        """All servers, started and warm."""
+        servers = [self.server(name, room) for name in self._names]
+        try:
+            for server in servers:
+                seconds = await server.start()
+                if server.name not in self.versions:
+                    self.versions[server.name], self.starts[server.name] = server.version(), [seconds]
+                chat = Chat(server, self._words, replace(sizes, context=sizes.new), "warm-up")
+                for _ in range(2):
+                    if problem := (await chat.say()).problem(sizes.generated):
+                        raise RuntimeError(f"{server.name} does not answer: {problem}; its log is {server.log}")
+            yield servers
+        finally:
+            for server in servers:
+                await server.stop()
+
+    async def measure(self, scenario: str, servers: Sequence[Server], sizes: Sizes, samples: int) -> dict[str, Any]:
+        """So many samples of a scenario; who is first changes from sample to sample."""
+        found: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
+        for number in range(samples):
+            first = number % len(servers)
+            for server in (*servers[first:], *servers[:first]):
+                sample = await SCENARIOS[scenario](server, self._words, sizes, number)
+                found[server.name].append(sample.found())
+                await asyncio.sleep(PAUSE_SECONDS)
+        return found
+
+    def server(self, name: str, room: Room) -> Server:
+        """One of these names, over its directory."""
+        root = self._root / name
+        if name == LlamaCpp.name:
+            return LlamaCpp(root, self._weights, room, self._llama_server)
+        return {kind.name: kind for kind in (Agentmem, MlxLm)}[name](root, self._weights, room)
+
+
+def earlier(output: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """The figures of an output that this run adds scenarios to. Raises SystemExit where they are of something else."""
+    path = results.RESULTS / f"{output}.json"
+    if not path.exists():
+        raise SystemExit(f"--add: there is no {path}")
+    found = json.loads(path.read_text())
+    now = results.environment()
+    if found["figures"]["asked"] != asked or any(found.get(name) != now[name] for name in ("device", "commit")):
+        raise SystemExit(f"--add: {path} is of other sizes, another model, device or commit")
+    figures: dict[str, Any] = found["figures"]
+    return figures
+
+
+async def products_alone(given: Weights, threads: int, rows: int) -> dict[str, Any]:
+    """What `products` finds in a process of its own, with the threads and the BLAS of the servers."""
+    command = (sys.executable, "-m", "benchmarks.peers.products", str(given.directory), "1", str(rows))
+    environment = {**os.environ, **thread_variables(threads), **preload_here().environment}
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment)
+    told, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(told)
+    return {**found, "rows": rows}
+
+
+def weight_bytes(given: Weights) -> dict[str, int]:
+    """Of the files that each server's weights are in."""
+    mlx = sum(path.stat().st_size for path in given.directory.glob("*.safetensors"))
+    gguf = {LlamaCpp.name: given.gguf.stat().st_size} if given.gguf else {}
+    return {Agentmem.name: mlx, MlxLm.name: mlx, **gguf}
+
+
+def rooms(arguments: argparse.Namespace) -> tuple[Room, Room]:
+    """Room for everything, and room for few agents."""
+    turn = arguments.new + arguments.generated + _TEMPLATE_TOKENS
+    held = arguments.context + _TEMPLATE_TOKENS + (1 + arguments.rounds) * turn
+    longest = arguments.context + _TEMPLATE_TOKENS + max(arguments.turns, 1 + arguments.rounds, 3) * turn
+    tokens = -(-max(longest, arguments.context + 256) // 256) * 256
+    slots = max(arguments.agents, arguments.leavers + 1)
+    return Room(arguments.threads, slots, tokens), Room(arguments.threads, slots, tokens, arguments.holds, held)
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Measure, print; written after each scenario. 1 where a claim is missed."""
+    console = Console()
+    missing: dict[str, str] = {}
+    names = list(dict.fromkeys(arguments.servers))
+    program = found_llama_server(arguments.llama_server)
+    with scratch() as root:
+        try:
+            given = weights(arguments.model, arguments.gguf, root)
+        except Unavailable as problem:
+            console.print(f"the model cannot be had: {problem}")
+            return 2
+        if LlamaCpp.name in names and (isinstance(program, str) or given.gguf is None):
+            names.remove(LlamaCpp.name)
+            missing[LlamaCpp.name] = program if isinstance(program, str) else "the model has no GGUF file; give --gguf"
+            console.print(f"without {LlamaCpp.name}: {missing[LlamaCpp.name]}")
+        if not names:
+            return 2
+        peers = Peers(names, root, given, program if isinstance(program, list) else [])
+        return await measured(peers, given, missing, arguments, console)
+
+
+async def measured(
+    peers: Peers, given: Weights, missing: dict[str, str], arguments: argparse.Namespace, console: Console
+) -> int:
+    """All scenarios, those of crowded memory last."""
+    sizes = Sizes(**{name: getattr(arguments, name) for name in Sizes.__dataclass_fields__})
+    asked = {**vars(sizes), "model": given.name, "threads": arguments.threads, "holds": arguments.holds}
+    output, path = arguments.output or f"peers-{results.backend()}", Path()
+    before = earlier(output, asked) if arguments.add else {}
+    scenarios: dict[str, Any] = before.get("scenarios", {})
+    peers.versions, peers.starts = before.get("servers", {}), before.get("starts", {})
+    prompt = arguments.context + arguments.new
+    products = before.get("products") or await products_alone(given, arguments.threads, prompt)
+    for room, crowded in zip(rooms(arguments), (False, True), strict=True):
+        if not (wanted := [name for name in arguments.scenarios if (name in CROWDED) is crowded]):
+            continue
+        async with peers.running(room, sizes) as servers:
+            for name in wanted:
+                console.print(f"{name} …")
+                samples = 1 if name in ONCE else arguments.samples
+                scenarios[name] = await peers.measure(name, servers, sizes, samples)
+                found = {
+                    **{"asked": asked, "servers": peers.versions, "missing": missing, "starts": peers.starts},
+                    **{"weight_bytes": weight_bytes(given), "products": products},
+                    "scenarios": {each: scenarios[each] for each in SCENARIOS if each in scenarios},
+                }
+                path = results.write(output, found)
+    return conclude(tables(found), path, claims(found))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = options.parser(__doc__)
+    found.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
+    found.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=tuple(SCENARIOS))
+    found.add_argument("--llama-server", metavar="COMMAND", help="llama.cpp's server (default: llama-server in PATH)")
+    found.add_argument("--model", default=SMOLLM2, help=f"{SMOLLM2}, demo, or NAME=DIRECTORY of a model")
+    found.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found.add_argument("--threads", type=options.at_least(1), default=cores, help="of each server (default: all cores)")
+    found.add_argument("--samples", type=options.at_least(1), default=2, help="of all that have one agent")
+    found.add_argument("--context", type=options.at_least(1), default=264, help="tokens that an agent knows at first")
+    found.add_argument("--new", type=options.at_least(1), default=48, help="tokens of each message")
+    found.add_argument("--generated", type=options.at_least(2), default=8, help="tokens of each answer")
+    found.add_argument("--turns", type=options.at_least(1), default=4, help="of the chat that grows")
+    found.add_argument("--agents", type=options.at_least(1), default=8)
+    found.add_argument("--holds", type=options.at_least(1), default=3, help="agents that a crowded memory holds")
+    found.add_argument("--rounds", type=options.at_least(1), default=1, help="round robin")
+    found.add_argument("--leavers", type=options.at_least(1), default=3, help="clients that leave at once")
+    found.add_argument("--add", action="store_true", help="to the scenarios that the output has: a long run in parts")
+    found.add_argument("--output", help="name of the file under benchmarks/results (default: peers-BACKEND)")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parser().parse_args())))

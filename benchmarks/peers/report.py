@@ -1,0 +1,186 @@
+"""What is said of the figures: medians with their ratios to agentmem, claims, and what went wrong. Pure."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.peers.scenarios import SPEED
+from benchmarks.results import summary
+from benchmarks.tables import Claim, Table, milliseconds, spread
+
+OURS = "agentmem"
+TITLES = {
+    "growing": "A chat that grows",
+    "restart": "SIGKILL and start in the middle of a chat",
+    "together": "Agents in turn and at once",
+    "round-robin": "More agents than memory, round robin",
+    "edit": "The last message edited, and the old branch again",
+    "disconnects": "Another client's first token after clients have left",
+}
+_RATIO = "agentmem as fast"
+_CLAIMED = {
+    "growing": (f"prompt of turn 1, {SPEED}", "turn {turns}: first token", f"answer of turn {{turns}}, {SPEED}"),
+    "restart": ("the turn after: first token", "from the start of its process to that token"),
+    "together": (f"at once, next turn: all, {SPEED}", "at once, next turn: the last agent's first token"),
+    "round-robin": ("next turn: first token",),
+    "edit": ("the last message edited: first token", "the old branch goes on: first token"),
+    "disconnects": ("{leavers} left in their answers: first token", "{leavers} left in their prompts: first token"),
+}
+"""Figures in which agentmem is to be at least as fast as each of the others."""
+
+Samples = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Of one scenario: each server's samples, in the same order."""
+
+
+def values(samples: Samples, server: str, name: str) -> list[float | None]:
+    """All values of a figure, in the order in which they were measured."""
+    return [value for sample in samples.get(server, ()) for value in sample["figures"].get(name, ())]
+
+
+def ratio(samples: Samples, server: str, name: str) -> float | None:
+    """How many times as fast agentmem is as another: the median of the ratios value by value, as they were measured."""
+    pairs = zip(values(samples, OURS, name), values(samples, server, name), strict=False)
+    found = [
+        mine / other if name.endswith(SPEED) else other / mine
+        for mine, other in pairs
+        if mine is not None and other is not None
+    ]
+    return statistics.median(found) if found else None
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """What is compared, a table for each scenario, and what was not as it should be."""
+    names = list(figures["servers"])
+    found = [_compared(figures)]
+    for scenario, samples in figures["scenarios"].items():
+        rows = []
+        labels = dict.fromkeys(label for each in samples.values() for one in each for label in one["figures"])
+        for label in labels:
+            cells = [_cell(values(samples, name, label), label) for name in names]
+            ratios = [_ratio(ratio(samples, name, label)) for name in names if name != OURS]
+            rows.append((label, *cells, *(ratios if OURS in names else ())))
+        columns = ("", *names, *(f"{_RATIO} as {name}" for name in names if name != OURS and OURS in names))
+        found.append(Table(TITLES[scenario], columns, rows, _note(figures, scenario)))
+    return found + ([_hardware(figures)] if "growing" in figures["scenarios"] else [])
+
+
+def claims(figures: dict[str, Any]) -> list[Claim]:
+    """Agentmem is at least as fast as each of the others, in what its users wait for."""
+    found = []
+    for scenario, samples in figures["scenarios"].items():
+        for form in _CLAIMED[scenario]:
+            label = form.format(**figures["asked"])
+            for name in figures["servers"]:
+                value = ratio(samples, name, label)
+                if name != OURS and value is not None:
+                    text = f"{scenario}, {label}: as fast as {name}"
+                    found.append(Claim(text, value, 1.0, at_most=False))
+    return found
+
+
+def _compared(figures: dict[str, Any]) -> Table:
+    rows = [
+        (name, told, f"{statistics.median(figures['starts'][name]):.2f} s") for name, told in figures["servers"].items()
+    ]
+    rows += [(name, f"not here: {why}", "") for name, why in figures["missing"].items()]
+    asked = figures["asked"]
+    note = (
+        f"{asked['model']}, {asked['threads']} threads each, one server asked at a time by the same client over "
+        f"OpenAI's API, in turns. Greedy answers of {asked['generated']} tokens, messages of {asked['new']}, and "
+        f"{asked['context']} that an agent knows at first. {_RATIO.capitalize()} as another: the median of the ratios "
+        "of values that were measured one after the other; above 1 agentmem is faster."
+    )
+    return Table("What is compared", ("server", "version and weights", "first start until healthy"), rows, note)
+
+
+def _hardware(figures: dict[str, Any]) -> Table:
+    """Speeds as operations and bytes a second, beside MLX's products alone."""
+    samples, products = figures["scenarios"]["growing"], figures["products"]
+    operations, rows = 2 * products["parameters"], []
+    for name in figures["servers"]:
+        prompt, answer = (_median(samples, name, f"{what} of turn 1, {SPEED}") for what in ("prompt", "answer"))
+        size = figures["weight_bytes"][name]
+        rows.append(
+            (
+                name,
+                f"{size / 1e6:.0f} MB",
+                *((f"{prompt:.0f}", f"{prompt * operations / 1e9:.0f} GFLOP/s") if prompt else ("", "")),
+                *((f"{answer:.1f}", f"{answer * size / 1e9:.1f} GB/s") if answer else ("", "")),
+            )
+        )
+    size = 4 * products["parameters"]
+    prompt, answer = products["rows"] / products["seconds"][str(products["rows"])], 1 / products["seconds"]["1"]
+    rows.append(
+        (
+            "MLX's products alone",
+            f"{size / 1e6:.0f} MB",
+            *(f"{prompt:.0f}", f"{prompt * operations / 1e9:.0f} GFLOP/s"),
+            *(f"{answer:.1f}", f"{answer * size / 1e9:.1f} GB/s"),
+        )
+    )
+    columns = ("", "weights", f"prompt, {SPEED}", "in products", f"answer, {SPEED}", "of weights read")
+    note = (
+        f"A token of a prompt is {operations / 1e9:.3f} GFLOP of products with the layers' matrices, and a token of an "
+        "answer reads all weights once. The last row multiplies the same matrices, without embeddings, with rows of "
+        "that prompt's number and with one row, in a process of its own: no attention, no norms, no output."
+    )
+    return Table("Speeds in the hardware's terms", columns, rows, note)
+
+
+def _median(samples: Samples, server: str, name: str) -> float | None:
+    good = [value for value in values(samples, server, name) if value is not None]
+    return statistics.median(good) if good else None
+
+
+def _cell(found: Sequence[float | None], label: str) -> str:
+    good = [value for value in found if value is not None]
+    failed = f"{len(found) - len(good)} of {len(found)} failed" if len(good) < len(found) else ""
+    if not good:
+        return failed
+    shown = spread(summary(good), 1) if label.endswith(SPEED) else milliseconds(summary(good))
+    return f"{shown}, {failed}" if failed else shown
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"
+
+
+def _note(figures: dict[str, Any], scenario: str) -> str:
+    asked, samples = figures["asked"], figures["scenarios"][scenario]
+    told = {
+        "growing": f"{asked['turns']} turns of one chat; what it knows at first is computed in turn 1.",
+        "restart": "All of a server's processes are killed; what it kept is what it finds again.",
+        "together": f"{asked['agents']} agents that share nothing; two turns of each, once.",
+        "round-robin": f"Memory holds the KV of {asked['holds']} of {asked['agents']} agents, in each server's own "
+        f"format; {asked['rounds']} rounds after the first.",
+        "edit": "As it was: the turn before the edit, for comparison.",
+        "disconnects": f"{asked['leavers']} clients at once, which leave while they are answered, or while their "
+        "prompts are computed; the other's prompt is short.",
+    }[scenario]
+    reused = [f"{name} {_reused(each)}" for name, each in samples.items() if _reused(each)]
+    wrong = [
+        f"{name}: {problem} ({len(found)})"
+        for name, each in samples.items()
+        for problem, found in _problems(each).items()
+    ]
+    return " ".join(
+        [
+            told,
+            *([f"Of the prompts' tokens reused, as servers say: {', '.join(reused)}."] if reused else []),
+            *([f"Not as it should be: {'; '.join(wrong)}."] if wrong else []),
+        ]
+    )
+
+
+def _reused(samples: Sequence[Mapping[str, Any]]) -> str:
+    turns = [turn for sample in samples for turn in sample["turns"] if turn["cached"] is not None]
+    prompts = sum(turn["prompt"] for turn in turns)
+    return f"{sum(turn['cached'] for turn in turns) / prompts:.0%}" if prompts else ""
+
+
+def _problems(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for sample in samples:
+        for problem in sample["problems"]:
+            found.setdefault(problem, []).append(problem)
+    return found

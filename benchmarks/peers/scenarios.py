@@ -1,0 +1,207 @@
+"""What every server is asked, one sample at a time: the same texts, and histories with the server's own answers.
+
+A figure is seconds, or tokens a second where its name ends so. A turn that was not what it should be is a problem of
+its sample, and what it would have counted in is None.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.peers.client import Answer, Message
+from benchmarks.peers.servers import Server
+from benchmarks.prompts import Prompts
+
+SPEED = "tokens/s"
+PAUSE_SECONDS = 0.3
+"""Between what is measured, for what a server does after an answer: agentmem writes files then."""
+_LONG = 200
+"""Tokens that clients ask for which leave."""
+_LEFT_AT = 3
+"""Pieces of text after which they leave."""
+_LEFT_AFTER = 0.3
+"""Seconds after which others leave, whose prompts are being computed."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Tokens of what an agent knows at first, of each turn's message and of each answer; and how many there are."""
+
+    context: int
+    new: int
+    generated: int
+    turns: int
+    agents: int
+    rounds: int
+    leavers: int
+
+
+class Sample:
+    """One sample of a scenario on one server."""
+
+    def __init__(self, words: Prompts) -> None:
+        self._words = words
+        self.figures: dict[str, list[float | None]] = {}
+        self.problems: list[str] = []
+        self.turns: list[dict[str, Any]] = []
+
+    def check(self, answer: Answer, tokens: int) -> bool:
+        """Whether an answer is what it should be, also by how many tokens its text is."""
+        problem = answer.problem(tokens)
+        if not problem and (counted := len(self._words.ids_of(answer.text))) < tokens // 2:
+            problem = f"its text is {counted} tokens, not {tokens}"
+        self.turns.append({**answer.sample(), **({"problem": problem} if problem else {})})
+        if problem:
+            self.problems.append(problem)
+        return not problem
+
+    def add(self, name: str, value: float | None) -> None:
+        """One value of a figure; None: the turn behind it was not what it should be."""
+        self.figures.setdefault(name, []).append(value)
+
+    def first(self, name: str, answer: Answer, tokens: int) -> bool:
+        """The time to the first token of an answer, checked; whether it counts."""
+        good = self.check(answer, tokens)
+        self.add(name, answer.first if good else None)
+        return good
+
+    def found(self) -> dict[str, Any]:
+        """What is written."""
+        return {"figures": self.figures, "problems": self.problems, "turns": self.turns}
+
+
+class Chat:
+    """A conversation whose client sends all of it each time."""
+
+    def __init__(self, server: Server, words: Prompts, sizes: Sizes, seed: str) -> None:
+        self._server, self._words, self._sizes, self._seed = server, words, sizes, seed
+        self.messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, seed)}]
+
+    async def say(self, other: str = "") -> Answer:
+        """The next message and its answer, which become the conversation's. `other`: another message in its place."""
+        text = self._words.text(self._sizes.new, f"{self._seed}, {len(self.messages)}{other}")
+        self.messages.append({"role": "user", "content": text})
+        answer = await self._server.client.ask(self.messages, self._sizes.generated)
+        self.messages.append({"role": "assistant", "content": answer.text})
+        return answer
+
+
+Scenario = Callable[[Server, Prompts, Sizes, int], Awaitable[Sample]]
+
+
+async def growing(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
+    """One conversation, turn after turn."""
+    sample, chat = Sample(words), Chat(server, words, sizes, f"growing {number}")
+    for turn in range(sizes.turns):
+        answer = await chat.say()
+        good = sample.first(f"turn {turn + 1}: first token", answer, sizes.generated)
+        if turn == 0:
+            sample.add(f"prompt of turn 1, {SPEED}", answer.prompt / answer.first if good else None)
+        decoding = answer.arrivals[-1] - answer.arrivals[0] if len(answer.arrivals) > 1 else 0.0
+        if turn in (0, sizes.turns - 1):
+            speed = (sizes.generated - 1) / decoding if good and decoding else None
+            sample.add(f"answer of turn {turn + 1}, {SPEED}", speed)
+    return sample
+
+
+async def restarted(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
+    """A SIGKILL in the middle of a conversation, and a start."""
+    sample, chat = Sample(words), Chat(server, words, sizes, f"restarted {number}")
+    sample.check(await chat.say(), sizes.generated)
+    sample.first("the turn before: first token", await chat.say(), sizes.generated)
+    await asyncio.sleep(PAUSE_SECONDS)
+    await server.kill()
+    ready = await server.start()
+    answer = await chat.say()
+    sample.add("ready again", ready)
+    good = sample.first("the turn after: first token", answer, sizes.generated)
+    sample.add("from the start of its process to that token", ready + answer.first if good else None)
+    return sample
+
+
+async def together(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
+    """Agents one after the other, and as many others at once; each has two turns."""
+    sample = Sample(words)
+    for way in ("in turn", "at once"):
+        chats = [Chat(server, words, sizes, f"{way} {number}, {agent}") for agent in range(sizes.agents)]
+        for turn in ("first turn", "next turn"):
+            if way == "in turn":
+                answers = [await chat.say() for chat in chats]
+            else:
+                answers = list(await asyncio.gather(*(chat.say() for chat in chats)))
+            named = f"{way}, {turn}"
+            good = all([sample.first(f"{named}: first token", answer, sizes.generated) for answer in answers])
+            ended = max(answer.sent + answer.seconds for answer in answers)
+            wall = ended - min(answer.sent for answer in answers)
+            if way == "at once":
+                last = max(answer.first for answer in answers)
+                sample.add(f"{named}: the last agent's first token", last if good else None)
+            sample.add(f"{named}: all, {SPEED}", sizes.agents * sizes.generated / wall if good else None)
+            await asyncio.sleep(PAUSE_SECONDS)
+    return sample
+
+
+async def round_robin(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
+    """More agents than memory holds, one after the other, round after round; their first turns are not counted."""
+    sample = Sample(words)
+    chats = [Chat(server, words, sizes, f"round robin {number}, {agent}") for agent in range(sizes.agents)]
+    for chat in chats:
+        sample.check(await chat.say(), sizes.generated)
+    for _ in range(sizes.rounds):
+        for chat in chats:
+            sample.first("next turn: first token", await chat.say(), sizes.generated)
+    return sample
+
+
+async def edited(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
+    """The last message is changed, and then the conversation as it was before goes on."""
+    sample, chat = Sample(words), Chat(server, words, sizes, f"edited {number}")
+    sample.check(await chat.say(), sizes.generated)
+    before = list(chat.messages)
+    sample.first("as it was: first token", await chat.say(), sizes.generated)
+    old, chat.messages = chat.messages, before
+    sample.first("the last message edited: first token", await chat.say("edited"), sizes.generated)
+    chat.messages = old
+    sample.first("the old branch goes on: first token", await chat.say(), sizes.generated)
+    return sample
+
+
+async def disconnected(server: Server, words: Prompts, sizes: Sizes, number: int) -> Sample:
+    """Clients leave, and another's first token follows; theirs are long answers to prompts that nobody has seen."""
+    sample = Sample(words)
+    ways: dict[str, dict[str, float | int]] = {
+        "nobody has left: first token": {},
+        f"{sizes.leavers} left in their answers: first token": {"leave_at": _LEFT_AT},
+        f"{sizes.leavers} left in their prompts: first token": {"leave_after": _LEFT_AFTER},
+    }
+    short = replace(sizes, context=sizes.new)
+    for name, leaving in ways.items():
+        if leaving:
+            chats = [Chat(server, words, sizes, f"{name} {number}, {each}") for each in range(sizes.leavers)]
+            await asyncio.gather(*(_leave(server, sample, chat.messages, leaving) for chat in chats))
+        chat = Chat(server, words, short, f"{name} {number}")
+        sample.first(name, await chat.say(), sizes.generated)
+        await asyncio.sleep(PAUSE_SECONDS)
+    return sample
+
+
+async def _leave(server: Server, sample: Sample, messages: Sequence[Message], leaving: dict[str, Any]) -> None:
+    question = {"role": "user", "content": "Tell me all of it again, from the beginning."}
+    answer = await server.client.ask([*messages, question], _LONG, **leaving)
+    if not answer.left or answer.error:
+        sample.problems.append(f"a client that should leave: {answer.error or 'its answer had ended'}")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "growing": growing,
+    "restart": restarted,
+    "together": together,
+    "round-robin": round_robin,
+    "edit": edited,
+    "disconnects": disconnected,
+}
+CROWDED = frozenset({"round-robin"})
+"""Those for which memory is made to hold few agents."""
+ONCE = frozenset({"together", "round-robin"})
+"""Those of which one sample is taken: it has a value of each agent."""

@@ -1,0 +1,283 @@
+"""The servers: how each is started over the same model on a port of 127.0.0.1, awaited, killed and started again.
+
+All get the same number of threads, and those that compute with MLX the same BLAS, the one that `agentmem up` preloads.
+Other settings are each server's own defaults, but for what a `Room` says.
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+
+from agentmem.blockfile import BLOCK_TOKENS
+from benchmarks import live, scraping
+from benchmarks.peers.client import Client
+from benchmarks.peers.weights import Weights
+from gateway.cli.up.openblas import preload_here
+
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Room:
+    """What servers have room for: `threads`; `slots` conversations that are answered at once, of up to `tokens`.
+
+    `holds`: KV of so many conversations of `held_tokens` fits in memory, in each server's own format; None: what it
+    takes by default.
+    """
+
+    threads: int
+    slots: int
+    tokens: int
+    holds: int | None = None
+    held_tokens: int = 0
+
+
+class Server(ABC):
+    """One server. `root` is its directory, where what it keeps outlives it."""
+
+    name: ClassVar[str]
+    health: ClassVar[str]
+
+    def __init__(self, root: Path, weights: Weights, room: Room) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.root, self.weights, self.room = root, weights, room
+        self._process: asyncio.subprocess.Process | None = None
+        self._client: Client | None = None
+
+    @abstractmethod
+    def command(self, port: int) -> list[str]:
+        """The command line."""
+
+    @abstractmethod
+    def model(self) -> str:
+        """What requests call the model."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """What is compared, with its version and its weights."""
+
+    def environment(self) -> dict[str, str]:
+        """What the process has in its environment besides."""
+        return {}
+
+    @property
+    def client(self) -> Client:
+        """The client of the server that runs."""
+        assert self._client is not None
+        return self._client
+
+    async def start(self) -> float:
+        """Start it and wait until it says that it is healthy; the seconds that it took.
+
+        Raises RuntimeError, with the end of its log, where it ends instead.
+        """
+        began = time.monotonic()
+        port = scraping.free_ports(1)
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command(port),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **thread_variables(self.room.threads), **self.environment()},
+            )
+        try:
+            await self._healthy(f"http://127.0.0.1:{port}")
+        except BaseException:
+            await self.kill()
+            raise
+        self._client = Client(f"http://127.0.0.1:{port}", self.model(), end_tokens(self.weights.directory))
+        return time.monotonic() - began
+
+    async def kill(self) -> None:
+        """SIGKILL to all its processes."""
+        process = await self._forget()
+        if process is not None:
+            await live.kill_all(process)
+
+    async def stop(self) -> None:
+        """End it in order, and by SIGKILL where that is not enough."""
+        process = await self._forget()
+        if process is not None:
+            await live.end(process)
+
+    @property
+    def log(self) -> Path:
+        """What it wrote."""
+        return self.root / "log"
+
+    async def _forget(self) -> asyncio.subprocess.Process | None:
+        if self._client is not None:
+            await self._client.close()
+        process, self._process, self._client = self._process, None, None
+        return process
+
+    async def _healthy(self, url: str) -> None:
+        process = self._process
+        assert process is not None
+        async with asyncio.timeout(live.START_SECONDS), httpx.AsyncClient(trust_env=False) as http:
+            while True:
+                if process.returncode is not None:
+                    raise RuntimeError(f"{self.name} did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
+                try:
+                    if (await http.get(f"{url}{self.health}")).status_code == httpx.codes.OK:
+                        return
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(_POLL_SECONDS)
+
+
+class Agentmem(Server):
+    """`agentmem up`."""
+
+    name = "agentmem"
+    health = "/readyz"
+
+    def command(self, port: int) -> list[str]:
+        """All services over one data directory."""
+        return [
+            *(sys.executable, "-m", "gateway.cli.main", "up", "--data", str(self.root / "data")),
+            *("--run-dir", str(self.root / "run"), "--model", f"{self.weights.name}={self.weights.directory}"),
+            *("--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0", "--metrics", ""),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """A pool for whole blocks of the conversations that it is to hold."""
+        found = {"AGENTMEM_WORKER_CONTEXT_LENGTH": str(self.room.tokens)}
+        if self.room.holds is not None and self._described.exists():
+            blocks = self.room.holds * -(-self.room.held_tokens // BLOCK_TOKENS)
+            found["AGENTMEM_WORKER_POOL_BYTES"] = str(blocks * BLOCK_TOKENS * self._bytes_per_token())
+        return found
+
+    def model(self) -> str:
+        """By its name."""
+        return self.weights.name
+
+    def version(self) -> str:
+        """The package's, with the quantization that it chose."""
+        return f"agentmem {metadata.version('agentmem')}, weights in {self.weights.dtype}, KV in {self._kv_bits()} bits"
+
+    async def start(self) -> float:
+        """A pool of few agents needs to know what a token's KV takes, which the bits decide that the worker chooses."""
+        seconds = await super().start()
+        if self._described.exists():
+            return seconds
+        self._described.write_text(json.dumps(await self.client.look(f"/v1/models/{self.model()}")))
+        if self.room.holds is None:
+            return seconds
+        await self.stop()
+        return await super().start()
+
+    @property
+    def _described(self) -> Path:
+        return self.root / "model.json"
+
+    def _bytes_per_token(self) -> int:
+        return int(json.loads(self._described.read_text())["agentmem"]["kv_bytes_per_token"])
+
+    def _kv_bits(self) -> str:
+        return str(json.loads(self._described.read_text())["agentmem"]["kv_bits"])
+
+
+class MlxLm(Server):
+    """`mlx_lm.server`, of the mlx-lm that is installed here, with the worker's own BLAS."""
+
+    name = "mlx_lm.server"
+    health = "/health"
+    _CACHES = 1000
+    """More than it ever has, so that only bytes limit them; its default of 10 is less than 8 agents fill."""
+
+    def command(self, port: int) -> list[str]:
+        """With a limit of bytes where not everything is to fit; a cache grows by steps of 256 tokens."""
+        found = [
+            *(sys.executable, "-m", "mlx_lm", "server", "--host", "127.0.0.1", "--port", str(port)),
+            *("--model", str(self.weights.directory), "--prompt-cache-size", str(self._CACHES)),
+        ]
+        if self.room.holds is not None:
+            tokens = -(-self.room.held_tokens // 256) * 256
+            found += ["--prompt-cache-bytes", str(self.room.holds * tokens * plain_bytes_per_token(self.weights))]
+        return found
+
+    def environment(self) -> dict[str, str]:
+        """The BLAS."""
+        return {**preload_here().environment, "HF_HUB_OFFLINE": "1"}
+
+    def model(self) -> str:
+        """The one that it was started with."""
+        return "default_model"
+
+    def version(self) -> str:
+        """mlx-lm's."""
+        return f"mlx-lm {metadata.version('mlx-lm')}, weights and KV in {self.weights.dtype}"
+
+
+class LlamaCpp(Server):
+    """llama.cpp's server. `program` is how it is called."""
+
+    name = "llama.cpp"
+    health = "/health"
+
+    def __init__(self, root: Path, weights: Weights, room: Room, program: Sequence[str]) -> None:
+        super().__init__(root, weights, room)
+        self._program = program
+
+    def command(self, port: int) -> list[str]:
+        """A slot for each conversation at once; where not everything is to fit, fewer, and no cache beside them."""
+        slots = self.room.holds or self.room.slots
+        found = [
+            *(*self._program, "--model", str(self.weights.gguf), "--host", "127.0.0.1", "--port", str(port)),
+            *("--threads", str(self.room.threads), "--threads-batch", str(self.room.threads)),
+            *("--parallel", str(slots), "--ctx-size", str(slots * self.room.tokens)),
+        ]
+        return [*found, "--cache-ram", "0"] if self.room.holds is not None else found
+
+    def model(self) -> str:
+        """It has only one."""
+        return self.weights.name
+
+    def version(self) -> str:
+        """Its build, which it prints with the compiler's line after it."""
+        told = subprocess.run([*self._program, "--version"], capture_output=True, text=True, check=False, timeout=60)
+        lines = [line for line in (told.stdout + told.stderr).splitlines() if line.startswith("version")]
+        assert self.weights.gguf is not None
+        return f"llama.cpp {lines[0] if lines else 'of an unknown version'}, {self.weights.gguf.name}, KV in float16"
+
+
+def found_llama_server(given: str | None) -> list[str] | str:
+    """How llama.cpp's server is called: `given`, or what is in PATH; or why there is none."""
+    program = shlex.split(given) if given else ["llama-server"]
+    if program and shutil.which(program[0]):
+        return program
+    return f"no {program[0] if program else 'command'} in PATH" if given else "no llama-server in PATH"
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """By which OpenBLAS and OpenMP take so many threads."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+
+
+def end_tokens(directory: Path) -> list[int]:
+    """The ids that end a turn, of the model's own files, and every special token: none is to be generated."""
+    added = json.loads((directory / "tokenizer.json").read_text())["added_tokens"]
+    return [token["id"] for token in added if token["special"]]
+
+
+def plain_bytes_per_token(weights: Weights) -> int:
+    """Of KV in float32, or in 16 bits where the weights are; of models whose layers all keep everything."""
+    config = json.loads((weights.directory / "config.json").read_text())
+    heads = config.get("num_key_value_heads", config["num_attention_heads"])
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return int(2 * config["num_hidden_layers"] * heads * width * (4 if weights.dtype == "float32" else 2))

@@ -1,0 +1,113 @@
+"""The client takes no answer for one that it is not: what servers can get wrong is said, and only whole ones count."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from benchmarks.peers.client import Client
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+DONE = "[DONE]"
+
+
+def piece(text: str | None = None, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {} if text is None else {"content": text}, "finish_reason": finish}]}
+
+
+def usage(generated: int, **more: Any) -> dict[str, Any]:
+    return {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": generated, **more}}
+
+
+WHOLE = [piece(""), piece("a"), piece(" b"), piece(finish="length"), usage(2), DONE]
+
+
+class Scripted:
+    """Answers each request with these events, and keeps what it was asked. `gone` is set when a client has left."""
+
+    def __init__(self, events: Sequence[Any], status: str = "200 OK", endless: bool = False) -> None:
+        self._events, self._status, self._endless = events, status, endless
+        self.asked: list[dict[str, Any]] = []
+        self.gone = asyncio.Event()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "a model", [0, 2])
+        try:
+            yield client
+        finally:
+            await client.close()
+            server.close()
+            await server.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+        self.asked.append(json.loads(await reader.readexactly(length)))
+        writer.write(f"HTTP/1.1 {self._status}\r\ncontent-type: text/event-stream\r\n\r\n".encode())
+        for event in self._events:
+            told = event if isinstance(event, str) else json.dumps(event)
+            writer.write(f": a comment\n\ndata: {told}\n\n".encode())
+        await writer.drain()
+        if self._endless and not await reader.read():
+            self.gone.set()
+        writer.close()
+
+
+async def test_a_whole_answer() -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 7}}
+    scripted = Scripted([*WHOLE[:-2], usage(2, **details), DONE])
+    async with scripted.client() as client:
+        answer = await client.ask(MESSAGES, 2)
+    assert answer.problem(2) == ""
+    assert (answer.text, answer.prompt, answer.generated, answer.cached, answer.left) == ("a b", 9, 2, 7, False)
+    assert 0 < answer.first <= answer.seconds
+    assert len(answer.arrivals) == 2
+    [asked] = scripted.asked
+    assert asked["messages"] == MESSAGES
+    assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("a model", 2, 0)
+    assert asked["logit_bias"] == {"0": -100, "2": -100}
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "problem"),
+    [
+        (WHOLE[:-1], "200 OK", "ended as length, without [DONE]"),
+        (WHOLE[:3], "200 OK", "ended as nothing, without [DONE]"),
+        ([piece("a"), piece(finish="stop"), usage(1), DONE], "200 OK", "ended as stop"),
+        ([piece(" "), piece(finish="length"), usage(2), DONE], "200 OK", "no text"),
+        ([piece("a"), piece(finish="length"), usage(1), DONE], "200 OK", "1 tokens instead of 2"),
+        ([piece("a"), {"error": {"message": "broken"}}, DONE], "200 OK", "{'message': 'broken'}"),
+        ([piece("a"), "{half", DONE], "200 OK", "JSONDecodeError"),
+        ([{"error": "no"}], "503 Service Unavailable", "HTTP 503"),
+    ],
+)
+async def test_what_is_not_whole_is_a_problem(events: list[Any], status: str, problem: str) -> None:
+    async with Scripted(events, status).client() as client:
+        answer = await client.ask(MESSAGES, 2)
+    assert answer.problem(2).startswith(problem)
+
+
+async def test_a_server_that_is_not_there_is_a_problem() -> None:
+    async with Scripted([]).client() as client:
+        pass
+    client = Client("http://127.0.0.1:1", "a model", [])
+    assert "ConnectError" in (await client.ask(MESSAGES, 2)).problem(2)
+    await client.close()
+
+
+@pytest.mark.parametrize("leaving", [{"leave_at": 2}, {"leave_after": 0.2}])
+async def test_clients_that_leave_close_their_connection(leaving: dict[str, Any]) -> None:
+    scripted = Scripted(WHOLE[:3], endless=True)
+    async with scripted.client() as client:
+        answer = await client.ask(MESSAGES, 200, **leaving)
+        await asyncio.wait_for(scripted.gone.wait(), 10)
+    assert answer.left
+    assert answer.text == "a b"
+    assert answer.problem(200)

@@ -1,0 +1,81 @@
+"""Ratios are of values that were measured one after the other, and what failed is said and not counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from benchmarks.peers.report import claims, ratio, tables
+
+OURS, THEIRS, ABSENT = "agentmem", "mlx_lm.server", "llama.cpp"
+FIRST, SPEED = "next turn: first token", "answers, tokens/s"
+
+
+def sample(first: list[float | None], problems: list[str] | None = None) -> dict[str, Any]:
+    turns = [{"first": value, "prompt": 100, "cached": 50} for value in first]
+    return {"figures": {FIRST: first}, "problems": problems or [], "turns": turns}
+
+
+def figures(ours: list[float | None], theirs: list[float | None], problems: list[str] | None = None) -> dict[str, Any]:
+    found = {
+        "asked": {
+            **{"model": "m", "threads": 2, "context": 512, "new": 64, "generated": 24, "turns": 6},
+            **{"agents": 8, "holds": 3, "rounds": 2, "leavers": 4},
+        },
+        "servers": {OURS: "agentmem 1", THEIRS: "mlx-lm 1"},
+        "missing": {ABSENT: "no llama-server in PATH"},
+        "starts": {OURS: [5.0], THEIRS: [2.0]},
+        "weight_bytes": {OURS: 400, THEIRS: 400},
+        "products": {"parameters": 10**8, "rows": 336, "seconds": {"1": 0.05, "336": 0.5}},
+        "scenarios": {"round-robin": {OURS: [sample(ours)], THEIRS: [sample(theirs, problems)]}},
+    }
+    again: dict[str, Any] = json.loads(json.dumps(found))
+    return again
+
+
+def test_ratios_are_of_pairs_and_above_one_where_agentmem_is_faster() -> None:
+    found = figures([0.1, 0.2, 0.4], [0.3, 0.2, 0.8])
+    compared, [row] = tables(found)[0], tables(found)[1].rows
+    assert row == (FIRST, "200 ms (100–400)", "300 ms (200–800)", "2.00x")
+    assert "agentmem 50%, mlx_lm.server 50%" in tables(found)[1].note
+    assert compared.rows[-1] == (ABSENT, "not here: no llama-server in PATH", "")
+    [claim] = claims(found)
+    assert (claim.value, claim.met) == (2.0, True)
+    assert not claims(figures([0.2], [0.1]))[0].met
+
+
+def test_of_speeds_more_is_faster() -> None:
+    samples = {name: [{"figures": {SPEED: [value]}}] for name, value in ((OURS, 30.0), (THEIRS, 20.0))}
+    assert ratio(samples, THEIRS, SPEED) == 1.5
+
+
+def test_what_failed_is_said_and_takes_its_pair_out() -> None:
+    found = figures([0.1, 0.2, 0.4], [0.3, None, 0.8], ["HTTP 500"])
+    table = tables(found)[1]
+    assert table.rows[0] == (FIRST, "200 ms (100–400)", "550 ms (300–800), 1 of 3 failed", "2.50x")
+    assert "Not as it should be: mlx_lm.server: HTTP 500 (1)." in table.note
+
+
+def test_where_all_failed_there_is_no_ratio_and_no_claim() -> None:
+    found = figures([0.1], [None], ["no text"])
+    assert tables(found)[1].rows[0] == (FIRST, "100 ms (100–100)", "1 of 1 failed", "")
+    assert claims(found) == []
+
+
+def test_without_agentmem_nothing_is_compared_with_it() -> None:
+    found = figures([0.1], [0.2])
+    del found["servers"][OURS], found["scenarios"]["round-robin"][OURS]
+    for table in tables(found):
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert claims(found) == []
+
+
+def test_speeds_are_told_as_operations_and_bytes() -> None:
+    found = figures([0.1], [0.2])
+    speeds = {"prompt of turn 1, tokens/s": [300.0], "answer of turn 1, tokens/s": [20.0]}
+    found["scenarios"] = {"growing": {OURS: [{"figures": speeds, "problems": [], "turns": []}]}}
+    found["weight_bytes"][OURS] = 5 * 10**8
+    ours, theirs, alone = tables(found)[-1].rows
+    assert ours == (OURS, "500 MB", "300", "60 GFLOP/s", "20.0", "10.0 GB/s")
+    assert theirs == (THEIRS, "0 MB", "", "", "", "")
+    assert alone == ("MLX's products alone", "400 MB", "672", "134 GFLOP/s", "20.0", "8.0 GB/s")

@@ -1,0 +1,107 @@
+"""How servers are started: the same room for each, and llama.cpp's only where there is one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from benchmarks import results
+from benchmarks.models import DEMO
+from benchmarks.peers.command import Peers, earlier, parser, rooms
+from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, end_tokens, found_llama_server
+from benchmarks.peers.weights import Weights, in_float32
+
+WEIGHTS = Weights("demo", DEMO, Path("demo.gguf"), "float32")
+CROWDED = Room(2, 8, 1024, holds=3, held_tokens=700)
+ROOMY = Room(2, 8, 1024)
+
+
+def option(command: list[str], name: str) -> str | None:
+    return command[command.index(name) + 1] if name in command else None
+
+
+def test_a_crowded_memory_holds_as_many_conversations_in_each_servers_own_format(tmp_path: Path) -> None:
+    agentmem = Agentmem(tmp_path, WEIGHTS, CROWDED)
+    assert "AGENTMEM_WORKER_POOL_BYTES" not in agentmem.environment()  # what a token takes is not known yet
+    (tmp_path / "model.json").write_text(json.dumps({"agentmem": {"kv_bytes_per_token": 10, "kv_bits": "4"}}))
+    assert agentmem.environment()["AGENTMEM_WORKER_POOL_BYTES"] == str(3 * 768 * 10)
+    # 6 layers, 2 KV heads, K and V of 64 elements in 4 bytes.
+    assert option(MlxLm(tmp_path, WEIGHTS, CROWDED).command(1), "--prompt-cache-bytes") == str(3 * 768 * 6144)
+    llama = LlamaCpp(tmp_path, WEIGHTS, CROWDED, ["llama-server"]).command(1)
+    assert [option(llama, name) for name in ("--parallel", "--ctx-size", "--cache-ram")] == ["3", "3072", "0"]
+
+
+def test_else_there_is_room_for_all(tmp_path: Path) -> None:
+    assert "AGENTMEM_WORKER_POOL_BYTES" not in Agentmem(tmp_path, WEIGHTS, ROOMY).environment()
+    assert option(MlxLm(tmp_path, WEIGHTS, ROOMY).command(1), "--prompt-cache-bytes") is None
+    llama = LlamaCpp(tmp_path, WEIGHTS, ROOMY, ["nice", "llama-server"]).command(1)
+    assert llama[:2] == ["nice", "llama-server"]
+    assert [option(llama, name) for name in ("--parallel", "--threads", "--cache-ram")] == ["8", "2", None]
+
+
+def test_rooms_fit_every_scenario() -> None:
+    sizes = "--context 500 --new 50 --generated 20 --turns 4 --rounds 2"
+    roomy, crowded = rooms(parser().parse_args(sizes.split(" ")))
+    turn = 50 + 20 + 16
+    assert crowded.held_tokens == 516 + 3 * turn
+    assert roomy.tokens >= 516 + 4 * turn
+    assert roomy.tokens % 256 == 0
+    assert (roomy.holds, crowded.holds) == (None, 3)
+
+
+def test_which_llama_server() -> None:
+    assert found_llama_server(f"{sys.executable} --some") == [sys.executable, "--some"]
+    assert found_llama_server("no-such-program --some") == "no no-such-program in PATH"
+
+
+def test_without_one_its_absence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert found_llama_server(None) == "no llama-server in PATH"
+
+
+def test_tokens_that_end_a_turn_are_never_generated() -> None:
+    tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
+    ids = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
+    config = json.loads((DEMO / "config.json").read_text())
+    eos = config["eos_token_id"]
+    assert {eos} if isinstance(eos, int) else {*eos} <= ids == set(end_tokens(DEMO))
+
+
+def test_a_copy_in_float32_has_the_same_weights(tmp_path: Path) -> None:
+    copy = in_float32(DEMO, tmp_path / "copy")
+    assert {path.name for path in copy.iterdir()} >= {"config.json", "tokenizer.json", "model.safetensors"}
+    before, after = (mx.load(str(path / "model.safetensors")) for path in (DEMO, copy))
+    assert isinstance(before, dict)
+    assert isinstance(after, dict)
+    assert before.keys() == after.keys()
+    assert all(array.dtype == mx.float32 for array in after.values())
+    assert all(mx.array_equal(array.astype(mx.float32), after[name]).item() for name, array in before.items())
+
+
+async def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    with pytest.raises(RuntimeError, match=r"llama\.cpp did not start:\nno such model"):
+        await LlamaCpp(tmp_path, WEIGHTS, ROOMY, program).start()
+
+
+def test_servers_keep_their_directory_from_room_to_room(tmp_path: Path) -> None:
+    peers = Peers(["agentmem"], tmp_path, WEIGHTS, [])
+    assert peers.server("agentmem", ROOMY).root == peers.server("agentmem", CROWDED).root
+
+
+def test_scenarios_are_added_only_to_those_of_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    asked = {"context": 264, "model": "smollm2"}
+    with pytest.raises(SystemExit, match="there is no"):
+        earlier("try", asked)
+    path = results.write("try", {"asked": asked, "scenarios": {"growing": {}}})
+    assert earlier("try", asked)["scenarios"] == {"growing": {}}
+    with pytest.raises(SystemExit, match="other sizes"):
+        earlier("try", asked | {"context": 512})
+    path.write_text(path.read_text().replace(results.environment()["commit"], "another"))
+    with pytest.raises(SystemExit, match="or commit"):
+        earlier("try", asked)
