@@ -10,6 +10,7 @@ what users wait for
     restart.py      all agents answer again after a SIGKILL of everything
     break_even.py   the length from which restoring is worth it
     swap.py         what a model swap costs
+    peers/          mlx_lm.server and llama.cpp's server beside agentmem, by one client over OpenAI's API
     lookahead.py    hints and prefetches against the last use
     working_memory/ generated workflows: recall, leaks, prefilled tokens
 what it rests on
