@@ -217,7 +217,8 @@ def test_another_branchs_block_is_used_up_to_the_first_token_that_differs(case: 
     chosen = found.choose({*case.found, header.chain_hash})
     assert (chosen[-1].header, chosen[-1].usable_tokens) == (header, usable)
     assert sum(c.usable_tokens for c in chosen) == first + usable
-    assert found.choose(case.found) == lookup.choose(case.found), "it is a candidate, and not there yet"
+    if header.chain_hash not in case.found:
+        assert found.choose(case.found) == lookup.choose(case.found), "it is a candidate, and not there yet"
 
 
 def test_a_block_whose_tokens_do_not_give_its_name_is_of_no_use() -> None:
