@@ -4,7 +4,7 @@ What has to do with turns has the label `model_id`, of registered models only. W
 turn by turn also has `namespace`; it is the operator who knows whether there are few.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -168,8 +168,19 @@ class WorkerMetrics:
         self.engine_steps = counter(
             "engine_steps",
             "Steps of the engine, when they are done: one chunk of a prompt (prefill), or one token for each sequence"
-            " of a batch (decode).",
+            " of a batch, several of one that speculates (decode).",
             "kind",
+        )
+        self.drafted_tokens = counter(
+            "speculation_drafted_tokens",
+            "Tokens that a step computed because they stand in the context behind the same ones; see"
+            " speculation_accepted_tokens.",
+            "model_id",
+        )
+        self.accepted_tokens = counter(
+            "speculation_accepted_tokens",
+            "Of the tokens drafted those that were generated: each saved a step of the engine.",
+            "model_id",
         )
         self.engine_alive = gauge("engine_alive", "1 while the thread that owns MLX runs, else 0.")
         self.mlx_memory = gauge(
@@ -202,11 +213,24 @@ class WorkerMetrics:
         """The labels that all metrics of turns begin with."""
         return (key.model_id, key.namespace) if self._namespace_label else (key.model_id,)
 
+    def speculation(self, model_id: str) -> Callable[[int, int], None]:
+        """What counts a step's tokens that were drafted, and those of them that were right. Any thread."""
+        drafted, accepted = self.drafted_tokens.labels(model_id), self.accepted_tokens.labels(model_id)
+
+        def count(tokens: int, right: int) -> None:
+            drafted.inc(tokens)
+            accepted.inc(right)
+
+        return count
+
     def _begin(self, model_id: str) -> None:
         """Series of a registered model exist before anything happens; those of a namespace cannot be known."""
         for metric in (self.running, self.waiting):
             metric.labels(model_id)
-        for counter in (self.load_bytes, self.store_bytes, self.store_failures):
+        for counter in (
+            *(self.load_bytes, self.store_bytes, self.store_failures),
+            *(self.drafted_tokens, self.accepted_tokens),
+        ):
             counter.labels(model_id)
         for histogram in (self.load_seconds, self.store_seconds):
             histogram.labels(model_id)

@@ -53,6 +53,12 @@ class WorkerSettings(ModelSettings):
     quality_check: bool = Field(
         True, description="compare quantized KV with unquantized KV when a model is loaded for the first time"
     )
+    speculation: bool = Field(
+        False,
+        description=(
+            "compute several tokens in a step where a request repeats what stands in its context, and that is faster"
+        ),
+    )
     context_length: int | None = Field(None, ge=1, description="tokens of context (default: what the model says)")
     default_max_tokens: int = Field(1024, ge=1, description="max_tokens of requests that name none")
     pool_bytes: int | None = Field(

@@ -12,6 +12,7 @@ in a chunk of one, because a checkpoint is kept in front of their last token.
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,11 +20,12 @@ from typing import Any
 
 import mlx.core as mx
 
+from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.headroom import Headroom, ran_out
-from inference_service.engine.mlx_lm_adapter import GenerationBatch, regrouped, single_row
+from inference_service.engine.mlx_lm_adapter import GenerationBatch, regrouped, single_row, trim
 from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import (
@@ -36,6 +38,7 @@ from inference_service.engine.scheduling import (
     next_prompt,
     split,
 )
+from inference_service.engine.speculation import Speculation, StepCosts, can_speculate
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -68,6 +71,10 @@ class BatchEngine:
     """Called, on the engine thread, for each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
     """What is free on the device: looked at before KV is restored, before a chunk, and before a batch grows."""
+    speculative: bool = False
+    """Whether a row that decodes by itself may compute several tokens in a step, where that pays."""
+    speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
+    """Called, on the engine thread, for each step of a draft: its tokens, and how many of them were right."""
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _running: dict[int, TurnJob] = field(default_factory=dict, init=False)
     _groups: list[GenerationBatch] = field(default_factory=list, init=False)
@@ -75,6 +82,8 @@ class BatchEngine:
     _to_clear: bool = field(default=False, init=False)
     _next_uid: int = field(default=0, init=False)
     _tokens_per_second: float = field(default=0.0, init=False)
+    _step_costs: defaultdict[int, StepCosts] = field(default_factory=partial(defaultdict, StepCosts), init=False)
+    """By the length of the context, in powers of 4: attention's share of a step grows with it."""
 
     @property
     def running(self) -> int:
@@ -91,7 +100,8 @@ class BatchEngine:
             self._waiting.append(job)
 
     def step(self) -> bool:
-        """Decode one token of each row, and compute one chunk or as much of it as there is time for.
+        """Decode one token of each row, or some of a row that speculates, and compute one chunk or as much of it as
+        there is time for.
 
         Returns whether anything is left to do.
         """
@@ -235,19 +245,22 @@ class BatchEngine:
         ended: list[int] = []
         errors: dict[TurnJob, Exception] = {}
         failed: list[int] = []
-        responses = group.next()
+        sampled = self._sampled(group)
         self.stepped("decode")
-        for response in responses:
-            job = self._running[response.uid]
+        for uid, tokens in sampled:
+            job = self._running[uid]
             if job.first_taken:
                 job.first_taken = False
-            else:
-                take = partial(job.take, response.token, self.tokenizer)
+                del tokens[0]
+            while tokens and not job.over and job not in errors:
+                take = partial(job.take, tokens.pop(0), self.tokenizer)
                 self._guarded(take, partial(errors.__setitem__, job))
             if job in errors:
-                failed.append(response.uid)
+                failed.append(uid)
             elif job.over:
-                ended.append(response.uid)
+                ended.append(uid)
+                if tokens:  # Of a row that speculated, which is alone: what follows a stop string is in its caches.
+                    trim(group, len(tokens))
         self._leave(group, failed, lambda job: job.fail(errors[job]))
         for uid in ended:
             job = self._running[uid]
@@ -264,6 +277,34 @@ class BatchEngine:
             self._leave(group, [longest], partial(TurnJob.fail, error=error))
             if group not in self._groups:
                 return
+
+    def _sampled(self, group: GenerationBatch) -> list[tuple[int, list[int]]]:
+        """One step of a group: each row's uid, and its token; several where it speculates."""
+        jobs = [self._running[uid] for uid in group.uids]
+        [job, *others] = jobs
+        if others or not self._may_speculate(job, group):
+            for each in jobs:
+                each.speculation = None
+            return [(response.uid, [response.token]) for response in group.next()]
+        assert job.decoding is not None
+        if job.speculation is None:
+            job.speculation = Speculation(job.history, ahead=job.first_taken)
+        left = job.decoding.max_tokens - len(job.result.token_ids) - (not job.first_taken)
+        most = min(left, _room(group) - 1)  # Buffers grow for tokens that are certain.
+        measure = not self._waiting and len(self._groups) == 1
+        costs = self._step_costs[job.tokens.bit_length() // 2]
+        step = job.speculation.step(group, most, self.tokenizer.eos_ids, costs, measure=measure)
+        if step.drafted:
+            self.speculated(step.drafted, step.accepted)
+        return [(group.uids[0], step.tokens)]
+
+    def _may_speculate(self, job: TurnJob, group: GenerationBatch) -> bool:
+        """Whether a row that decodes by itself does. None with a seed: that asks for the same answer again, while how
+        many tokens a step computes, and so how they are rounded, hangs on measured times.
+        """
+        assert job.decoding is not None
+        seeded = job.decoding.sampling.seed is not None
+        return self.speculative and not seeded and not job.alone and can_speculate(group)
 
     def _finish(self, job: TurnJob) -> None:
         self._guarded(job.finish, job.fail)
@@ -325,10 +366,13 @@ class BatchEngine:
 
 def _growth(group: GenerationBatch) -> int:
     """Bytes that the next step takes besides computing: where the buffers are full, they are copied to larger ones."""
+    return 0 if _room(group) else sum(int(cache.nbytes) for cache in group.prompt_cache)
+
+
+def _room(group: GenerationBatch) -> int:
+    """Tokens of each row that the buffers have room for; as many as there may be of layers that keep a window only."""
     full = next((cache for cache in group.prompt_cache if isinstance(cache, BatchQuantizedKVCache)), None)
-    if full is None or full.buffers.filled < full.buffers.capacity:
-        return 0
-    return sum(int(cache.nbytes) for cache in group.prompt_cache)
+    return STEP if full is None else full.buffers.capacity - full.buffers.filled
 
 
 def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:

@@ -21,6 +21,7 @@ from inference_service.engine.checkpoints import Checkpoint, captured
 from inference_service.engine.geometry import Caches
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
+from inference_service.engine.speculation import Speculation
 from inference_service.text.answering import NO_DELTA, AnswerDelta, AnswerStream
 from inference_service.text.grammar import Grammar
 from inference_service.text.reasoning import ReasoningSplit
@@ -137,6 +138,8 @@ class TurnJob:
     """Behind the last token, once the prompt is computed."""
     first_taken: bool = field(default=False, init=False)
     """The token that the batch is about to give was taken when the turn joined it."""
+    speculation: Speculation | None = field(default=None, init=False)
+    """While it decodes by itself, and may compute several tokens in a step."""
     _trace: tracing.Trace | None = field(default_factory=tracing.current, init=False)
 
     def __post_init__(self) -> None:

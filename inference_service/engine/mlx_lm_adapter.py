@@ -4,8 +4,9 @@ tests/inference_service/engine/test_mlx_lm_adapter.py names the versions and che
 changes one fails there. What is relied on:
 
 GenerationBatch   its constructor; `_next_tokens`, which it has sampled for its next step when it is made; that it calls
-                  a row's sampler once a step, in order; and that its state is in attributes, of which `filter` and
-                  `extend` change the lists in place, as our caches do
+                  a row's sampler once a step, in order; that its state is in attributes, of which `filter` and
+                  `extend` change the lists in place, as our caches do; and what a step does with them, which
+                  `several_steps` does for several: `_next_logprobs`, `_token_context` with its `_size`, `_num_tokens`
 tokenizer_utils   the module's name `AutoTokenizer`, by which `load` makes tokenizers
 load_model        its parameter `get_model_classes`, whose default finds the classes of a config
 utils             `hf_repo_to_path`, a complete model in the hub's local cache, and `DEFAULT_ALLOW_PATTERNS`
@@ -34,7 +35,10 @@ __all__ = [
     "load_tokenizer",
     "model_classes",
     "regrouped",
+    "sampled_ahead",
+    "several_steps",
     "single_row",
+    "trim",
 ]
 
 ATTENTION_NAME: Final = "scaled_dot_product_attention"
@@ -103,6 +107,52 @@ def single_row(
     row.model = model
     [first] = row._next_tokens.tolist()
     return row, first
+
+
+def sampled_ahead(row: GenerationBatch) -> int:
+    """The token that a batch of one row has sampled for its next step; waits until it is computed. Engine thread."""
+    [token] = row._next_tokens.tolist()
+    return int(token)
+
+
+def several_steps(row: GenerationBatch, draft: Sequence[int]) -> list[int]:
+    """Several steps of a batch of one row as one call of the model: as many as hold what is expected, and one more.
+
+    `draft` are the tokens expected behind the one that is sampled ahead. Returns each step's token, the one sampled
+    ahead first; after that the batch is as that many steps leave it. Each token is sampled as its step would sample it,
+    by the row's own sampler and logits processors behind the tokens before it, and a step counts if all before it gave
+    what the draft says. Given the logits that is exact: greedy tokens are those of plain steps, one by one, and sampled
+    ones have their distribution. The logits are rounded otherwise, as in a batch of several rows, since a model
+    computes several tokens by other products than one: where two tokens are nearly as likely, another may be taken.
+
+    Engine thread. The caches are batch caches that can be trimmed.
+    """
+    inputs = [sampled_ahead(row), *draft]
+    [processors], [sampler], [context] = row.logits_processors, row.samplers, row._token_context
+    logits = row.model(mx.array([inputs]), cache=row.prompt_cache)
+    seen: Any = context.update_and_fetch(mx.array(inputs)) if processors else None
+    for wrong in reversed(range(len(inputs))):  # How many inputs are wrong, if what is sampled here is not as expected.
+        taken = len(inputs) - wrong
+        behind = logits[:, taken - 1]
+        for processor in processors:
+            behind = processor(seen[: seen.size - wrong], behind)
+        logprobs = behind - mx.logsumexp(behind, axis=-1, keepdims=True)
+        chosen = sampler(logprobs)
+        if not wrong or chosen.item() != inputs[taken]:
+            break
+    trim(row, wrong)
+    if processors:
+        context._size -= wrong
+    row._next_tokens, row._next_logprobs = chosen, list(logprobs)
+    row._num_tokens[0] += taken
+    row.tokens[0].extend(inputs[:taken])
+    return inputs[:taken]
+
+
+def trim(batch: GenerationBatch, tokens: int) -> None:
+    """Drop the last tokens of each row from the caches: of those that `several_steps` left there. Engine thread."""
+    for cache in batch.prompt_cache:
+        cache.trim(tokens)
 
 
 def regrouped(groups: Sequence[GenerationBatch], wanted: Iterable[frozenset[int]]) -> list[GenerationBatch]:

@@ -5,6 +5,7 @@ A model's own code may be right for one sequence and wrong for two: masks that b
 are taken for numbers. Such rows are decoded by themselves. Engine thread.
 """
 
+import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,6 +94,11 @@ def prove(
             replace(report, note="; ".join(filter(None, [alone, report.note]))) if report.phase == "decode" else report
             for report in reports
         )
+    problem = ahead_problem(network, info.geometry)
+    network.ahead = not problem
+    if problem:
+        message = "no step computes several tokens of a row: they are not what they are one by one"
+        logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
     network.steps = compiled_steps(info.model_id, network, info.geometry, reports)
     return info, reports
 
@@ -201,6 +207,28 @@ def batch_problem(network: Network, geometry: Geometry) -> str:
         for tokens in _NEXT
     ]
     error = _error(mx.concatenate(found, axis=1), mx.concatenate(alone, axis=1), geometry)
+    return f"logits differ by {error:.2g} of the largest" if error else ""
+
+
+def ahead_problem(network: Network, geometry: Geometry) -> str:
+    """What is wrong with several tokens of a row in one step, and with the next ones once some of them are dropped,
+    beside tokens one by one; "" where nothing is. Layers that cannot be trimmed are never asked for that.
+    """
+    if geometry.states:
+        return ""
+    [row] = _prefilled(network, geometry, _ROWS[:1])
+    plain, ahead = merged(row), merged(copy.deepcopy(row))
+    first = [tokens[0] for tokens in _STEPS]
+    one_by_one = mx.concatenate([network(mx.array([[token]]), cache=plain) for token in first], axis=1)
+    try:
+        found = network(mx.array([[*first[:4], *_TEXT[:3]]]), cache=ahead)[:, :4]
+        for cache in ahead:
+            cache.trim(3)
+        behind = network(mx.array([first[4:]]), cache=ahead)
+        mx.eval(found, behind)
+    except (RuntimeError, ValueError, TypeError) as raised:
+        return str(raised)
+    error = max(_error(found, one_by_one[:, :4], geometry), _error(behind, one_by_one[:, 4:], geometry))
     return f"logits differ by {error:.2g} of the largest" if error else ""
 
 

@@ -134,12 +134,13 @@ async def running(place: Path, **settings: Any) -> AsyncIterator[Running]:
 
 
 async def test_every_number_is_moved_by_what_it_counts(place: Path) -> None:
-    async with running(place, max_requests=2, pool_bytes=1 << 20) as m:
+    async with running(place, max_requests=2, pool_bytes=1 << 20, speculation=True) as m:
         await _a_new_prompt(m)
         await _reuse(m)
         await _what_fails(m)
         await _a_replay(m)
         await _damage(m, place)
+        await _what_repeats(m)
         await _a_crowd(m)
         await _past_the_context(m)
         await _another_model(m)
@@ -261,6 +262,23 @@ async def _a_crowd(m: Running) -> None:
         if m("cache_evictions_total", tier="hot", reason="capacity"):
             return
     pytest.fail("the pool holds them all")
+
+
+async def _what_repeats(m: Running) -> None:
+    """One token, which is made the likeliest by far."""
+    said, before = 40, m.plain("engine_steps_total", kind="decode") or 0
+    request = inference_pb2.GenerateRequest(
+        key=m.key("r"),
+        token_ids=types_pb2.TokenIds(ids=range(3, 30)),
+        max_tokens=said,
+        sampling=types_pb2.Sampling(ignore_eos=True, logit_bias={7: 100}),
+    )
+    async for _ in m.inference.Generate(request):
+        pass
+    drafted, accepted = (m(f"speculation_{kind}_tokens_total") or 0 for kind in ("drafted", "accepted"))
+    assert 0 < accepted <= drafted
+    assert (m.plain("engine_steps_total", kind="decode") or 0) - before <= said
+    await m.evict("r")  # which waits until all of the turn is kept
 
 
 async def _past_the_context(m: Running) -> None:

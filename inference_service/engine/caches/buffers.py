@@ -248,6 +248,10 @@ class BatchCache(BufferedCache):
         else:
             self.buffers = KVBuffers.of(arrays, self.buffers.filled + 1)
 
+    def trim(self, tokens: int) -> None:
+        """Forget each row's last tokens: of those that the last call of the model wrote all but the first, at most."""
+        self.buffers.filled -= tokens
+
     def filter(self, rows: Sequence[int]) -> None:
         """Keep only some rows; padding that none of them needs goes away."""
         self.padding = [self.padding[row] for row in rows]

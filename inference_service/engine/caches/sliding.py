@@ -149,6 +149,11 @@ class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
         super().written(arrays)
         self._count(1, 0)
 
+    def trim(self, tokens: int) -> None:
+        """As of full attention; what was dropped before these tokens were written, the ones that stay do not see."""
+        super().trim(tokens)
+        self._count(-tokens, 0)
+
     def _count(self, tokens: int, dropped: int) -> None:
         self.padding = [max(0, padding - dropped) for padding in self.padding]
         self.offsets = [offset + tokens for offset in self.offsets]

@@ -21,7 +21,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from inference_service.engine import mlx_lm_adapter
-from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME, model_classes, single_row
+from inference_service.engine.mlx_lm_adapter import (
+    ATTENTION_NAME,
+    model_classes,
+    sampled_ahead,
+    several_steps,
+    single_row,
+)
 
 VERSIONS = SpecifierSet(">=0.32.2,<0.33")
 """What the adapter was written and tested for."""
@@ -77,6 +83,9 @@ class Cache:
     def filter(self, keep: list[int]) -> None:
         self.rows = len(keep)
 
+    def trim(self, tokens: int) -> None:
+        self.trimmed = tokens
+
 
 def row(uid: int, token: int, sampler: CountingSampler) -> tuple[GenerationBatch, int]:
     def model(tokens: mx.array, cache: Any) -> mx.array:
@@ -108,6 +117,44 @@ def test_a_batch_keeps_its_state_in_attributes_whose_lists_it_changes() -> None:
         *("_token_context", "_num_tokens", "_matchers"),
     }
     assert vars(batch).keys() == known, "another attribute might be shared by two batches"
+
+
+class Shift:
+    """A logits processor that remembers the tokens that it was given, and changes by them what is likely."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[int]] = []
+
+    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+        self.seen.append(tokens.tolist())  # type: ignore[arg-type]
+        return mx.roll(logits, int(tokens[-2].item()) % 2, axis=-1)
+
+
+@pytest.mark.parametrize("right", [0, 1, 3])
+@pytest.mark.parametrize("processed", [False, True])
+def test_several_steps_leave_a_batch_as_one_after_the_other_does(right: int, processed: bool) -> None:
+    def new() -> tuple[GenerationBatch, CountingSampler, list[Shift]]:
+        sampler, change = CountingSampler(), [Shift()] * processed
+        logits = mx.eye(8)[mx.array([[5]])]
+        batch, _ = single_row(0, None, logits, [Cache()], [1, 2, 3], sampler, change)
+        batch.model = lambda tokens, cache: mx.eye(8)[(tokens + 1) % 8]
+        return batch, sampler, change
+
+    (plain, sampler, change), (batch, other, changed) = new(), new()
+    wanted = [plain.next()[0].token for _ in range(right + 1)]
+    expected = sampled_ahead(plain)
+    draft = wanted[1:] if right == 3 else [*wanted[1:], (expected + 1) % 8, 0]
+    assert several_steps(batch, draft) == wanted
+    assert batch.prompt_cache[0].trimmed == len(draft) - right
+    assert sampled_ahead(batch) == expected
+    assert other.calls == sampler.calls
+    assert [each.seen for each in changed] == [each.seen for each in change]
+    for name in ("tokens", "_num_tokens"):
+        assert getattr(batch, name) == getattr(plain, name)
+    assert mx.array_equal(batch._next_logprobs[0], plain._next_logprobs[0])
+    for _ in range(3):
+        assert [r.token for r in batch.next()] == [r.token for r in plain.next()]
+    assert [each.seen for each in changed] == [each.seen for each in change]
 
 
 def test_the_name_by_which_tokenizers_are_made_is_replaced() -> None:

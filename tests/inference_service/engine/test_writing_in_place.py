@@ -221,6 +221,24 @@ def test_what_others_hold_stays_as_it_is(tmp_path: Path) -> None:
     assert near(held(batch), held(wanted))
 
 
+@pytest.mark.parametrize("write", [write_llama, narrow_gemma3])
+def test_steps_go_on_behind_several_tokens_of_which_some_were_dropped(write: Writer, tmp_path: Path) -> None:
+    model = loaded(write(tmp_path))
+    network = model.engine.model.computed
+    steps = CompiledSteps(network, steps_before=0, in_place=True)
+    batch, wanted = merged(after(model, 40)), merged(after(model, 40))
+    for first in range(0, 12, 4):
+        assert steps.step(tokens(first, 1), batch) is not None
+        mx.eval(network(mx.concatenate([tokens(first + 1, 1), tokens(first + 2, 1), tokens(7, 3).T], axis=1), batch))
+        for cache in batch:
+            cache.trim(3)
+        assert steps.step(tokens(first + 3, 1), batch) is not None
+        for step in range(first, first + 4):
+            network(tokens(step, 1), wanted)
+        assert near(held(batch), held(wanted))
+        assert [cache.offsets for cache in batch] == [cache.offsets for cache in wanted]
+
+
 def test_rows_join_and_leave_what_is_written_in_place(tmp_path: Path) -> None:
     model = loaded(write_llama(tmp_path))
     steps = CompiledSteps(model.engine.model.computed, steps_before=0, in_place=True)

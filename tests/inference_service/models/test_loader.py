@@ -12,7 +12,7 @@ from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.thread import EngineThread
-from inference_service.models import loading
+from inference_service.models import loading, proof
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
 from inference_service.settings import WorkerSettings
@@ -66,3 +66,24 @@ async def test_a_look_at_a_hubs_model_leaves_the_loaded_ones_their_attention(
     with pytest.raises(loading.NotFetched):
         await loader.info(RegisteredModel("hub", "owner/name"))
     assert getattr(llama, ATTENTION_NAME).backend is loading.ATTENTION
+
+
+@pytest.mark.parametrize(("asked", "right", "taken"), [(True, True, True), (False, True, False), (True, False, False)])
+async def test_a_model_speculates_where_it_is_asked_for_and_was_proved_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, right: bool, taken: bool
+) -> None:
+    monkeypatch.setattr(proof, "ahead_problem", lambda *_: "" if right else "logits differ")
+    engine = EngineThread()
+    engine.start()
+    settings = WorkerSettings(
+        data=tmp_path / "data", speculation=asked, quality_check=False, pool_bytes=1 << 22, batch_bytes=1 << 22
+    )
+    loader = Loader(engine, settings, TurnHints())
+    try:
+        opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "m"))), lambda *_: None)
+        loaded = await loader.load(opened, [], lambda *_: None)
+        assert loaded.engine.speculative == taken
+        await engine.call(loaded.release)
+    finally:
+        loader.stop()
+        await engine.stop(5)

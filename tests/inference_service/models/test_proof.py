@@ -14,7 +14,8 @@ from mlx_lm.utils import load_model
 from benchmarks.contestants import Ours
 from benchmarks.loading import load
 from inference_service.engine import product_speeds
-from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches import BatchQuantizedKVCache, QuantizedKVCache
+from inference_service.engine.caches.buffers import BatchCache
 from inference_service.engine.caches.states import BatchStateCache
 from inference_service.engine.caches.traced import Positions, TracedKVCache
 from inference_service.engine.cuda_kernel import available
@@ -27,6 +28,7 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import ATTENTION
 from inference_service.models.proof import (
     Speeds,
+    ahead_problem,
     batch_problem,
     compiled_problem,
     compiled_steps,
@@ -105,6 +107,42 @@ def test_tokens_that_see_later_ones_are_found(
     assert not order_problem(model.engine.model, model.geometry)
     monkeypatch.setattr(QuantizedKVCache, "make_mask", lambda self, n, **_: None)
     assert "see later ones" in order_problem(model.engine.model, model.geometry)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("write", [*COMPILED, write_llama4])
+def test_most_models_compute_several_tokens_of_a_row_at_once(
+    write: Writer, models: Callable[[Writer], LoadedModel]
+) -> None:
+    model = models(write)
+    assert not ahead_problem(model.engine.model, model.geometry)
+    assert model.engine.model.ahead
+
+
+def sees_drafts(patch: pytest.MonkeyPatch) -> None:
+    """A token sees those that were guessed behind it."""
+    original = BatchQuantizedKVCache.make_mask
+
+    def mask(self: BatchQuantizedKVCache, n: int, *more: Any, **options: Any) -> Any:
+        found = original(self, n, *more, **options)
+        return found if n == 1 or found is None else mx.ones_like(found)
+
+    patch.setattr(BatchQuantizedKVCache, "make_mask", mask)
+
+
+def keeps_what_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BatchCache, "trim", lambda self, tokens: None)
+
+
+@pytest.mark.parametrize("fault", [sees_drafts, keeps_what_is_dropped])
+@pytest.mark.parametrize("write", [write_llama, write_deepseek2, write_stablelm])
+def test_what_is_wrong_with_several_tokens_at_once_is_found(
+    write: Writer, fault: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    model = loaded(write(tmp_path))
+    assert "differ" in ahead_problem(model.engine.model, model.geometry)
+    assert not model.engine.model.ahead
 
 
 @pytest.mark.sampled(2)

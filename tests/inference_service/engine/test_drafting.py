@@ -1,0 +1,105 @@
+"""Drafts are what followed the longest match, as long as it pays; and guesses are counted without steps of a model."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_service.engine.drafting import SIZES, Drafter
+
+A, B, C, D, E = range(1, 6)
+
+
+def free(_tokens: int) -> float:
+    """A step of many tokens takes no longer than one of one."""
+    return 1.0
+
+
+def drafter(*texts: Sequence[int]) -> Drafter:
+    return Drafter([token for text in texts for token in text])
+
+
+def sure(tokens: Sequence[int]) -> Drafter:
+    """It has seen its guesses be right."""
+    found = Drafter(tokens)
+    found._right = list(found._guessed)
+    return found
+
+
+def longest_match(tokens: Sequence[int]) -> tuple[int, int]:
+    """By definition: where the guess stands, and the tokens before it that are the last ones; (0, 0) below three."""
+    best = (0, 0)
+    for place in range(len(tokens) - 1, 0, -1):
+        match = 0
+        while match < min(place, 64) and tokens[place - 1 - match] == tokens[len(tokens) - 1 - match]:
+            match += 1
+        if match >= 3 and match > best[1]:
+            best = place, match
+    return best
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=90), st.lists(st.integers(0, 2), max_size=20))
+def test_a_guess_stands_behind_the_longest_match(tokens: list[int], later: list[int]) -> None:
+    """One that was right stays where it is; after a wrong one, and at first, it is the longest match's."""
+    found, place = Drafter(tokens), longest_match(tokens)[0]
+    for at, token in enumerate(later):
+        before = [*tokens, *later[:at]]
+        assert (found._guess, bool(found._match)) == (place, place > 0)
+        found.add(token)
+        place = place + 1 if place and before[place] == token else longest_match([*before, token])[0]
+    assert found._guess == place
+
+
+def test_a_draft_is_what_followed() -> None:
+    text = list(range(100, 160))
+    assert sure([*text, 7, *text[:12]]).draft(31, (), free) == text[12:43]
+    assert sure([*text, 7, *text[:12]]).draft(9, (), free) == text[12:19], "of the sizes that steps have"
+    assert sure([*text, 7, *text[:12]]).draft(31, {text[15]}, free) == text[12:15], "an end stays out of it"
+    assert sure([*text, 7, *text[:12]]).draft(0, (), free) == []
+    assert sure([*text, 7, *text[:2]]).draft(31, (), free) == [], "two tokens are no match"
+    assert sure([*text[:9], 7, *text[:4]]).draft(31, (), free) == [*text[4:9], 7, text[0]], "as far as there are"
+    assert Drafter([1]).draft(31, (), free) == []
+
+
+def test_of_several_places_the_longest_match_counts_and_then_the_latest() -> None:
+    assert sure([A, B, C, D, 10, B, C, D, 11, A, B, C, D]).draft(1, (), free) == [10]
+    assert sure([B, C, D, 10, B, C, D, 11, E, B, C, D]).draft(1, (), free) == [11]
+
+
+def test_drafts_grow_while_guesses_are_right_and_stop_when_they_are_not() -> None:
+    def cost(tokens: int) -> float:
+        return 1 + tokens / 8
+
+    text = list(range(100, 400))
+    found = drafter(text, text[:3])
+    sizes = []
+    for token in text[3:100]:
+        sizes.append(len(found.draft(31, (), cost)))
+        found.add(token)
+    assert sizes[0] <= 1
+    assert sizes[-1] == 31
+    assert sizes == sorted(sizes)
+    assert set(sizes) <= {0, *SIZES}
+
+    words = np.random.default_rng(0).integers(0, 8, 600).tolist()
+    found = drafter(words)
+    drafted = []
+    for token in np.random.default_rng(1).integers(0, 8, 300).tolist():  # each match goes on by chance
+        drafted.append(len(found.draft(31, (), cost)))
+        found.add(token)
+    assert sum(drafted[-100:]) < 20, "it was seen that they are wrong"
+    repeated = words[40:140]
+    for token in repeated:
+        found.add(token)
+    assert len(found.draft(31, (), cost)) > 1, "and that they are right again, though nothing was drafted"
+
+
+@pytest.mark.parametrize(("cost", "size"), [(1.0, 31), (1.6, 31), (40.0, 0)])
+def test_a_draft_pays_or_there_is_none(cost: float, size: int) -> None:
+    text = list(range(100, 200))
+    found = sure([*text, 7, *text[:40]])
+    assert len(found.draft(31, (), lambda _: cost)) == size
+    assert len(found.draft(31, (), lambda tokens: float(tokens))) == 0, "as long as that many steps"
+    assert len(found.draft(31, (), lambda tokens: 1.2 if tokens <= 4 else 12.0)) == 3

@@ -1,0 +1,266 @@
+"""How turns end, and what they meet, while steps compute several of their tokens."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from agentmem.errors import Cancelled
+from agentmem.v1 import types_pb2
+from benchmarks.loading import load
+from inference_service.domain import MessagesInput, Sampling
+from inference_service.engine import speculation
+from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.mlx_lm_adapter import GenerationBatch, several_steps
+from inference_service.engine.speculation import StepCosts
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import Turn, begin, prompt_of, right, run
+from tests.inference_service.engine.foresight import (
+    EXACT,
+    PENALIZED,
+    TOKENS,
+    WARM,
+    Foresight,
+    both_ways,
+    foresee,
+    same,
+    speculating,
+)
+from tests.json_schemas import fits
+from tests.oracle import Oracle
+from tests.scripted_model import write_scripted
+from tests.tiny_models import write_llama
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def llama(model: LoadedModel) -> LoadedModel:
+    return model
+
+
+@pytest.fixture(autouse=True)
+def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    foresee(monkeypatch)
+
+
+def with_decoding(model: LoadedModel, prompt: list[int], decoding: Decoding) -> Turn:
+    turn = Turn(None)  # type: ignore[arg-type] - the job needs the lists that the turn holds
+    turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, turn.cancelled)
+    model.engine.add(turn.job)
+    return turn
+
+
+def test_a_turn_that_ends_itself_ends_there(llama: LoadedModel) -> None:
+    """What follows the token that ends an answer is in no draft, nor in KV."""
+    ends = {event.token_id for event in both_ways(llama)[0].events[20:21]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama.tokenizer, "eos_ids", frozenset(ends))
+        plain = begin(llama, prompt_of(llama, 4, 3), TOKENS, Sampling())
+        run(llama)
+        assert plain.generated.reason == types_pb2.FINISH_REASON_STOP
+        for _ in range(4):
+            start = partial(begin, llama, prompt_of(llama, 4, 3), TOKENS, Sampling())
+            assert same(plain, speculating(llama, plain, start)[0])
+
+
+def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
+    """At a stop string within a draft, at max_tokens, and at a token that ends it; KV is that of what stays."""
+    prompt = prompt_of(llama, 4, 3)
+    start = partial(with_decoding, llama, prompt)
+    plain = start(Decoding(TOKENS, sampling=EXACT, top_logprobs=3))
+    run(llama)
+    text = "".join(event.text for event in plain.events)
+    stop = text[len(text) // 2 :][:3]
+    assert len(stop) == 3
+    for how in (
+        Decoding(TOKENS, sampling=EXACT, top_logprobs=3),
+        Decoding(TOKENS, sampling=EXACT, stop=(stop,), top_logprobs=3),
+        Decoding(17, sampling=EXACT, top_logprobs=3),
+        Decoding(1, sampling=EXACT, top_logprobs=3),
+    ):
+        wanted = start(how)
+        run(llama)
+        for _ in range(4):
+            turn, _, _ = speculating(llama, plain, partial(start, how))
+            assert same(wanted, turn)
+            assert [event.text for event in turn.events] == [event.text for event in wanted.events]
+            for found, expected in zip(turn.events, wanted.events, strict=True):
+                assert [token for token, _ in found.top] == [token for token, _ in expected.top]
+            assert turn.generated.token_ids == wanted.generated.token_ids
+            assert turn.generated.reason == wanted.generated.reason
+            assert turn.generated.sampled == wanted.generated.sampled
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
+def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Sampling) -> None:
+    """Though most drafts go on as no grammar allows."""
+    directory = write_llama(tmp_path, vocab_size=352)
+    model = load("tiny", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
+    schema = {
+        "type": "object",
+        "properties": {
+            "choice": {"enum": ["yes indeed", "not at all"]},
+            "list": {"type": "array", "items": {"const": 17}, "minItems": 3, "maxItems": 5},
+        },
+        "required": ["choice", "list"],
+        "additionalProperties": False,
+    }
+
+    def start() -> Turn:
+        grammar = model.grammars.compile(json.dumps(schema))
+        decoding = Decoding(300, sampling=sampling, top_logprobs=0, grammar=grammar)
+        return with_decoding(model, prompt_of(model, 4, 3), decoding)
+
+    plain = start()
+    run(model)
+    assert plain.generated.reason == types_pb2.FINISH_REASON_STOP
+    turn, steps, accepted = speculating(model, plain, start)
+    assert same(plain, turn)
+    assert fits("".join(event.text for event in turn.events) + turn.generated.rest.text, schema)
+    assert accepted > 5
+    assert steps < len(turn.events)
+
+
+def test_a_row_that_gets_company_and_is_alone_again(llama: LoadedModel, oracle: Oracle) -> None:
+    plain = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
+    run(llama)
+    others: list[Turn] = []
+
+    def start() -> Turn:
+        turn = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
+        while len(turn.events) < 10:
+            llama.engine.step()
+        others.append(begin(llama, prompt_of(llama, 1, 1), 12))
+        assert turn.job.speculation is not None
+        llama.engine.step()
+        llama.engine.step()
+        assert turn.job.speculation is None, "rows of a batch take one token a step"
+        return turn
+
+    Foresight.chance = random.Random(2)
+    turn, steps, _ = speculating(llama, plain, start)
+    assert steps < 3 * TOKENS
+    assert same(plain, turn)
+    assert turn.job.speculation is not None, "it was alone in the end"
+    assert right(oracle, others[0])
+
+
+def test_a_step_that_fails_is_done_again_by_plain_ones(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the tokens that were told: whatever the sampler had done by then is undone."""
+    calls = 0
+
+    def failing(row: GenerationBatch, draft: Sequence[int]) -> list[int]:
+        nonlocal calls
+        calls += 1
+        tokens = several_steps(row, draft)
+        if calls == 4:
+            raise RuntimeError("the device has gone")
+        return tokens
+
+    monkeypatch.setattr(speculation, "several_steps", failing)
+    for sampling in (EXACT, WARM, PENALIZED):
+        calls = 0
+        plain, turn, _, _ = both_ways(llama, sampling)
+        assert calls == 4, "it is kept apart, and does not speculate again"
+        assert same(plain, turn)
+    assert "the device has gone" in caplog.text
+
+
+def test_a_turn_is_cancelled_within_a_step(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends with that step, whose tokens are right, and harms no later turn."""
+    plain = begin(llama, prompt_of(llama, 4, 3), TOKENS)
+    run(llama)
+    started: list[Turn] = []
+    computed = 0
+
+    def cancelling(row: GenerationBatch, draft: Sequence[int]) -> list[int]:
+        nonlocal computed
+        computed += 1
+        if computed == 3:
+            started[-1].cancelled.set()
+        return several_steps(row, draft)
+
+    def start() -> Turn:
+        started.append(begin(llama, prompt_of(llama, 4, 3), TOKENS))
+        return started[-1]
+
+    monkeypatch.setattr(speculation, "several_steps", cancelling)
+    turn, _, _ = speculating(llama, plain, start)
+    assert computed == 3
+    assert 3 < len(turn.events) < TOKENS
+    with pytest.raises(Cancelled):
+        turn.job.future.result(0)
+    assert [e.token_id for e in turn.events] == [e.token_id for e in plain.events][: len(turn.events)]
+    again, _, _ = speculating(llama, plain, start)
+    assert computed > 3
+    assert same(plain, again)
+
+
+@pytest.mark.parametrize("sampling", [EXACT, WARM], ids=["greedy", "sampled"])
+def test_a_turn_with_a_seed_is_not_drafted_for(llama: LoadedModel, sampling: Sampling) -> None:
+    """It asks for the same answer again, and how many tokens a step computes hangs on times."""
+    plain, turn, steps, _ = both_ways(llama, replace(sampling, seed=3))
+    assert steps == TOKENS
+    assert turn.job.speculation is None
+    assert same(plain, turn)
+
+
+def test_calls_of_tools_are_told_as_by_plain_steps(tmp_path: Path) -> None:
+    directory = write_scripted(tmp_path)
+    model = load("scripted", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
+    tools = ({"type": "function", "function": {"name": "get_weather"}},)
+    chat = MessagesInput(({"role": "user", "content": "hi"},), tools)
+    prompt = model.renderer.encode(model.renderer.messages(chat, generation_prompt=True, parse_special=False))
+
+    def start() -> Turn:
+        return with_decoding(model, prompt, Decoding(30, call_syntax=model.call_syntax, tools=tools))
+
+    def told(turn: Turn) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [(event.text, [(call.name, call.arguments_json) for call in event.calls]) for event in turn.events]
+
+    plain = start()
+    run(model)
+    assert plain.generated.reason == types_pb2.FINISH_REASON_TOOL_CALLS
+    turn, steps, accepted = speculating(model, plain, start)
+    assert accepted
+    assert steps < len(turn.events)
+    assert told(turn) == told(plain)
+    assert any(calls for _, calls in told(turn))
+    assert same(plain, turn)
+    assert turn.generated.token_ids == plain.generated.token_ids
+    assert (turn.generated.reason, turn.generated.rest) == (plain.generated.reason, plain.generated.rest)
+
+
+def test_costs_are_those_of_contexts_about_as_long(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[StepCosts] = []
+
+    def asks(_self: Foresight, _most: int, _ends: object, cost: Callable[[int], float]) -> list[int]:
+        asked.append(cost.__self__)  # type: ignore[attr-defined]  # A method's.
+        return []
+
+    monkeypatch.setattr(Foresight, "draft", asks)
+    plain = begin(llama, prompt_of(llama, 4, 1), 1)
+    run(llama)
+    for length in (40, 50, 300):
+        speculating(llama, plain, partial(begin, llama, (prompt_of(llama, 4, 30) * 2)[:length], 2))
+    short, like, long = asked[:: len(asked) // 3]
+    assert short is like
+    assert long is not short
+
+
+def test_it_is_off_unless_it_is_asked_for(llama: LoadedModel) -> None:
+    Foresight.prompt = Foresight.said = ()
+    turn = begin(llama, prompt_of(llama, 4, 3), 5)
+    run(llama)
+    assert turn.job.speculation is None
