@@ -150,6 +150,14 @@ def overview() -> Board:
             (f"max by (model_id) (agentmem_batch_size{{{MODEL}}})", "{{model_id}}"),
         ),
         lines(
+            "Speculation",
+            "Tokens a second that were drafted from the context, and how many of them were right: each saved a step of "
+            "the engine. Few drafts are normal where nothing is repeated, or where sequences decode together.",
+            "short",
+            (rate("agentmem_speculation_drafted_tokens_total"), "drafted"),
+            (rate("agentmem_speculation_accepted_tokens_total"), "right"),
+        ),
+        lines(
             "At the doors",
             "Generations that the gateway is answering, by door. More than the worker has: they wait for a model, or "
             "their readers are slow.",
