@@ -36,6 +36,7 @@ NAMES = {
     "report": "benchmarks.report.command",
     "restart": "benchmarks.restart",
     "restoring": "benchmarks.restoring",
+    "speculation": "benchmarks.speculation",
     "staggered": "benchmarks.staggered",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
@@ -46,7 +47,9 @@ NAMES = {
 }
 
 
-IN_PROCESS = frozenset({"architectures", "checkpoints", "engine", "key-outliers", "quality", "restoring"})
+IN_PROCESS = frozenset(
+    {"architectures", "checkpoints", "engine", "key-outliers", "quality", "restoring", "speculation"}
+)
 """Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 
 

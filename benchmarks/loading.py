@@ -13,7 +13,7 @@ from inference_service.models.kv_setup import KVSetup
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelSpec, open_network, open_text
-from inference_service.models.proof import prove
+from inference_service.models.proof import Speeds, prove
 from inference_service.models.residency import needs_of
 from inference_service.pool.memory import sizes
 
@@ -28,17 +28,19 @@ def load(
     batch_bytes: int | None = None,
     hashes: ContentHashes,
     calibration_tokens: int = TOKENS,
+    speeds: Speeds | None = None,
 ) -> LoadedModel:
     """Load a model from a directory, alone on the device, all steps in one. Engine thread.
 
-    Nothing is measured but the means of K and V: decode paths are those preferred by default. Raises FailedPrecondition
-    for a model that cannot run over quantized KV or in this memory, and for files that are missing or damaged.
+    Nothing is measured but the means of K and V: decode paths are those preferred by default, unless there are
+    `speeds`. Raises FailedPrecondition for a model that cannot run over quantized KV or in this memory, and for files
+    that are missing or damaged.
     """
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)
     for _ in read_weights(info, network):
         pass
-    info, paths = prove(info, network, ATTENTION, None)
+    info, paths = prove(info, network, ATTENTION, speeds)
     memory = sizes(usable_bytes() - info.weight_bytes, info.geometry, info.context_length, pool_bytes, batch_bytes)
     needs = needs_of(info, 0, pool_bytes, batch_bytes)
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
