@@ -38,6 +38,8 @@ from tests import blas
 from tests.system.forked import Forked
 
 START_SECONDS = 180.0
+_REAL = ("demo", "smollm2")
+"""Models that are no random ones, by the names that tests give them."""
 _FILES = ("attention.json", "products.json", "activations.json", "quality.json")
 _MEASURED: dict[str, dict[str, object]] = {name: {} for name in _FILES}
 """What workers have measured of this machine: two seconds of each first start, for the same figures."""
@@ -150,7 +152,7 @@ class Stack:
     ) -> None:
         """`under`: a module that runs the services' modules, which follow it on the command line.
 
-        With it the services are started by name, else they are forked (`tests.system.forked`). The demo model's
+        With it the services are started by name, else they are forked (`tests.system.forked`). A real model's
         worker has OpenBLAS, as `agentmem up` starts it where that is installed: most of its work is products.
         """
         self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
@@ -187,7 +189,7 @@ class Stack:
         for name in names or ("store", "worker"):
             log = self.root / f"{name}.log"
             log.touch()
-            by_openblas = {blas.VARIABLE: "1"} if (self.model, name) == ("demo", "worker") else {}
+            by_openblas = {blas.VARIABLE: "1"} if self.model in _REAL and name == "worker" else {}
             environment = {**os.environ, **by_openblas}
             if not self._under:
                 self.processes[name] = Forked(self._commands[name], log, environment)

@@ -1,0 +1,234 @@
+"""A real model that quotes code, through all processes: what is drafted changes nothing of an answer but its time.
+
+Beside it stands the same request with a seed, which is not drafted for. A step of several tokens rounds otherwise than
+one of one, so two answers may part where two tokens are nearly as likely, and nowhere else. KV has 8 bits: with 4, a
+code of this model's keys that is rounded otherwise weighs more, and log-probabilities were up to 0.3 apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import pytest_asyncio
+
+from agentmem.v1 import cache_store_pb2
+from benchmarks import smollm2
+from benchmarks.packages import Unavailable
+from tests.blas import openblas
+from tests.oracle import Oracle
+from tests.system.stack import Stack, running
+from tests.system.test_openai_sdk import reachable
+
+CODE = """\
+def average(scores):
+    if not scores:
+        return 0.0
+    return sum(scores.values()) / len(scores)
+
+
+def best(scores, count=3):
+    ordered = sorted(scores.items(), key=lambda item: item[1], reverse=True)
+    return ordered[:count]
+"""
+QUOTE = f"Repeat this code exactly:\n\n```python\n{CODE}```"
+STOP = "scores.values()"
+TOKENS = 60
+TIE = 0.05
+"""Of a log-probability: what codes of K and V that were rounded otherwise may change in this model."""
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def directory() -> Path:
+    try:
+        return smollm2.directory()
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(directory: Path) -> AsyncIterator[Stack]:
+    flags = ("--speculation", "--kv-bits", "8", "--pool-bytes", str(64 << 20))
+    async with running(f"smollm2={directory}", "store", "worker", "gateway", worker_flags=flags) as started:
+        await reachable(started)
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
+        yield client
+
+
+@dataclass
+class Answer:
+    """One chat completion, and what the worker did for it."""
+
+    text: str
+    tokens: list[str]
+    logprobs: list[float]
+    runner_up: list[float]
+    """Of each token: by how much it was likelier than the next likely one."""
+    reason: str
+    counted: int
+    steps: float
+    drafted: float
+    accepted: float
+
+
+class Agent:
+    """One agent, by its name, over OpenAI's API."""
+
+    def __init__(self, stack: Stack, sdk: openai.AsyncOpenAI, name: str) -> None:
+        self._stack, self._sdk, self.name = stack, sdk, name
+
+    async def asks(self, content: str, *, stream: bool = False, **more: Any) -> Answer:
+        """One turn."""
+        before = await self._counts()
+        options: Any = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        made: Any = await self._sdk.chat.completions.create(
+            model="smollm2",
+            messages=[{"role": "user", "content": content}],
+            temperature=0,
+            logprobs=True,
+            top_logprobs=2,
+            extra_headers={"X-Agent-ID": self.name},
+            **{"max_tokens": TOKENS, **more, **options},
+        )
+        parts = [part async for part in made] if stream else [made]
+        choices = [choice for part in parts for choice in part.choices]
+        said = [choice.delta if stream else choice.message for choice in choices]
+        usage = next(part.usage for part in parts if part.usage)
+        each = [token for choice in choices if choice.logprobs for token in choice.logprobs.content]
+        assert await self._idle() == 0
+        counts = [after - at for after, at in zip(await self._counts(), before, strict=True)]
+        return Answer(
+            "".join(delta.content or "" for delta in said),
+            [token.token for token in each],
+            [token.logprob for token in each],
+            [token.top_logprobs[0].logprob - token.top_logprobs[1].logprob for token in each],
+            next(choice.finish_reason for choice in choices if choice.finish_reason),
+            usage.completion_tokens,
+            *counts,
+        )
+
+    async def _idle(self) -> float:
+        async with asyncio.timeout(30):
+            while running := await self._stack.metric("worker", "agentmem_num_requests_running"):
+                await asyncio.sleep(0.02)
+        return running
+
+    async def _counts(self) -> list[float]:
+        metric = self._stack.metric
+        drafted, accepted = "agentmem_speculation_drafted_tokens_total", "agentmem_speculation_accepted_tokens_total"
+        steps = await metric("worker", "agentmem_engine_steps_total", kind="decode")
+        return [steps, await metric("worker", drafted), await metric("worker", accepted)]
+
+    async def generated(self) -> tuple[cache_store_pb2.Ledger, bytes]:
+        """The ledger, and the text of what was generated in its last turn."""
+        ledger = await self._stack.ledger(self.name)
+        start = ledger.turns[-1].end_token - ledger.turns[-1].generated_tokens
+        return ledger, bytes(ledger.text[ledger.offsets[start - 1] : ledger.offsets[ledger.turns[-1].end_token - 1]])
+
+
+def agree(answer: Answer, plain: Answer) -> bool:
+    """Token by token with their log-probabilities, to the first near tie that fell otherwise, or to the shorter end."""
+    for at, (token, wanted) in enumerate(zip(answer.tokens, plain.tokens, strict=False)):
+        if token != wanted:
+            return at > 10 and plain.runner_up[at] < TIE
+        if abs(answer.logprobs[at] - plain.logprobs[at]) > TIE:
+            return False
+    return True
+
+
+def was_drafted_for(answer: Answer) -> bool:
+    """Each right token of a draft saved a step."""
+    return 0 < answer.accepted <= answer.drafted and answer.steps + answer.accepted == len(answer.tokens)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain(stack: Stack) -> Answer:
+    """The whole quotation, one token a step."""
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
+        answer = await Agent(stack, client, "plain").asks(QUOTE, seed=1)
+    assert answer.drafted == 0
+    assert answer.steps == len(answer.tokens) == answer.counted
+    assert "return sum(scores.values())" in answer.text
+    return answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_quotation_is_the_one_of_plain_steps(
+    stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, stream: bool
+) -> None:
+    agent = Agent(stack, sdk, f"whole-{stream}")
+    answer = await agent.asks(QUOTE, stream=stream)
+    assert was_drafted_for(answer)
+    assert agree(answer, plain)
+    assert answer.counted == len(answer.tokens) <= TOKENS
+    assert answer.text in "".join(answer.tokens)
+    ledger, text = await agent.generated()
+    assert ledger.turns[-1].generated_tokens == answer.counted
+    assert text.decode().startswith(answer.text)
+
+
+@pytest.mark.parametrize("most", [1, 23, 24])
+async def test_no_token_is_beyond_max_tokens(stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, most: int) -> None:
+    agent = Agent(stack, sdk, f"most-{most}")
+    answer = await agent.asks(QUOTE, stream=most == 24, max_tokens=most)
+    assert (answer.counted, len(answer.tokens), answer.reason) == (most, most, "length")
+    assert agree(answer, plain)
+    ledger, text = await agent.generated()
+    assert ledger.turns[-1].generated_tokens == most
+    assert ledger.turns[-1].end_token == len(ledger.token_ids)
+    assert text == "".join(answer.tokens).encode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_nothing_is_behind_a_stop_string(
+    stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, stream: bool
+) -> None:
+    assert STOP in plain.text
+    agent = Agent(stack, sdk, f"stop-{stream}")
+    answer = await agent.asks(QUOTE, stream=stream, stop=[STOP])
+    assert answer.reason == "stop"
+    assert answer.accepted > 0
+    assert agree(answer, plain)
+    assert answer.text == plain.text.partition(STOP)[0]
+    ledger, text = await agent.generated()
+    assert ledger.turns[-1].end_token == len(ledger.token_ids)
+    assert answer.text.startswith(text.decode()), "and no token that reaches into the stop string"
+    assert len(answer.text) - len(text.decode()) < 8
+
+
+async def test_what_was_drafted_is_there_after_sigkill(stack: Stack, sdk: openai.AsyncOpenAI, directory: Path) -> None:
+    """The next turn goes on from its KV on disk, and is what a recomputation of the ledger gives."""
+    agent = Agent(stack, sdk, "killed")
+    assert was_drafted_for(await agent.asks(QUOTE))
+    ledger, _ = await agent.generated()
+    await stack.on_disk("killed")
+    stack.kill("worker", "store")
+    await stack.up("store", "worker")
+    await reachable(stack)
+    client = await stack.client()
+    turn = await client.say("killed", "Now repeat only the last function.", max_tokens=40, top_logprobs=0)
+    assert turn.cached.get("warm", 0) >= len(ledger.token_ids) - 1
+    after = await stack.ledger("killed")
+    assert list(after.token_ids[: len(ledger.token_ids)]) == list(ledger.token_ids)
+    with openblas():
+        wanted = Oracle(directory, 8).logprobs_of(list(after.token_ids), len(after.token_ids) - len(turn.token_ids))
+    assert far_off(turn.logprobs, wanted) < TIE
+    assert far_off(turn.logprobs[1:], wanted) > TIE, "of other tokens they would be others"
+
+
+def far_off(logprobs: Sequence[float], wanted: Any) -> float:
+    """By how much they differ at most."""
+    return float(np.abs(np.array(logprobs) - wanted[: len(logprobs)]).max())
