@@ -19,6 +19,7 @@ from gateway.cli.up.openblas import preload_here
 NAMES = {
     "all": "benchmarks.series",
     "architectures": "benchmarks.architectures.command",
+    "arrivals": "benchmarks.arrivals",
     "at-rest": "benchmarks.at_rest",
     "blas": "benchmarks.blas",
     "break-even": "benchmarks.break_even",
@@ -48,7 +49,7 @@ NAMES = {
 
 
 IN_PROCESS = frozenset(
-    {"architectures", "checkpoints", "engine", "key-outliers", "quality", "restoring", "speculation"}
+    {"architectures", "arrivals", "checkpoints", "engine", "key-outliers", "quality", "restoring", "speculation"}
 )
 """Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 

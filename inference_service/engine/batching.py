@@ -1,9 +1,9 @@
 """Continuous batching: one decode step for all running rows, then one chunk of one prompt, again and again.
 
-Prompts are computed one sequence at a time, unpadded, and join the running rows when they are done. So no stream waits
-for another turn's long prompt longer than one chunk, and a new request waits for some layers of one. Decoding runs in
-mlx-lm's GenerationBatch over our batch caches, in one batch, or in several where the rows' lengths differ so much that
-padding would cost more.
+Prompts are computed one sequence at a time, unpadded, or short ones that wait together in a batch, and join the running
+rows when they are done. So no stream waits for another turn's long prompt longer than one chunk, and a new request
+waits for some layers of one. Decoding runs in mlx-lm's GenerationBatch over our batch caches, in one batch, or in
+several where the rows' lengths differ so much that padding would cost more.
 
 A prompt's first token comes from the logits of its last chunk, if that is short, as a next turn's is: feeding the last
 token by a step of its own took 7 to 12 % of a next turn's time to first token. A hybrid model's raw prompts still end
@@ -13,19 +13,20 @@ in a chunk of one, because a checkpoint is kept in front of their last token.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
+from inference_service.engine.batched_prefill import PromptBatch, batchable, companions, most_tokens
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.headroom import Headroom, ran_out
-from inference_service.engine.mlx_lm_adapter import GenerationBatch, regrouped, single_row, trim
+from inference_service.engine.mlx_lm_adapter import GenerationBatch, begun, regrouped, trim
 from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.sampling import processors
 from inference_service.engine.scheduling import (
@@ -76,6 +77,8 @@ class BatchEngine:
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
     """Called, on the engine thread, for each step of a draft: its tokens, and how many of them were right."""
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
+    _batch: PromptBatch | None = field(default=None, init=False)
+    """Prompts that are computed together; their turns wait."""
     _running: dict[int, TurnJob] = field(default_factory=dict, init=False)
     _groups: list[GenerationBatch] = field(default_factory=list, init=False)
     _rows_changed: bool = field(default=False, init=False)
@@ -123,17 +126,27 @@ class BatchEngine:
         for job in [job for job in self._waiting if job.cancelled.is_set()]:
             self._waiting.remove(job)
             job.cancel()
+        if self._batch is not None and not any(job in self._waiting for job in self._batch.jobs):
+            self._batch = None
         for group in list(self._groups):
             gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
             self._guarded(partial(self._leave, group, gone, TurnJob.cancel), partial(self._rebuild, group))
 
     def _advance(self) -> None:
-        """Compute one chunk of the prompt that has the least left to do, or go on with its chunk."""
+        """Compute one chunk of the prompt that has the least left to do, or go on with its chunk; with it others that
+        are as short.
+        """
         states = [Waiting(job.remaining, job.waited_steps) for job in self._waiting]
         job = self._waiting[next_prompt(states)]
+        if self._batch is None and batchable(job) and self.model.prompts_together:
+            self._begin_together(job)
+        together = self._batch.jobs if self._batch is not None and job in self._batch.jobs else [job]
         if job.chunk is None:  # Stops are many where much arrives; chunks are what a prompt waits for.
             for other in self._waiting:
-                other.waited_steps = 0 if other is job else other.waited_steps + 1
+                other.waited_steps = 0 if other in together else other.waited_steps + 1
+        if self._batch is not None and job in self._batch.jobs:
+            self._guarded(partial(self._prefill_together, self._batch), partial(self._part, self._batch))
+            return
 
         def fail(error: Exception) -> None:
             if ran_out(error) and job in self._waiting and not job.cramped:
@@ -153,6 +166,44 @@ class BatchEngine:
         job.restart(self.new_caches())
         self.headroom.recover()
 
+    def _begin_together(self, job: TurnJob) -> None:
+        """Begin the prompts that are computed with a turn's, if there are any, and memory for them."""
+        fresh = [each for each in self._waiting if batchable(each)]
+        if len(fresh) == 1:
+            return
+        most = min(most_tokens(), chunk_tokens(0, self._tokens_per_second, self._seconds(job)))
+        rows = companions([each.tokens for each in fresh], fresh.index(job), most)
+        jobs = [fresh[row] for row in rows]
+        padded = len(jobs) * max(each.tokens for each in jobs)
+        if len(jobs) == 1 or not self.headroom.fits(0, padded):
+            return
+        for each in jobs:
+            each.start()
+        self._batch = PromptBatch.begun(self.model, jobs, self.new_caches, self._tokens_per_second)
+
+    def _prefill_together(self, batch: PromptBatch) -> None:
+        """Go on with prompts that are computed together; once they are done, they decode together."""
+        if not self._go_on(batch.chunk, lambda: all(job.cancelled.is_set() for job in batch.jobs)):
+            return
+        self._batch = None
+        batch.keep([row for row, job in enumerate(batch.jobs) if job in self._waiting])
+        chunk = batch.chunk
+        for job in batch.jobs:
+            job.computed(Chunk(chunk.began, time.monotonic(), 0, job.tokens - 1))
+        self._join(batch.jobs, batch.logits(self.model), batch.caches)
+
+    def _part(self, batch: PromptBatch, error: Exception) -> None:
+        """Prompts could not be computed together: each goes on from its tokens, by itself."""
+        log.warning("%d prompts are computed one by one: %s", len(batch.jobs), error)
+        error.__traceback__ = None  # Its frames hold arrays.
+        self._batch = None
+        for job in batch.jobs:
+            if job in self._waiting:
+                job.cramped = ran_out(error)
+                job.restart(self.new_caches())
+        if ran_out(error):
+            self.headroom.recover()
+
     def _prefill(self, job: TurnJob) -> None:
         if not job.started:
             missing = max(0, job.reused - job.allocated)
@@ -164,11 +215,15 @@ class BatchEngine:
             return  # It was stopped: a token alone is computed in the same step as the chunk before it.
         if job.remaining:
             return
-        self._to_clear = True
-        job.prefilled()
         if job.decoding:
-            self._join(job)
+            assert job.logits is not None
+            logits, job.logits = job.logits, None
+            batched = merged(job.caches)
+            job.caches.clear()  # A batch makes its first step at once, and a write to shared arrays copies them all.
+            self._join([job], logits, batched)
         else:
+            self._to_clear = True
+            job.prefilled()
             self._waiting.remove(job)
             self._finish(job)
 
@@ -176,57 +231,76 @@ class BatchEngine:
         """Begin the next chunk of what is left, or go on with the one under way; whether that is complete."""
         if job.chunk is None and job.remaining:
             job.chunk = self._next_chunk(job)
-        return job.chunk is None or self._go_on(job, job.chunk)
+        chunk = job.chunk
+        if chunk is None:
+            return True
+        if not self._go_on(chunk, job.cancelled.is_set):
+            return False
+        job.chunk, job.logits = None, chunk.logits
+        job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens))
+        return True
+
+    def _seconds(self, job: TurnJob) -> float:
+        """How long a chunk of a turn's may take."""
+        alone = max(SECONDS_ALONE, SECONDS_OF_A_LAYER * len(job.caches))
+        return SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else alone
 
     def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         tokens, position = job.tokens, job.position
-        alone = max(SECONDS_ALONE, SECONDS_OF_A_LAYER * len(job.caches))
-        seconds = SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else alone
-        most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, self._tokens_per_second, seconds)
+        speed = self._tokens_per_second
+        most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(job))
         end = position + self.headroom.chunk(position, min(most, tokens - position))
         whole = job.decoding is None or tokens - position <= _SHORT
         # A longer one leaves the last token for a chunk of one, because that is the one whose logits are wanted.
         last = tokens if whole else tokens - 1
         chunk = job.between(position, next_stop(job.caches, job.checkpoints, min(end, last)))
         wants_logits = job.decoding is not None and position + len(chunk) == tokens
-        return PrefillChunk(self.model, job.caches, chunk, self._tokens_per_second, wants_logits=wants_logits)
+        return PrefillChunk(self.model, job.caches, [chunk], position, speed, wants_logits=wants_logits)
 
-    def _go_on(self, job: TurnJob, chunk: PrefillChunk) -> bool:
+    def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:
         """Compute the chunk until something else is to be done first; whether it is complete."""
         began = time.monotonic()
 
         def stop() -> bool:
             too_long = time.monotonic() - began >= SECONDS_WHILE_OTHERS_DECODE and self._others_wait()
-            return too_long or self.asked() or job.cancelled.is_set()
+            return too_long or self.asked() or cancelled()
 
         if not chunk.advance(stop):
             return False
-        job.chunk, job.logits = None, chunk.logits
         if chunk.tokens >= 128:
             self._tokens_per_second = chunk.tokens / chunk.seconds
         self.stepped("prefill")
-        job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens))
         return True
 
     def _others_wait(self) -> bool:
         return bool(self._running) or self.others_decode()
 
-    def _join(self, job: TurnJob) -> None:
-        """Give the caches to a batch of one row, which begins with the logits behind the prompt's last token."""
-        assert job.decoding is not None
-        assert job.logits is not None
-        logits, job.logits = job.logits, None
-        uid, self._next_uid = self._next_uid, self._next_uid + 1
-        change = processors(job.decoding.sampling, len(job.sequence))
-        batched = merged(job.caches)
-        job.caches.clear()  # A batch makes its first step at once, and a write to shared arrays copies them all.
-        row, first = single_row(uid, self.model, logits, batched, job.history, job.sampler, change)
-        job.take(first, self.tokenizer)
-        job.first_taken = True
-        self._waiting.remove(job)
-        self._running[uid] = job
-        self._groups.append(row)
+    def _join(self, jobs: Sequence[TurnJob], logits: mx.array, caches: list[Any]) -> None:
+        """Have turns decode whose prompts are computed: `logits` [rows, 1, vocabulary] are those behind their last
+        tokens, and batch caches hold these.
+        """
+        self._to_clear = True
+        changes, samplers = [], []
+        for job in jobs:
+            job.prefilled()
+            assert job.decoding is not None
+            changes.append(processors(job.decoding.sampling, len(job.sequence)))
+            samplers.append(job.sampler)
+        uids = list(range(self._next_uid, self._next_uid + len(jobs)))
+        histories = [job.history for job in jobs]
+        group, first = begun(uids, self.model, logits, caches, histories, samplers, changes)
+        self._next_uid += len(jobs)
+        self._groups.append(group)
         self._rows_changed = True
+        errors: dict[TurnJob, Exception] = {}
+        for uid, job, token in zip(uids, jobs, first, strict=True):
+            self._waiting.remove(job)
+            self._running[uid] = job
+            job.first_taken = True
+            self._guarded(partial(job.take, token, self.tokenizer), partial(errors.__setitem__, job))
+        failed = [uid for uid in uids if self._running[uid] in errors]
+        leave = partial(self._leave, group, failed, lambda job: job.fail(errors[job]))
+        self._guarded(leave, partial(self._rebuild, group))
 
     def _regroup(self) -> None:
         """Bring the rows into the groups that cost least, but for those that are kept alone."""

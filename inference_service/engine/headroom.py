@@ -63,13 +63,17 @@ class Headroom:
 
         Raises ResourceExhausted where there is none for the smallest chunk.
         """
-        if not self.peak_bytes or tokens <= _UNSEEN or self.make(self._needed(position, tokens)):
+        if self.fits(position, tokens):
             return tokens
         while tokens > SMALLEST_CHUNK:
             tokens = max(SMALLEST_CHUNK, tokens // 2)
-            if self.make(self._needed(position, tokens)):  # The pool may have enough for this many.
+            if self.fits(position, tokens):  # The pool may have enough for this many.
                 return tokens
         raise self.refusal(f"{tokens} tokens of the prompt", self._needed(position, tokens))
+
+    def fits(self, position: int, tokens: int) -> bool:
+        """Whether there is memory for a chunk of so many tokens at `position`, or can be made free."""
+        return not self.peak_bytes or tokens <= _UNSEEN or self.make(self._needed(position, tokens))
 
     def recover(self) -> None:
         """Let go what can be let go at once, after an allocation that failed."""

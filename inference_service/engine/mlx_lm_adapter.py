@@ -31,13 +31,13 @@ __all__ = [
     "ATTENTION_NAME",
     "DEFAULT_ALLOW_PATTERNS",
     "GenerationBatch",
+    "begun",
     "hf_repo_to_path",
     "load_tokenizer",
     "model_classes",
     "regrouped",
     "sampled_ahead",
     "several_steps",
-    "single_row",
     "trim",
 ]
 
@@ -77,36 +77,37 @@ class _AutoTokenizer:
 tokenizer_utils.AutoTokenizer = _AutoTokenizer
 
 
-def single_row(
-    uid: int,
+def begun(
+    uids: Sequence[int],
     model: Any,
     logits: mx.array,
     caches: list[Any],
-    history: Sequence[int],
-    sampler: Callable[[mx.array], mx.array],
-    processors: list[Any],
-) -> tuple[GenerationBatch, int]:
-    """A batch of one row whose prompt is computed, and the row's first token. Engine thread.
+    histories: Sequence[Sequence[int]],
+    samplers: Sequence[Callable[[mx.array], mx.array]],
+    processors: Sequence[list[Any]],
+) -> tuple[GenerationBatch, list[int]]:
+    """A batch of rows whose prompts are computed, and each row's first token. Engine thread.
 
-    `caches` are batch caches of one row that hold `history`, `logits` [1, 1, vocabulary] those behind its last token.
-    The token is returned at once: `next` returns it only when it has the graph of the next step, which took 8 of 37 ms
-    to the first token of a next turn (H200, Llama 3.1 8B).
+    `caches` are batch caches of these rows that hold `histories`, `logits` [rows, 1, vocabulary] those behind their
+    last tokens. The tokens are returned at once: `next` returns them only when it has the graph of the next step, which
+    took 8 of 37 ms to the first token of a next turn (H200, Llama 3.1 8B).
     """
-    row = GenerationBatch(
+    batch = GenerationBatch(
         model=lambda _tokens, cache: logits,  # noqa: ARG005 - mlx-lm's name; the caches have the last token already
-        uids=[uid],
-        inputs=mx.array(list(history[-1:])),
+        uids=list(uids),
+        inputs=mx.array([history[-1] for history in histories]),
         prompt_cache=caches,
-        tokens=[list(history[:-1]) if processors else []],  # It only goes to what changes logits.
-        samplers=[sampler],
-        fallback_sampler=sampler,
-        logits_processors=[processors],
-        stop_sequences=[_NO_STOPS],
-        max_tokens=[_NO_LIMIT],
+        # Tokens only go to what changes logits.
+        tokens=[list(history[:-1]) if own else [] for history, own in zip(histories, processors, strict=True)],
+        samplers=list(samplers),
+        fallback_sampler=samplers[0],
+        logits_processors=list(processors),
+        stop_sequences=[_NO_STOPS] * len(uids),
+        max_tokens=[_NO_LIMIT] * len(uids),
     )
-    row.model = model
-    [first] = row._next_tokens.tolist()
-    return row, first
+    batch.model = model
+    first: list[int] = batch._next_tokens.tolist()
+    return batch, first
 
 
 def sampled_ahead(row: GenerationBatch) -> int:

@@ -31,6 +31,8 @@ class Network:
         """Whether a batch may have several rows; `models.proof` finds out."""
         self.ahead = True
         """Whether several tokens of a row may be computed in one decode step; `models.proof` finds out."""
+        self.prompts_together = False
+        """Whether prompts may be computed in a batch; `models.proof` finds out."""
         self.steps: CompiledSteps | None = None
         """What makes decode steps of batches, where that is right and worth it; `models.proof` finds out."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))

@@ -25,24 +25,33 @@ _THREAD_CLOCK = 6
 
 
 class PrefillChunk:
-    """`tokens` behind what the caches hold. Their offsets count the chunk from the start. Engine thread only.
+    """`rows` of tokens behind what the caches hold, which count the chunk from the start. Engine thread only.
 
+    `position` is that of the first token, of the longest row; `tokens` are those of all rows, padding included.
     `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once. With
-    `wants_logits` there will be `logits` [1, 1, vocabulary] behind the last token, lazily; what is beyond the last
+    `wants_logits` there will be `logits` [rows, 1, vocabulary] behind the last token, lazily; what is beyond the last
     layer's KV is computed with them only.
     """
 
     def __init__(
-        self, model: Any, caches: Caches, tokens: Sequence[int], tokens_per_second: float, *, wants_logits: bool = False
+        self,
+        model: Any,
+        caches: Caches,
+        rows: Sequence[Sequence[int]],
+        position: int,
+        tokens_per_second: float,
+        *,
+        wants_logits: bool = False,
     ) -> None:
-        self.position = caches[0].offset
-        self.tokens = len(tokens)
+        self.position = position
+        self.tokens = sum(map(len, rows))
         self.began = time.monotonic()
         self.seconds = 0.0
         """Of computing, without the time in which it was stopped; on a CPU as if no other process were there."""
-        expected = len(tokens) / tokens_per_second if tokens_per_second else float("inf")
+        expected = self.tokens / tokens_per_second if tokens_per_second else float("inf")
         self._at_once = max(1, int(len(caches) * _SECONDS / expected))
-        logits = model(mx.array([list(tokens)]), cache=caches)  # Lazy: nothing is computed before it is asked for.
+        # Lazy: nothing is computed before it is asked for.
+        logits = model(mx.array([list(row) for row in rows]), cache=caches)
         self.logits: mx.array | None = logits[:, -1:] if wants_logits else None
         self._left = list(caches)
 

@@ -17,6 +17,8 @@ import mlx.core as mx
 from agentmem import logs
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import FLASH_DECODING, LATENT_FLASH, AttentionBackend, PathReport, PathSpeeds
+from inference_service.engine.batched_prefill import padded_caches, padded_rows
+from inference_service.engine.checkpoints import keeps_checkpoints
 from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.device import on_cpu
@@ -94,6 +96,11 @@ def prove(
             replace(report, note="; ".join(filter(None, [alone, report.note]))) if report.phase == "decode" else report
             for report in reports
         )
+    network.prompts_together = not (problem or keeps_checkpoints(info.geometry.new_caches()))
+    if network.prompts_together and (problem := prompts_problem(network, info.geometry)):
+        network.prompts_together = False
+        message = "prompts are computed one by one: in a batch they are not what each is alone"
+        logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
     problem = ahead_problem(network, info.geometry)
     network.ahead = not problem
     if problem:
@@ -207,6 +214,23 @@ def batch_problem(network: Network, geometry: Geometry) -> str:
         for tokens in _NEXT
     ]
     error = _error(mx.concatenate(found, axis=1), mx.concatenate(alone, axis=1), geometry)
+    return f"logits differ by {error:.2g} of the largest" if error else ""
+
+
+def prompts_problem(network: Network, geometry: Geometry) -> str:
+    """What is wrong with two prompts that are computed in a batch, and the tokens behind them, beside each alone; ""
+    where nothing is.
+    """
+    alone = merged(*_prefilled(network, geometry, _ROWS))
+    together = padded_caches([len(row) for row in _ROWS], geometry.new_caches)
+    try:
+        mx.eval(network(mx.array(padded_rows(_ROWS)), cache=together), [cache.state for cache in together])
+        found = [network(mx.array(tokens)[:, None], cache=together) for tokens in _NEXT]
+        mx.eval(found)
+    except (RuntimeError, ValueError, TypeError) as raised:
+        return str(raised)
+    wanted = [network(mx.array(tokens)[:, None], cache=alone) for tokens in _NEXT]
+    error = _error(mx.concatenate(found, axis=1), mx.concatenate(wanted, axis=1), geometry)
     return f"logits differ by {error:.2g} of the largest" if error else ""
 
 

@@ -72,14 +72,17 @@ class BatchQuantizedKVCache(BatchCache):
         return mx.array(self.offsets)
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
-        """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none for one token without padding."""
+        """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none for one token without padding.
+
+        Of these, padding sees the padding before it.
+        """
         refuse_window(window_size)
         if n == 1 and not any(self.padding) and not return_array:
             return None
         total = self.buffers.filled + n
-        positions = mx.arange(total)
-        visible = mx.array(self.padding)[:, None, None, None] <= positions
-        return visible & (mx.arange(total - n, total)[:, None] >= positions)
+        keys, queries = mx.arange(total), mx.arange(total - n, total)[:, None]
+        padding = mx.array(self.padding)[:, None, None, None]
+        return ((keys >= padding) | (queries < padding)) & (queries >= keys)
 
     def extract(self, row: int) -> QuantizedKVCache:
         """One row, without its padding."""

@@ -88,9 +88,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int, prompt: list[int]) -> l
     advance = PrefillChunk.advance
     init = PrefillChunk.__init__
 
-    def made(self: Any, model: Any, caches: Any, tokens: Any, *rest: Any, **more: Any) -> None:
-        init(self, model, caches, tokens, *rest, **more)
-        self.fails = prompt[self.position : self.position + self.tokens] == list(tokens)
+    def made(self: Any, model: Any, caches: Any, rows: Any, *rest: Any, **more: Any) -> None:
+        init(self, model, caches, rows, *rest, **more)
+        self.fails = prompt[self.position : self.position + self.tokens] == list(rows[0])
         if self.fails:
             chunks.append(self.tokens)
 

@@ -23,10 +23,10 @@ from packaging.specifiers import SpecifierSet
 from inference_service.engine import mlx_lm_adapter
 from inference_service.engine.mlx_lm_adapter import (
     ATTENTION_NAME,
+    begun,
     model_classes,
     sampled_ahead,
     several_steps,
-    single_row,
 )
 
 VERSIONS = SpecifierSet(">=0.32.2,<0.33")
@@ -91,7 +91,8 @@ def row(uid: int, token: int, sampler: CountingSampler) -> tuple[GenerationBatch
     def model(tokens: mx.array, cache: Any) -> mx.array:
         return mx.eye(8)[(tokens + 1) % 8]
 
-    return single_row(uid, model, mx.eye(8)[mx.array([[token]])], [Cache()], [1, 2, 3], sampler, [])
+    made, [first] = begun([uid], model, mx.eye(8)[mx.array([[token]])], [Cache()], [[1, 2, 3]], [sampler], [[]])
+    return made, first
 
 
 def test_a_batch_samples_each_row_once_a_step_and_in_order() -> None:
@@ -136,7 +137,7 @@ def test_several_steps_leave_a_batch_as_one_after_the_other_does(right: int, pro
     def new() -> tuple[GenerationBatch, CountingSampler, list[Shift]]:
         sampler, change = CountingSampler(), [Shift()] * processed
         logits = mx.eye(8)[mx.array([[5]])]
-        batch, _ = single_row(0, None, logits, [Cache()], [1, 2, 3], sampler, change)
+        batch, _ = begun([0], None, logits, [Cache()], [[1, 2, 3]], [sampler], [change])
         batch.model = lambda tokens, cache: mx.eye(8)[(tokens + 1) % 8]
         return batch, sampler, change
 

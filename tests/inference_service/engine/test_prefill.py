@@ -177,12 +177,12 @@ def test_a_stopped_chunk_asks_for_its_layers_once(model: LoadedModel) -> None:
     """Going on computes what is left, and the caches are those of a chunk in one go, bit for bit."""
     prompt = prompt_of(model, 3, 6)
     stops, whole = model.new_caches(), model.new_caches()
-    chunk = PrefillChunk(model.engine.model, stops, prompt, 0.0)
+    chunk = PrefillChunk(model.engine.model, stops, [prompt], 0, 0.0)
     went = 1
     while not chunk.advance(lambda: True):
         went += 1
     assert went == len(stops)
-    assert PrefillChunk(model.engine.model, whole, prompt, 1e9).advance(lambda: True)
+    assert PrefillChunk(model.engine.model, whole, [prompt], 0, 1e9).advance(lambda: True)
     for one, other in zip(stops, whole, strict=True):
         assert all(mx.array_equal(a, b) for a, b in zip(one.state, other.state, strict=True))
 

@@ -1,0 +1,227 @@
+"""Short prompts that are computed in one batch: each is right, whatever becomes of the others."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from agentmem.errors import Cancelled
+from benchmarks.loading import load
+from inference_service.engine import batched_prefill
+from inference_service.engine.batched_prefill import companions, padded_caches
+from inference_service.engine.caches.full import BatchQuantizedKVCache
+from inference_service.engine.headroom import Headroom
+from inference_service.engine.prefill import PrefillChunk
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loaded import LoadedModel
+from inference_service.models.proof import prompts_problem
+from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
+from tests.oracle import Oracle
+from tests.tiny_models import write_deepseek2, write_gemma3, write_llama
+
+LENGTHS = (2, 40, 45, 47, 60)
+
+
+@pytest.fixture(scope="module", params=[write_llama, write_deepseek2], ids=["llama", "latents"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = request.param(tmp_path_factory.mktemp("model"))
+    return made
+
+
+@pytest.fixture
+def chunks(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each chunk that is begun."""
+    rows: list[int] = []
+    original = PrefillChunk.__init__
+
+    def begun(self: PrefillChunk, model: Any, caches: Any, those: Any, *others: Any, **named: Any) -> None:
+        rows.append(len(those))
+        original(self, model, caches, those, *others, **named)
+
+    monkeypatch.setattr(PrefillChunk, "__init__", begun)
+    return rows
+
+
+def prompts(model: LoadedModel, *lengths: int) -> list[list[int]]:
+    return [prompt_of(model, number, 20)[:length] for number, length in enumerate(lengths)]
+
+
+def test_prompts_that_wait_together_are_computed_together(
+    model: LoadedModel, oracle: Oracle, chunks: list[int]
+) -> None:
+    turns = [begin(model, prompt) for prompt in prompts(model, *LENGTHS)]
+    run(model)
+    assert sorted(chunks) == [1, 4], "a prompt of 2 tokens would be padding for the most part"
+    assert all(right(oracle, turn) for turn in turns)
+    for turn, length in zip(turns, LENGTHS, strict=True):
+        caches, generated = turn.job.future.result(0)
+        assert {cache.offset for cache in caches} == {length + len(generated.token_ids)}
+        first = turn.job.chunks[0]
+        assert (first.position, first.tokens) == (0, length - 1 if length > 2 else 2)
+        assert generated.prefill_seconds > 0 and len(turn.events) == 12
+
+
+def test_packed_kv_is_that_of_the_prompt_alone(model: LoadedModel, chunks: list[int]) -> None:
+    """But for codes that rounding moves to the next: padding changes none, and shifts none."""
+    those = prompts(model, *LENGTHS[1:])
+    together = [begin(model, prompt, 1) for prompt in those]
+    run(model)
+    alone = []
+    for prompt in those:
+        alone.append(begin(model, prompt, 1))
+        run(model)
+    assert chunks[0] == 4 and max(chunks[1:]) == 1
+    for one, other in zip(together, alone, strict=True):
+        for a, b in zip(one.job.caches, other.job.caches, strict=True):
+            tokens = len(one.job.sequence)
+            (k, v), (k2, v2) = (cache.codec.decode(*cache.buffers.view()) for cache in (a, b))
+            for x, y in ((k, k2), (v, v2)):
+                assert float(mx.abs(x - y)[:, :, :tokens].mean().item()) < 1e-3 * float(mx.abs(y).max().item())
+
+
+@pytest.mark.parametrize("when", ["begun", "under way"])
+def test_a_turn_that_is_cancelled_harms_no_other(
+    when: str, model: LoadedModel, oracle: Oracle, chunks: list[int]
+) -> None:
+    gone, *stay = (begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:]))
+    model.engine.asked = lambda: True  # A chunk stops after each layer.
+    try:
+        if when == "under way":
+            model.engine.step()
+        gone.cancelled.set()
+        model.engine.step()
+    finally:
+        model.engine.asked = lambda: False
+    run(model)
+    assert isinstance(gone.job.future.exception(0), Cancelled)
+    assert all(right(oracle, turn) for turn in stay)
+
+
+def test_when_all_are_cancelled_the_next_ones_are_computed(
+    model: LoadedModel, oracle: Oracle, chunks: list[int]
+) -> None:
+    turns = [begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:])]
+    model.engine.asked = lambda: True
+    model.engine.step()
+    model.engine.asked = lambda: False
+    for turn in turns:
+        turn.cancelled.set()
+    assert not model.engine.step()
+    assert model.engine._batch is None, "its memory is free"
+    later = [begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:])]
+    run(model)
+    assert chunks == [4, 4] and all(right(oracle, turn) for turn in later)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a kernel failed"), RuntimeError("[malloc] out of memory")])
+def test_a_batch_that_fails_is_computed_one_by_one(
+    error: RuntimeError, model: LoadedModel, oracle: Oracle, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance, failed = PrefillChunk.advance, []
+
+    def once(self: PrefillChunk, stop: Any) -> bool:
+        if not failed:
+            failed.append(self)
+            raise error
+        return advance(self, stop)
+
+    monkeypatch.setattr(PrefillChunk, "advance", once)
+    turns = [begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:])]
+    run(model)
+    assert chunks[0] == 4 and set(chunks[1:]) == {1}
+    assert all(right(oracle, turn) for turn in turns)
+
+
+def test_a_first_token_that_cannot_be_emitted_ends_its_turn_alone(
+    model: LoadedModel, oracle: Oracle, chunks: list[int]
+) -> None:
+    bad, *others = (begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:]))
+
+    def fail(event: object) -> None:
+        raise ValueError("nobody listens")
+
+    bad.job.emit = fail
+    run(model)
+    assert "nobody listens" in str(bad.job.future.exception(0))
+    assert chunks == [4] and all(right(oracle, turn) for turn in others)
+
+
+def test_where_memory_is_short_prompts_are_computed_one_by_one(
+    model: LoadedModel, oracle: Oracle, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.engine, "headroom", Headroom(peak_bytes=2048, free=lambda: 100))
+    turns = [begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:])]
+    run(model)
+    assert set(chunks) == {1}
+    assert all(right(oracle, turn) for turn in turns)
+
+
+def test_what_goes_on_from_kv_is_computed_alone(model: LoadedModel, oracle: Oracle, chunks: list[int]) -> None:
+    first, second = prompts(model, 50, 52)
+    begun = begin(model, first, None)
+    run(model)
+    warm = begin(model, [*first, *second], warm=begun.job.future.result(0)[0])
+    cold = begin(model, second)
+    run(model)
+    assert set(chunks) == {1} and right(oracle, warm) and right(oracle, cold)
+
+
+def test_models_with_checkpoints_compute_prompts_one_by_one(tmp_path: Path) -> None:
+    gemma = load("gemma", str(write_gemma3(tmp_path)), hashes=ContentHashes(tmp_path / "weights.json"))
+    assert not gemma.engine.model.prompts_together
+
+
+def test_proof_finds_padding_that_is_seen(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prompts_problem(model.engine.model, model.geometry) == ""
+    original = BatchQuantizedKVCache.make_mask
+
+    def sees_padding(self: BatchQuantizedKVCache, n: int, *others: Any, **named: Any) -> mx.array | None:
+        if n == 1:
+            return original(self, n, *others, **named)
+        total = self.buffers.filled + n
+        return mx.broadcast_to(mx.tri(total, dtype=mx.bool_)[-n:], (len(self.padding), 1, n, total))
+
+    monkeypatch.setattr(BatchQuantizedKVCache, "make_mask", sees_padding)
+    assert "logits differ by" in prompts_problem(model.engine.model, model.geometry)
+
+
+def test_proof_finds_positions_that_count_padding(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchQuantizedKVCache, "offset", property(lambda self: mx.array([self.buffers.filled] * 2)))
+    assert "logits differ by" in prompts_problem(model.engine.model, model.geometry)
+
+
+def test_padding_sees_something(model: LoadedModel) -> None:
+    """Attention over nothing is NaN on some backends, and so is then what is multiplied by its weight of 0."""
+    cache = padded_caches([2, 5], model.new_caches)[0]
+    mask = cache.make_mask(5)
+    assert mx.all(mx.any(mask, axis=-1)) and mask.shape == (2, 1, 5, 5)
+    assert mask[0, 0].tolist() == [[k <= q and (k >= 3 or q < 3) for k in range(5)] for q in range(5)]
+    assert mask[1, 0].tolist() == [[k <= q for k in range(5)] for q in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "chosen"),
+    [
+        ((500, 500, 500, 500, 500), 2048, [0, 1, 2, 3]),
+        ((100, 900), 2048, [0]),  # most of it would be padding
+        ((400, 100, 500, 90), 2048, [0, 2]),
+        ((300, 290, 280), 512, [0]),
+        ((300,), 2048, [0]),
+        ((700, 710, 20), 1419, [0]),
+        ((700, 710, 20), 1420, [0, 1]),
+    ],
+)
+def test_which_prompts_are_computed_together(lengths: tuple[int, ...], most: int, chosen: list[int]) -> None:
+    assert companions(lengths, 0, most) == chosen
+
+
+def test_a_batch_is_never_larger_than_a_chunk() -> None:
+    for lengths in itertools.product((2, 30, 60, 100, 1000), repeat=4):
+        for first in range(4):
+            chosen = companions(lengths, first, 250)
+            together = [lengths[index] for index in chosen]
+            assert first in chosen and chosen == sorted(set(chosen))
+            assert len(chosen) == 1 or len(together) * max(together) <= 250
+            assert sum(together) >= batched_prefill._LEAST_FILLED * len(together) * max(together)
