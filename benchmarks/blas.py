@@ -1,10 +1,9 @@
-"""What OpenBLAS does for a worker on Linux without a GPU: products of matrices, prompts, decode steps, without it and
-with it, and with threads that sleep sooner or later.
+"""What OpenBLAS does for a worker on Linux without a GPU, and threads of it that sleep sooner or later.
 
     agentmem bench blas [--tokens 1000] [--decoded 32] [--samples 5]
 
 MLX calls the BLAS that the system's libblas.so.3 is; `agentmem up` preloads OpenBLAS into the worker, and says after
-how many cycles its idle threads sleep: 2^26 by default. Processes that differ in this alone, and take turns: float32
+how many cycles its idle threads sleep: 2^26 by default. Processes that differ in this alone take turns: float32
 products of 512 x 512 matrices, as `agentmem doctor` times them, and the engine computing a long and a short prompt of
 the demo model and decoding behind the long one, which is not products alone. Processor time is that of all threads. The
 first sample is a warm-up.

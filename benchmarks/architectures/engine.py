@@ -37,6 +37,8 @@ class Recorder:
         self._network = network
         self._step: mx.array = mx.zeros((0, 1, 1))
         self._row = 0
+        self.prompts_together = False
+        """Logits are told apart by the order in which prompts are computed."""
         self.prefill: list[mx.array] | None = None
         """Logits [tokens, vocabulary] of chunks, while this is a list."""
 

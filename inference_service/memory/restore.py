@@ -11,8 +11,9 @@ from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
 from agentmem.identity import TokenIds, ordered, shared_tokens, unordered
 from inference_service.memory.checkpoints import CheckpointCandidate, choose_checkpoint
 
-LEAST_SHARED = 16
-"""Tokens that a block must add, where it is found by what it begins with: fewer are computed as fast."""
+LEAST_SHARED = 64
+"""Tokens that a block must add, where it is found by what it begins with: fewer are computed about as fast, and what
+all prompts of a template begin with is no reason to look."""
 
 
 class Candidate(NamedTuple):

@@ -189,13 +189,13 @@ async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedSt
 
 async def test_a_trimmed_agent_goes_on_from_all_that_stays(stack: Stack, client: Client, oracle: Oracle) -> None:
     old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
-    request = agent_pb2.TrimAgentRequest(key=client.key("a"), keep_tokens=300, if_version=1)
+    request = agent_pb2.TrimAgentRequest(key=client.key("a"), keep_tokens=330, if_version=1)
     agent = (await client.agents.TrimAgent(request, timeout=30)).agent
-    assert (agent.tokens, agent.version.version, agent.tier) == (300, 2, types_pb2.TIER_HOT)
-    assert await tokens(stack) == old[:300]
+    assert (agent.tokens, agent.version.version, agent.tier) == (330, 2, types_pb2.TIER_HOT)
+    assert await tokens(stack) == old[:330]
     turn = await client.say("a", "Who told you?", **ARGUMENTS)
-    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 256, "warm": 44}), "the block that it was cut in is on disk"
-    assert (await check(stack, oracle, turn))[:300] == old[:300]
+    assert (turn.match, turn.cached) == ("EXTEND", {"hot": 256, "warm": 74}), "the block that it was cut in is on disk"
+    assert (await check(stack, oracle, turn))[:330] == old[:330]
 
 
 async def test_forks_of_a_model_with_windows(stacks: SharedStacks) -> None:

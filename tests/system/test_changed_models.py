@@ -260,7 +260,7 @@ async def test_what_reads_otherwise_than_was_written_would_be_found_out(
 
 
 async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_path: Path) -> None:
-    """A branch under the new weights has the beginning; the old branch, restored, has that and no more."""
+    """A branch under the new weights has the beginning; the old branch, restored, has what both share and no more."""
     agent, directory = "branches", write_llama(tmp_path / "m")
     ledger, _ = await remember(stack, directory, agent)
     replace_weights(directory)
@@ -270,10 +270,11 @@ async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_
         assert (turn.match, turn.miss, turn.cached) == ("PARTIAL", "INCOMPATIBLE", {})
         await worker.restore(agent, await worker.only_snapshot(agent))
         turn = await worker.turn(agent)
-        assert (turn.match, turn.miss, list(turn.cached)) == ("EXTEND", "INCOMPATIBLE", ["hot"])
-        assert turn.cached["hot"] >= 256 and turn.cached["hot"] % 256 == 0
-        assert turn.cached["hot"] < len(ledger.token_ids)
-        assert worker.lookups(match="extend", tier="hot", reason="incompatible") == 1
+        assert (turn.match, turn.miss) == ("EXTEND", "INCOMPATIBLE")
+        assert turn.cached["hot"] >= 256
+        assert sum(turn.cached.values()) < len(ledger.token_ids)
+        slowest = "warm" if "warm" in turn.cached else "hot"
+        assert worker.lookups(match="extend", tier=slowest, reason="incompatible") == 1
     async with working(stack, directory) as worker:
         evict = agent_pb2.EvictAgentRequest(key=worker.client.key(agent), tier=types_pb2.TIER_WARM)
         await worker.client.agents.EvictAgent(evict, timeout=10)

@@ -133,6 +133,7 @@ def cached(completion: ChatCompletion) -> int:
 async def test_the_sdk_calls_a_tool_and_tells_its_result(sdk: openai.AsyncOpenAI) -> None:
     said: list[Any] = [{"role": "user", "content": "hi, how is the weather?"}]
     first = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
+    assert first.usage is not None
     (choice,) = first.choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content == "I look."
@@ -140,12 +141,11 @@ async def test_the_sdk_calls_a_tool_and_tells_its_result(sdk: openai.AsyncOpenAI
     (call,) = choice.message.tool_calls
     assert call.type == "function"
     assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
-    assert cached(first) == 0
+    assert cached(first) < first.usage.prompt_tokens, "at most what others' prompts have at the beginning, the tools"
     said += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
     second = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS)
     assert second.choices[0].message.content == "It rains in Paris!"
     assert (second.choices[0].finish_reason, second.choices[0].message.tool_calls) == ("stop", None)
-    assert first.usage is not None
     assert cached(second) == first.usage.prompt_tokens + first.usage.completion_tokens, "the agent was found by content"
     said += [second.choices[0].message, {"role": "user", "content": "and now?"}]
     third = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, tool_choice="auto")

@@ -227,10 +227,10 @@ def test_a_block_whose_tokens_do_not_give_its_name_is_of_no_use() -> None:
     lookup = look_up(FINGERPRINT, NAMESPACE, (), 0, sequence)
     place = lookup.end({next(iter(blocks_of(sequence)))})
     assert place is not None and place.block == 1
-    theirs = (*sequence[256:300], 7)
+    theirs = (*sequence[256:330], 7)
     name = list(blocks_of((*sequence[:256], *theirs)))[1]
     assert lookup.with_block(FINGERPRINT, NAMESPACE, place, name, ordered(theirs)) is not None
-    flipped = ordered((*sequence[256:301], 7))
+    flipped = ordered((*sequence[256:331], 7))
     for fingerprint, namespace, at, given_name, token_ids in (
         (FINGERPRINT, NAMESPACE, place, name, flipped),
         (FINGERPRINT, NAMESPACE, place, name, b""),

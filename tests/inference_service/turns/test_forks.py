@@ -46,7 +46,7 @@ async def evict(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["hot", "warm"])
-@pytest.mark.parametrize(("length", "left"), [(200, 100), (400, 330), (400, 256 + 16)])
+@pytest.mark.parametrize(("length", "left"), [(200, 100), (400, 330), (400, 256 + 64)])
 async def test_all_up_to_the_first_token_that_differs_is_reused(
     llama: Path, tmp_path: Path, length: int, left: int, warm: bool
 ) -> None:
