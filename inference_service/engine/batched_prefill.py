@@ -23,10 +23,11 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.prefill import PrefillChunk
-from inference_service.engine.scheduling import LARGEST_CHUNK, SMALLEST_CHUNK
+from inference_service.engine.scheduling import LARGEST_CHUNK, SMALLEST_CHUNK, SMALLEST_STEP
 
-_LONGEST: Final = 1024
-"""Tokens of a prompt: two fill the largest chunk."""
+_LONGEST: Final = SMALLEST_STEP
+"""Tokens of a prompt. Longer chunks attend by another path than the short ones of the proof at load, and fill a device
+better alone."""
 _MOST_ON_SLOW_DEVICES: Final = SMALLEST_CHUNK
 """Tokens of a batch, padding included, on a CPU, and on Metal, where it was not measured."""
 _LEAST_FILLED: Final = 0.75

@@ -126,7 +126,7 @@ class BatchEngine:
         for job in [job for job in self._waiting if job.cancelled.is_set()]:
             self._waiting.remove(job)
             job.cancel()
-        if self._batch is not None and not any(job in self._waiting for job in self._batch.jobs):
+        if not any(job in self._waiting for job in self._together):
             self._batch = None
         for group in list(self._groups):
             gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
@@ -138,14 +138,15 @@ class BatchEngine:
         """
         states = [Waiting(job.remaining, job.waited_steps) for job in self._waiting]
         job = self._waiting[next_prompt(states)]
-        if self._batch is None and batchable(job) and self.model.prompts_together:
-            self._begin_together(job)
-        together = self._batch.jobs if self._batch is not None and job in self._batch.jobs else [job]
-        if job.chunk is None:  # Stops are many where much arrives; chunks are what a prompt waits for.
+        under_way = job.chunk is not None or job in self._together
+        if self._batch is None and len(jobs := self._companions(job)) > 1:
+            self._guarded(partial(self._begin_together, jobs), partial(self._part, jobs))
+        together = self._together if job in self._together else [job]
+        if not under_way:  # Stops are many where much arrives; chunks are what a prompt waits for.
             for other in self._waiting:
                 other.waited_steps = 0 if other in together else other.waited_steps + 1
-        if self._batch is not None and job in self._batch.jobs:
-            self._guarded(partial(self._prefill_together, self._batch), partial(self._part, self._batch))
+        if self._batch is not None and job in self._together:
+            self._guarded(partial(self._prefill_together, self._batch), partial(self._part, self._together))
             return
 
         def fail(error: Exception) -> None:
@@ -166,41 +167,52 @@ class BatchEngine:
         job.restart(self.new_caches())
         self.headroom.recover()
 
-    def _begin_together(self, job: TurnJob) -> None:
-        """Begin the prompts that are computed with a turn's, if there are any, and memory for them."""
+    @property
+    def _together(self) -> list[TurnJob]:
+        """The turns whose prompts are computed together."""
+        return self._batch.jobs if self._batch is not None else []
+
+    def _companions(self, job: TurnJob) -> list[TurnJob]:
+        """The turns whose prompts may be computed with a turn's, itself included."""
+        if not (self.model.prompts_together and batchable(job)):
+            return [job]
         fresh = [each for each in self._waiting if batchable(each)]
         if len(fresh) == 1:
+            return fresh
+        most = min(most_tokens(), chunk_tokens(0, self._tokens_per_second, self._seconds(self.new_caches())))
+        return [fresh[row] for row in companions([each.tokens for each in fresh], fresh.index(job), most)]
+
+    def _begin_together(self, jobs: Sequence[TurnJob]) -> None:
+        """Begin prompts that are computed together, if there is memory for that."""
+        if not self.headroom.fits(0, len(jobs) * max(job.tokens for job in jobs)):
             return
-        most = min(most_tokens(), chunk_tokens(0, self._tokens_per_second, self._seconds(job)))
-        rows = companions([each.tokens for each in fresh], fresh.index(job), most)
-        jobs = [fresh[row] for row in rows]
-        padded = len(jobs) * max(each.tokens for each in jobs)
-        if len(jobs) == 1 or not self.headroom.fits(0, padded):
-            return
-        for each in jobs:
-            each.start()
+        for job in jobs:
+            job.start()
         self._batch = PromptBatch.begun(self.model, jobs, self.new_caches, self._tokens_per_second)
 
     def _prefill_together(self, batch: PromptBatch) -> None:
         """Go on with prompts that are computed together; once they are done, they decode together."""
         if not self._go_on(batch.chunk, lambda: all(job.cancelled.is_set() for job in batch.jobs)):
             return
-        self._batch = None
         batch.keep([row for row, job in enumerate(batch.jobs) if job in self._waiting])
         chunk = batch.chunk
         for job in batch.jobs:
             job.computed(Chunk(chunk.began, time.monotonic(), 0, job.tokens - 1))
         self._join(batch.jobs, batch.logits(self.model), batch.caches)
-
-    def _part(self, batch: PromptBatch, error: Exception) -> None:
-        """Prompts could not be computed together: each goes on from its tokens, by itself."""
-        log.warning("%d prompts are computed one by one: %s", len(batch.jobs), error)
-        error.__traceback__ = None  # Its frames hold arrays.
         self._batch = None
-        for job in batch.jobs:
+
+    def _part(self, jobs: Sequence[TurnJob], error: Exception) -> None:
+        """Prompts could not be computed together: each goes on from its tokens, by itself."""
+        log.warning("%d prompts are computed one by one: %s", len(jobs), error)
+        error.__traceback__ = None  # Its frames hold arrays.
+        if self._batch is not None:
+            vars(self._batch).clear()  # It holds the caches, and a graph that was not computed.
+            self._batch = None
+        for job in jobs:
             if job in self._waiting:
-                job.cramped = ran_out(error)
-                job.restart(self.new_caches())
+                job.alone, job.cramped = True, ran_out(error)
+                if job.started:
+                    job.restart(self.new_caches())
         if ran_out(error):
             self.headroom.recover()
 
@@ -240,15 +252,15 @@ class BatchEngine:
         job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens))
         return True
 
-    def _seconds(self, job: TurnJob) -> float:
-        """How long a chunk of a turn's may take."""
-        alone = max(SECONDS_ALONE, SECONDS_OF_A_LAYER * len(job.caches))
+    def _seconds(self, caches: Caches) -> float:
+        """How long a chunk may take."""
+        alone = max(SECONDS_ALONE, SECONDS_OF_A_LAYER * len(caches))
         return SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else alone
 
     def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         tokens, position = job.tokens, job.position
         speed = self._tokens_per_second
-        most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(job))
+        most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(job.caches))
         end = position + self.headroom.chunk(position, min(most, tokens - position))
         whole = job.decoding is None or tokens - position <= _SHORT
         # A longer one leaves the last token for a chunk of one, because that is the one whose logits are wanted.
@@ -268,7 +280,7 @@ class BatchEngine:
         if not chunk.advance(stop):
             return False
         if chunk.tokens >= 128:
-            self._tokens_per_second = chunk.tokens / chunk.seconds
+            self._tokens_per_second = chunk.tokens / max(chunk.seconds, 1e-6)
         self.stepped("prefill")
         return True
 

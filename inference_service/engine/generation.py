@@ -205,6 +205,9 @@ class TurnJob:
         else:
             self.make_caches, self.reused = lambda: caches, 0
         self.captured.clear()
+        if not self.result.token_ids:
+            self.result.prefill_seconds = 0.0
+            self.chunks.clear()
         self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, tokenizer: Tokenizer) -> None:

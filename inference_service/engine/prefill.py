@@ -83,10 +83,11 @@ def _processor_seconds() -> dict[str, float]:
     """What each thread of this process has used; on other systems than Linux, all of them together."""
     if sys.platform != "linux":
         return {"": time.process_time()}
-    found = {}
-    for thread in os.listdir("/proc/self/task"):
-        with suppress(OSError):  # It has ended.
-            found[thread] = time.clock_gettime(~int(thread) << 3 | _THREAD_CLOCK)
+    found: dict[str, float] = {}
+    with suppress(OSError):  # There is no /proc.
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):  # It has ended.
+                found[thread] = time.clock_gettime(~int(thread) << 3 | _THREAD_CLOCK)
     return found
 
 

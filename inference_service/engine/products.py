@@ -160,6 +160,9 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
 
 
 def _skinny(layer: Any, x: mx.array) -> mx.array:
+    """As given where x or the layer's scales are of another dtype than the layers that were looked at."""
+    if layer.scales.dtype != x.dtype or not Shape.of(layer, x.dtype).skinny:
+        return computed(layer, GIVEN, x)
     rows = x.reshape(-1, x.shape[-1])
     out = skinny.multiply(rows, layer.weight, layer.scales, layer.biases, layer.bits, layer.group_size)
     out = out.reshape(*x.shape[:-1], -1)
@@ -236,6 +239,8 @@ def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]
 def install(layers: Sequence[Any], choice: ProductChoice) -> None:
     """Have layers compute by a choice, from now on; what was traced before stays as it is."""
     for layer in layers:
+        if SKINNY in choice.steps.values():  # The kernel takes rows as they lie in memory.
+            layer.weight, layer.scales, layer.biases = map(mx.contiguous, (layer.weight, layer.scales, layer.biases))
         layer.products = choice
         # Not another object in its place: models, and what wraps layers, refer to this one.
         layer.__class__ = _OURS.get(type(layer), type(layer))

@@ -201,8 +201,8 @@ def batch_problem(network: Network, geometry: Geometry) -> str:
     """What is wrong with a batch of two rows of different lengths, beside each alone; "" where nothing is."""
     if wrong := _WRONG_TOGETHER.get(type(network.model).__module__):
         return wrong
-    rows = _prefilled(network, geometry, _ROWS)
     try:
+        rows = _prefilled(network, geometry, _ROWS)
         together = merged(*rows)
         found = [network(mx.array(tokens)[:, None], cache=together) for tokens in _NEXT]
         mx.eval(found)
@@ -221,9 +221,9 @@ def prompts_problem(network: Network, geometry: Geometry) -> str:
     """What is wrong with two prompts that are computed in a batch, and the tokens behind them, beside each alone; ""
     where nothing is.
     """
-    alone = merged(*_prefilled(network, geometry, _ROWS))
-    together = padded_caches([len(row) for row in _ROWS], geometry.new_caches)
     try:
+        alone = merged(*_prefilled(network, geometry, _ROWS))
+        together = padded_caches([len(row) for row in _ROWS], geometry.new_caches)
         mx.eval(network(mx.array(padded_rows(_ROWS)), cache=together), [cache.state for cache in together])
         found = [network(mx.array(tokens)[:, None], cache=together) for tokens in _NEXT]
         mx.eval(found)

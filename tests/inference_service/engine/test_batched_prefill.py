@@ -1,6 +1,7 @@
 """Short prompts that are computed in one batch: each is right, whatever becomes of the others."""
 
 import itertools
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,67 @@ def test_a_batch_that_fails_is_computed_one_by_one(
     run(model)
     assert chunks[0] == 4 and set(chunks[1:]) == {1}
     assert all(right(oracle, turn) for turn in turns)
+
+
+@pytest.mark.parametrize("error", [ValueError("a layer knows no such mask"), RuntimeError("[malloc] out of memory")])
+def test_a_batch_that_cannot_be_begun_is_computed_one_by_one(
+    error: Exception, model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init = PrefillChunk.__init__
+
+    def raises(self: PrefillChunk, model: Any, caches: Any, rows: Any, *others: Any, **named: Any) -> None:
+        if len(rows) > 1:
+            raise error
+        init(self, model, caches, rows, *others, **named)
+
+    monkeypatch.setattr(PrefillChunk, "__init__", raises)
+    turns = [begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:])]
+    run(model)
+    assert all(right(oracle, turn) for turn in turns)
+    assert model.engine._batch is None
+
+
+def test_a_turn_that_cannot_be_started_fails_alone(model: LoadedModel, oracle: Oracle, chunks: list[int]) -> None:
+    bad, *others = (begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:]))
+
+    def no_caches() -> Any:
+        raise ValueError("there are none")
+
+    bad.job.make_caches = no_caches
+    run(model)
+    assert "there are none" in str(bad.job.future.exception(0))
+    assert set(chunks) == {1} and all(right(oracle, turn) for turn in others)
+
+
+def test_of_a_batch_that_failed_nothing_is_held_while_memory_is_looked_for(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+    monkeypatch.setattr(PrefillChunk, "advance", lambda self, stop: begun.append(weakref.ref(self)) or fail())
+
+    def fail() -> bool:
+        raise RuntimeError("[malloc] out of memory")
+
+    def recover() -> None:
+        assert begun[0]() is None, "the graph and the caches of the batch are gone"
+        begun.append("recovered")
+        monkeypatch.undo()
+
+    monkeypatch.setattr(model.engine.headroom, "recover", recover)
+    turns = [begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:])]
+    run(model)
+    assert begun[1] == "recovered"
+    assert all(turn.generated.prefill_seconds > 0 for turn in turns)
+
+
+def test_a_long_prompt_is_computed_alone(model: LoadedModel) -> None:
+    """By itself it fills a device, and in a batch it would attend by a path that was not proved."""
+    short, long = begin(model, list(range(1, 31)) * 17), begin(model, list(range(1, 31)) * 18)
+    assert (short.job.tokens, long.job.tokens) == (510, 540)
+    assert batched_prefill.batchable(short.job) and not batched_prefill.batchable(long.job)
+    for turn in (short, long):
+        turn.cancelled.set()
+    run(model)
 
 
 def test_a_first_token_that_cannot_be_emitted_ends_its_turn_alone(

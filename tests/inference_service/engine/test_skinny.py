@@ -113,6 +113,27 @@ def test_layers_compute_by_it_in_steps_and_in_short_chunks(tmp_path: Any) -> Non
 
 
 @pytest.mark.usefixtures("on_a_gpu")
+def test_rows_of_another_dtype_are_computed_as_given(tmp_path: Any) -> None:
+    """Some routers are given float32, whatever activations are."""
+    network, x = Network(), mx.random.normal((3, 1, 128))
+    wanted = network.linear(x)
+    choose(network, mx.float16, ProductSpeeds(tmp_path / "products.json", skinny_is_fastest))
+    assert network.linear.products.step(3) == SKINNY
+    found = network.linear(x)
+    assert found.dtype == wanted.dtype == mx.float32 and mx.allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_weights_that_are_views_are_copied(tmp_path: Any) -> None:
+    network = Network()
+    network.linear.weight = mx.repeat(network.linear.weight, 2, axis=0)[::2]
+    x = mx.random.normal((3, 1, 128)).astype(mx.float16)
+    wanted = network.linear(x)
+    choose(network, mx.float16, ProductSpeeds(tmp_path / "products.json", skinny_is_fastest))
+    assert mx.allclose(network.linear(x), wanted, atol=0.02, rtol=0.01)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
 def test_which_ways_are_tried() -> None:
     known = Shape(128, 32, "affine", 4, 64, mx.float16)
     assert Case(STEP, 2).ways(known) == Case(STEP, 32).ways(known) == [GIVEN, SKINNY]
