@@ -35,6 +35,35 @@ REASONS: Mapping[tuple[str, str], str] = {
         "4 that are read, in pages that are new, too. In other runs of the same day it was 2.2x and 2.3x, and at 4,096 "
         "tokens 1.4x and 1.6x. Of a warm turn it is little: the demo model's KV is a fortieth of that of Llama 3.1 8B"
     ),
+    ("peers-cpu", "growing, prompt of turn 1"): (
+        "47 GFLOP/s here, 49 in mlx_lm.server, while MLX's products alone reach 171 in the same run: what is not "
+        "products, and computed by one thread, is most of a prompt of 135 million float32 weights. llama.cpp has 59"
+    ),
+    ("peers-cpu", "growing, turn 4: first token: as fast as llama.cpp"): (
+        "its new tokens are computed as fast as the row before says"
+    ),
+    ("peers-cpu", "growing, answer of turn 4, tokens/s: as fast as mlx_lm.server"): (
+        "each step dequantizes the context's K and V again on a CPU, which mlx_lm.server keeps in float32; how much of "
+        "the gap that is was not measured"
+    ),
+    ("peers-cpu", "growing, answer of turn 4, tokens/s: as fast as llama.cpp"): (
+        "a token reads all weights, 538 MB in float32 here and 98 MB in 4 bits there: 6.3 and 8.6 GB/s"
+    ),
+    ("peers-cpu", "restart, from the start of its process"): (
+        "three processes are started one after the other, whose imports take 6 s of processor time, 2.2 of them mlx_lm "
+        "and transformers; and at the first load paths, products and the quality of 4-bit KV are measured"
+    ),
+    ("peers-cpu", "together, at once"): (
+        "prompts that go on from KV are computed one after the other between decode steps, and rows join and leave "
+        "batches by copies; both others compute the prompts of several requests in one batch. Not profiled"
+    ),
+    ("peers-cpu", "edit, the"): (
+        "as many tokens are reused as by mlx_lm.server, 68 % and 69 % of the prompts, and samples are as far apart "
+        "as the figures: another run had 1.18x and 1.23x. llama.cpp computes the other tokens faster, see the prompts"
+    ),
+    ("peers-cpu", "disconnects, 3 left in their answers: first token: as fast as llama.cpp"): (
+        "with nobody gone it is 0.74x: llama.cpp computes prompts faster, see there"
+    ),
     ("architectures-cpu", "gemma3_text, 4 bits, plain: recall"): _FEW_ANSWERS,
     ("architectures-gpu", "gemma3_text, 4 bits, plain: recall"): _FEW_ANSWERS,
 }
