@@ -160,8 +160,10 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
 
 
 def _skinny(layer: Any, x: mx.array) -> mx.array:
-    """As given where x or the layer's scales are of another dtype than the layers that were looked at."""
-    if layer.scales.dtype != x.dtype or not Shape.of(layer, x.dtype).skinny:
+    """As given where x or the layer's scales are of another dtype than the layers that were looked at; the rest of what
+    the kernel must know is the shape's, by which it was chosen.
+    """
+    if layer.scales.dtype != x.dtype or x.dtype not in skinny.DTYPES:
         return computed(layer, GIVEN, x)
     rows = x.reshape(-1, x.shape[-1])
     out = skinny.multiply(rows, layer.weight, layer.scales, layer.biases, layer.bits, layer.group_size)

@@ -21,6 +21,8 @@ _WIDE: Final = 8192
 _MOST_EIGHTS: Final = 4
 """Eights of rows in a block: more rows take several, which read the weights again."""
 _BITS: Final = (4, 8)
+DTYPES: Final = (mx.bfloat16, mx.float16)
+"""Of x and scales."""
 _FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "skinny.cu")
 
 _MULTIPLY = """
@@ -32,7 +34,7 @@ _MULTIPLY = """
 def known(inputs: int, mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
     """Whether the kernel runs on this device and knows such weights, and x of this dtype."""
     of_lane = 128 // bits
-    types = dtype in (mx.bfloat16, mx.float16) and mode == "affine" and bits in _BITS
+    types = dtype in DTYPES and mode == "affine" and bits in _BITS
     return available() and types and inputs % of_lane == 0 and group_size % of_lane == 0
 
 
