@@ -167,12 +167,13 @@ class Loader:
         report(SELF_TEST, 0.0)
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
-        info, paths = await call(lambda: prove(info, network, ATTENTION, self._speeds))
+        proved = partial(prove, backend=ATTENTION, speeds=self._speeds, speculation=self._settings.speculation)
+        info, paths = await call(lambda: proved(info, network))
         report(SELF_TEST, 0.1)
         setup = await call(lambda: self._kv.of(fingerprint, network, info))
         if setup.format != info.geometry.format:
             chosen = info.with_format(setup.format)
-            info, paths = await call(lambda: prove(chosen, network, ATTENTION, self._speeds))
+            info, paths = await call(lambda: proved(chosen, network))
         report(SELF_TEST, 0.6)
         packed = _packed(fingerprint, info)
         activation_bytes = await call(lambda: self._activations.of(packed, network, info.geometry, info.context_length))
@@ -191,7 +192,7 @@ class Loader:
                 others_decode,
             )
         )
-        loaded.engine.speculative = self._settings.speculation and network.ahead
+        loaded.engine.speculative = network.ahead
         await self._on_file_thread(loaded.prepare)
         return loaded
 

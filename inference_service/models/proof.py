@@ -63,12 +63,13 @@ class Speeds(NamedTuple):
 
 
 def prove(
-    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: Speeds | None
+    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: Speeds | None, *, speculation: bool = True
 ) -> tuple[ModelInfo, tuple[PathReport, ...]]:
     """Run the network in both phases, alone and in a batch, and attention's self-test, which chooses decode paths.
 
     `backend` is the one that the network was opened with; `speeds` None takes the decode paths preferred by default,
     and products as MLX is given them.
+    Without `speculation` it is not looked at whether a step may compute several tokens of a row, and none does.
     Where the scheme `rotated` fails on this backend, the model comes back with `plain`. `network.rows_together` says
     afterwards whether a batch may have several rows. Raises FailedPrecondition where no scheme is right, and for a
     model whose tokens see later ones.
@@ -101,8 +102,8 @@ def prove(
         network.prompts_together = False
         message = "prompts are computed one by one: in a batch they are not what each is alone"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-    problem = ahead_problem(network, info.geometry)
-    network.ahead = not problem
+    problem = ahead_problem(network, info.geometry) if speculation else ""
+    network.ahead = speculation and not problem
     if problem:
         message = "no step computes several tokens of a row: they are not what they are one by one"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)

@@ -72,7 +72,8 @@ async def test_a_look_at_a_hubs_model_leaves_the_loaded_ones_their_attention(
 async def test_a_model_speculates_where_it_is_asked_for_and_was_proved_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, right: bool, taken: bool
 ) -> None:
-    monkeypatch.setattr(proof, "ahead_problem", lambda *_: "" if right else "logits differ")
+    looked: list[object] = []
+    monkeypatch.setattr(proof, "ahead_problem", lambda *of: looked.append(of) or ("" if right else "logits differ"))
     engine = EngineThread()
     engine.start()
     settings = WorkerSettings(
@@ -83,6 +84,7 @@ async def test_a_model_speculates_where_it_is_asked_for_and_was_proved_right(
         opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "m"))), lambda *_: None)
         loaded = await loader.load(opened, [], lambda *_: None)
         assert loaded.engine.speculative == taken
+        assert bool(looked) == asked, "a load computes nothing for what is off"
         await engine.call(loaded.release)
     finally:
         loader.stop()
