@@ -170,10 +170,17 @@ Qwen/Qwen3-Next-80B-A3B-Instruct."""
 
 
 def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = True) -> nn.Module:
-    """The model of a configuration, its weights in memory; in bfloat16 where they are not quantized."""
+    """The model of a configuration, its weights in memory; in bfloat16 where they are not quantized.
+
+    Norms that scale by 1 + weight (Gemma's) have weights of 0, as they have before training. mlx-lm's 1 would double
+    what a norm gives: attention then sees one token each, and what rounding changes of it changes all tokens behind.
+    """
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)
     model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
+    for _, part in model.named_modules():
+        if _doubles(part):
+            part.weight = mx.zeros_like(part.weight)
     model.set_dtype(mx.bfloat16)
     if quantized:
         nn.quantize(model, GROUP_SIZE, BITS, class_predicate=_fits)
@@ -181,6 +188,13 @@ def random_model(config: dict[str, Any], seed: int = 0, *, quantized: bool = Tru
         mx.eval(array)  # one by one, so that no more than one unquantized matrix exists at a time
     mx.clear_cache()
     return model
+
+
+def _doubles(module: nn.Module) -> bool:
+    """Whether it is a norm that scales by 1 + weight, and has weights of 1."""
+    if "RMSNorm" not in type(module).__name__ or not bool((module.weight == 1).all()):
+        return False
+    return type(module).__call__ is not nn.RMSNorm.__call__ and bool((module(mx.ones_like(module.weight)) > 1.5).all())
 
 
 def _fits(_: str, module: nn.Module) -> bool:
