@@ -136,11 +136,11 @@ class Ours:
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
         network.steps = compiled_steps(self.name, network, self.geometry, self.paths)
         self.engine = BatchEngine(
-            network,
-            _NoText(),  # type: ignore[arg-type]
-            self.geometry.new_caches,
-            self.geometry.bytes_per_token,
-            weight_bytes,
+            model=network,
+            tokenizer=_NoText(),  # type: ignore[arg-type]
+            new_caches=self.geometry.new_caches,
+            token_bytes=self.geometry.bytes_per_token,
+            weight_bytes=weight_bytes,
         )
 
     def job(self, tokens: Sequence[int], caches: Callable[[], Any], max_tokens: int, emit: Any) -> TurnJob:

@@ -161,12 +161,12 @@ def take_memory(
         ) from error
     weight_bytes = info.weight_bytes
     engine = BatchEngine(
-        opened.network,
-        info.tokenizer,
-        partial(geometry.new_caches, codecs),
-        geometry.bytes_per_token,
-        weight_bytes,
-        others_decode,
+        model=opened.network,
+        tokenizer=info.tokenizer,
+        new_caches=partial(geometry.new_caches, codecs),
+        token_bytes=geometry.bytes_per_token,
+        weight_bytes=weight_bytes,
+        others_decode=others_decode,
     )
     return LoadedModel(
         **{field.name: getattr(info, field.name) for field in fields(info)},

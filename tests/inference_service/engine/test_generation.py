@@ -15,7 +15,7 @@ import pytest
 from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine import batching
+from inference_service.engine import prompts
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache
@@ -120,7 +120,7 @@ def test_assembling_caches_is_load_and_neither_prefill_nor_decode(model: LoadedM
 def test_chunks_do_not_matter(
     model: LoadedModel, oracle: Oracle, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: chunk)
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: chunk)
     _, events = turn(model, model.new_caches(), prompt)
     assert difference(oracle, prompt, events) < TOLERANCE
 
@@ -244,7 +244,7 @@ def test_trimmed_equals_recomputed(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a recurrent state, or a window before, is gone, nothing goes on from there; full layers' KV stays."""
-    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 256)  # where sliding layers drop tokens depends on chunks
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 256)  # where sliding layers drop tokens depends on chunks
     caches = model.new_caches()
     result, _ = turn(model, caches, prompt)
     geometry = model.geometry
@@ -310,7 +310,7 @@ def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monke
         cancelled.set()
         return 50
 
-    monkeypatch.setattr(batching, "chunk_tokens", chunk)
+    monkeypatch.setattr(prompts, "chunk_tokens", chunk)
     caches = model.new_caches()
     with pytest.raises(Cancelled):
         finished(model, TurnJob(prompt, lambda: caches, Decoding(1000), lambda _: None, cancelled))

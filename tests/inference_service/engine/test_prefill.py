@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import Cancelled
-from inference_service.engine import batching, prefill
+from inference_service.engine import prefill, prompts
 from inference_service.engine.device import on_cpu
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.scheduling import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
@@ -62,7 +62,7 @@ def test_a_last_token_that_is_stopped_goes_on(
 
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
-    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 64)
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
     past = prompt_of(model, 1, 80)
     remembered = begin(model, past, tokens=None)
     run(model)
@@ -81,7 +81,7 @@ def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: py
 
 
 def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 64)
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
     stream = begin(model, prompt_of(model, 0, 1), tokens=40)
     for _ in range(3):
         model.engine.step()
@@ -100,7 +100,7 @@ def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypat
         seconds.append(max_seconds)
         return 64
 
-    monkeypatch.setattr(batching, "chunk_tokens", chunk)
+    monkeypatch.setattr(prompts, "chunk_tokens", chunk)
     stream = begin(model, prompt_of(model, 0, 1), tokens=6)
     model.engine.step()
     assert model.engine.running
@@ -122,7 +122,7 @@ def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
     remembered = begin(model, past, tokens=None)
     run(model)
     caches, _ = remembered.job.future.result(0)
-    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 512)
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 512)
     monkeypatch.setattr(model.engine, "asked", lambda: True)
     long = begin(model, prompt_of(model, 0, 20), tokens=8)
     model.engine.step()
@@ -146,8 +146,8 @@ def test_streams_wait_for_a_chunk_no_longer_than_they_may(model: LoadedModel, mo
     stream = begin(model, prompt_of(model, 0, 1), tokens=20)
     for _ in range(3):
         model.engine.step()
-    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: 512)
-    monkeypatch.setattr(batching, "SECONDS_WHILE_OTHERS_DECODE", 0.0)
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 512)
+    monkeypatch.setattr(prompts, "SECONDS_WHILE_OTHERS_DECODE", 0.0)
     long = begin(model, prompt_of(model, 1, 20), tokens=1)
     steps = 0
     while not long.job.chunks:

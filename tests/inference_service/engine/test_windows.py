@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine import batching
+from inference_service.engine import batching, prompts
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.checkpoints import Checkpoint, captured
 from inference_service.engine.generation import Decoding, TurnJob
@@ -94,7 +94,7 @@ def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], toke
 def test_a_window_is_what_a_prefill_up_to_there_leaves(
     model: LoadedModel, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "chunk_tokens", lambda *_: chunk)
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: chunk)
     job = job_of(model, prompt, CHECKPOINTS, events=[])
     finished(model, job)
     assert tuple(job.captured) == CHECKPOINTS
@@ -184,7 +184,7 @@ def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeyp
         starts.append(position)
         return 50
 
-    monkeypatch.setattr(batching, "chunk_tokens", chunk)
+    monkeypatch.setattr(prompts, "chunk_tokens", chunk)
     job = job_of(model, list(range(3, 103)), [30, 60])
     finished(model, job)
     assert not job.captured
