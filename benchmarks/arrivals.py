@@ -2,27 +2,32 @@
 
     agentmem bench arrivals demo
     agentmem bench arrivals llama-3.1-8b --agents 8 --tokens 500
+    agentmem bench arrivals smollm2 --agents 8 --context 1000 --tokens 30
 
 In one process over the same weights, by turns: our engine with prompts in a batch, the same engine with one prompt at a
-time, and mlx-lm's BatchGenerator. The prompts differ in length by up to a tenth. The first sample of each, which
-compiles, is kept apart. Geometries stand for models: their weights are random and 4-bit.
+time, and mlx-lm's BatchGenerator. The prompts differ in length by up to a tenth. With --context they are next turns,
+behind so much KV that is in memory. The first sample of each, which compiles, is kept apart. Geometries stand for
+models: their weights are random and 4-bit.
 """
 
 import argparse
+import copy
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx_lm
 from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import make_prompt_cache
 
-from benchmarks import options, results
-from benchmarks.contestants import Ours
+from benchmarks import options, results, smollm2
+from benchmarks.contestants import Ours, Row
 from benchmarks.geometries import GEOMETRIES, random_model
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
@@ -33,14 +38,22 @@ LEAST_GAIN = 2.0
 _TOGETHER, _ONE_BY_ONE, _MLX_LM = "agentmem", "agentmem, one by one", "mlx-lm"
 
 
-def ours(engine: Ours, prompts: Sequence[Sequence[int]], *, together: bool) -> list[float]:
-    """Seconds until each prompt's first token, in the order in which they come."""
+def ours(engine: Ours, contexts: Sequence[Row], prompts: Sequence[Sequence[int]], *, together: bool) -> list[float]:
+    """Seconds until the first token behind each context and prompt, in the order in which they come."""
     engine.engine.model.prompts_together = together
+    kept = copy.deepcopy([row.caches for row in contexts])
+    mx.eval([cache.state for caches in kept for cache in caches if not cache.empty()])
     times: list[float] = []
     started = time.perf_counter()
     turns = [
-        engine.job(prompt, engine.geometry.new_caches, 1, lambda _: times.append(time.perf_counter() - started))
-        for prompt in prompts
+        engine.job(
+            [*row.tokens[: caches[0].offset], *prompt],
+            partial(_given, caches),
+            1,
+            lambda _: times.append(time.perf_counter() - started),
+            caches[0].offset,
+        )
+        for row, caches, prompt in zip(contexts, kept, prompts, strict=True)
     ]
     while not all(turn.future.done() for turn in turns):
         engine.engine.step()
@@ -49,15 +62,30 @@ def ours(engine: Ours, prompts: Sequence[Sequence[int]], *, together: bool) -> l
     return times
 
 
-def theirs(model: Any, prompts: Sequence[Sequence[int]]) -> list[float]:
+def _given(caches: Any) -> Any:
+    return caches
+
+
+def theirs(model: Any, contexts: Sequence[Any], prompts: Sequence[Sequence[int]]) -> list[float]:
     """The same of mlx-lm's generator."""
+    caches = copy.deepcopy(list(contexts))
+    mx.eval([cache.state for row in caches for cache in row if cache.offset])
     generator = BatchGenerator(model, max_tokens=1, prefill_batch_size=len(prompts), completion_batch_size=len(prompts))
     times: list[float] = []
     started = time.perf_counter()
-    generator.insert([list(prompt) for prompt in prompts])
+    generator.insert([list(prompt) for prompt in prompts], caches=caches)
     while len(times) < len(prompts):
         times.extend([time.perf_counter() - started] * len(generator.next()[1]))
     return times
+
+
+def _prefilled(model: Any, context: Sequence[int]) -> list[Any]:
+    """mlx-lm's caches of a context."""
+    caches: list[Any] = make_prompt_cache(model)
+    if context:
+        model(mx.array([list(context)]), cache=caches)
+        mx.eval([cache.state for cache in caches])
+    return caches
 
 
 def by_turns(ways: dict[str, Callable[[], list[float]]], samples: int) -> dict[str, dict[str, Any]]:
@@ -87,7 +115,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         for name, run in runs.items()
     ]
     columns = ("prompts", "first tokens, on average", "the last first token", "of ours")
-    title = f"{figures['agents']} prompts of {figures['tokens']} tokens that arrive at once"
+    behind = f" behind {context} of KV" if (context := figures.get("context")) else ""
+    title = f"{figures['agents']} prompts of {figures['tokens']} tokens{behind} that arrive at once"
     return [Table(title, columns, rows, f"Medians of {figures['counted']} samples, the contestants by turns.")]
 
 
@@ -101,8 +130,8 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure, print, write; the exit status."""
-    if arguments.model == "demo":
-        model, _ = mlx_lm.load(str(DEMO))
+    if arguments.model in ("demo", "smollm2"):
+        model, _ = mlx_lm.load(str(DEMO if arguments.model == "demo" else smollm2.directory()))
     else:
         model = random_model(
             GEOMETRIES[arguments.model] | ({"num_hidden_layers": arguments.layers} if arguments.layers else {})
@@ -111,30 +140,38 @@ def main(arguments: argparse.Namespace) -> int:
         model.set_dtype(mx.float32)  # As the worker does there.
     with tempfile.TemporaryDirectory() as directory:
         engine = Ours(model, Speeds.kept_in(Path(directory)))
-    agents, tokens = arguments.agents, arguments.tokens
-    prompts = [token_ids(tokens - tokens * i // (10 * agents), f"prompt {i}") for i in range(agents)]
+    agents, tokens, context = arguments.agents, arguments.tokens, arguments.context
+    prompts, contexts = (
+        [token_ids(length - length * i // (10 * agents), f"{what} {i}") for i in range(agents)]
+        for length, what in ((tokens, "prompt"), (context, "context"))
+    )
+    rows = [engine.prefill(each).row if each else Row([0], engine.geometry.new_caches()) for each in contexts]
+    theirs_kept = [_prefilled(model, each) for each in contexts]
     ways: dict[str, Callable[[], list[float]]] = {
-        _TOGETHER: lambda: ours(engine, prompts, together=True),
-        _ONE_BY_ONE: lambda: ours(engine, prompts, together=False),
-        _MLX_LM: lambda: theirs(model, prompts),
+        _TOGETHER: lambda: ours(engine, rows, prompts, together=True),
+        _ONE_BY_ONE: lambda: ours(engine, rows, prompts, together=False),
+        _MLX_LM: lambda: theirs(model, theirs_kept, prompts),
     }
     figures = {
         "backend": results.backend(),
         "agents": agents,
         "tokens": tokens,
+        "context": context,
         "counted": arguments.samples,
         "runs": by_turns(ways, arguments.samples),
     }
     name = arguments.model + (f"-of-{arguments.layers}-layers" if arguments.layers else "")
+    name += "-next-turns" if context else ""
     path = results.write(f"arrivals-{name}-{results.backend()}", figures)
     return conclude(tables(figures), path, claims(figures))
 
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    parser.add_argument("model", choices=["demo", *GEOMETRIES])
+    parser.add_argument("model", choices=["demo", "smollm2", *GEOMETRIES])
     parser.add_argument("--layers", type=options.at_least(1), help="of a geometry, fewer than the model has")
     parser.add_argument("--agents", type=options.at_least(2), default=8)
     parser.add_argument("--tokens", type=options.at_least(20), default=500)
+    parser.add_argument("--context", type=options.at_least(0), default=0, help="tokens of KV before each prompt")
     parser.add_argument("--samples", type=options.at_least(1), default=5)
     sys.exit(main(parser.parse_args()))

@@ -143,10 +143,12 @@ class Ours:
             weight_bytes=weight_bytes,
         )
 
-    def job(self, tokens: Sequence[int], caches: Callable[[], Any], max_tokens: int, emit: Any) -> TurnJob:
-        """A turn, queued."""
+    def job(
+        self, tokens: Sequence[int], caches: Callable[[], Any], max_tokens: int, emit: Any, reused: int = 0
+    ) -> TurnJob:
+        """A turn, queued. The caches will hold `reused` tokens."""
         decoding = Decoding(max_tokens, sampling=Sampling(ignore_eos=True))
-        turn = TurnJob(tokens, caches, decoding, emit, threading.Event())
+        turn = TurnJob(tokens, caches, decoding, emit, threading.Event(), reused=reused)
         self.engine.add(turn)
         return turn
 

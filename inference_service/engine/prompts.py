@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.batched_prefill import PromptBatch, batchable, companions, most_tokens
+from inference_service.engine.batched_prefill import Prompt, PromptBatch, batchable, companions, most_tokens
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.headroom import Headroom, ran_out
@@ -135,12 +135,18 @@ class PromptEngine(ABC):
         fresh = [each for each in self._waiting if batchable(each)]
         if len(fresh) == 1:
             return fresh
-        most = min(most_tokens(), chunk_tokens(0, self._tokens_per_second, self._seconds(self.new_caches())))
-        return [fresh[row] for row in companions([each.tokens for each in fresh], fresh.index(job), most)]
+        most = min(most_tokens(), chunk_tokens(job.position, self._tokens_per_second, self._seconds(self.new_caches())))
+        waiting = [Prompt(each.position, each.remaining) for each in fresh]
+        return [fresh[row] for row in companions(waiting, fresh.index(job), most)]
 
     def _begin_together(self, jobs: Sequence[TurnJob]) -> None:
         """Begin prompts that are computed together, if there is memory for that."""
-        if not self.headroom.fits(0, len(jobs) * max(job.tokens for job in jobs)):
+        context, rows = max(job.position for job in jobs), len(jobs)
+        restored = sum(max(0, job.reused - job.allocated) for job in jobs)
+        copied = rows * max(job.tokens for job in jobs) if context else 0
+        if not self.headroom.make((restored + copied) * self.token_bytes):
+            return
+        if not self.headroom.fits(context, rows * max(job.remaining for job in jobs)):
             return
         for job in jobs:
             job.start()
@@ -152,13 +158,13 @@ class PromptEngine(ABC):
             return
         batch.keep([row for row, job in enumerate(batch.jobs) if job in self._waiting])
         chunk = batch.chunk
-        for job in batch.jobs:
-            job.computed(Chunk(chunk.began, time.monotonic(), 0, job.tokens - 1))
+        for job, context in zip(batch.jobs, batch.contexts, strict=True):
+            job.computed(Chunk(chunk.began, time.monotonic(), context, job.tokens - 1 - context))
         self._join(batch.jobs, batch.logits(self.model), batch.caches)
         self._batch = None
 
     def _part(self, jobs: Sequence[TurnJob], error: Exception) -> None:
-        """Prompts could not be computed together: each goes on from its tokens, by itself."""
+        """Prompts could not be computed together: each goes on by itself, from its KV where it still has that."""
         log.warning("%d prompts are computed one by one: %s", len(jobs), error)
         error.__traceback__ = None  # Its frames hold arrays.
         if self._batch is not None:
@@ -167,7 +173,7 @@ class PromptEngine(ABC):
         for job in jobs:
             if job in self._waiting:
                 job.alone, job.cramped = True, ran_out(error)
-                if job.started:
+                if job.started and not job.caches:
                     job.restart(self.new_caches())
         if ran_out(error):
             self.headroom.recover()

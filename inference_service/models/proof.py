@@ -38,6 +38,8 @@ _ROWS = (_TEXT[:32], _TEXT[32:35])
 """Two prompts in a batch: the second one is padded by far."""
 _NEXT = ((2, 4), (9, 1), (5, 3))
 """The tokens behind them, step by step."""
+_BEHIND = (list(_TEXT[3:8]), list(_TEXT[11:16]))
+"""The same of one more chunk."""
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
 """The same of compiled steps, at half of which buffers grow."""
@@ -161,7 +163,9 @@ def _compiled_problem(network: Network, geometry: Geometry, prompts: Sequence[Se
     try:
         rows = _prefilled(network, geometry, prompts)
         wanted = _decoded(network, merged(*rows), columns)
-        rounding = _typical(wanted, _decoded_alone(network, rows, columns)) if len(rows) > 1 else 0.0
+        rounding = (
+            _typical(wanted, _decoded_alone(network, [merged(row) for row in rows], columns)) if len(rows) > 1 else 0.0
+        )
         network.steps = steps
         found = _decoded(network, merged(*_prefilled(network, geometry, prompts)), columns)
         if network.steps is None or not steps.compiled:
@@ -212,22 +216,26 @@ def batch_problem(network: Network, geometry: Geometry) -> str:
         found = _decoded(network, merged(*rows), _NEXT)
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
-    error = _error(found, _decoded_alone(network, rows, _NEXT), geometry)
+    error = _error(found, _decoded_alone(network, [merged(row) for row in rows], _NEXT), geometry)
     return f"logits differ by {error:.2g} of the largest" if error else ""
 
 
 def prompts_problem(network: Network, geometry: Geometry) -> str:
-    """What is wrong with two prompts that are computed in a batch, and the tokens behind them, beside each alone; ""
-    where nothing is.
+    """What is wrong with two prompts that are computed in a batch, with what is computed behind them in a batch, and
+    with the tokens behind that, beside each alone; "" where nothing is.
     """
     try:
-        alone = merged(*_prefilled(network, geometry, _ROWS))
+        rows = _prefilled(network, geometry, _ROWS)
         together = padded_caches([len(row) for row in _ROWS], geometry.new_caches)
         mx.eval(network(mx.array(padded_rows(_ROWS)), cache=together), [cache.state for cache in together])
+        behind = network(mx.array(_BEHIND), cache=together)
         found = _decoded(network, together, _NEXT)
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
-    error = _error(found, _decoded(network, alone, _NEXT), geometry)
+    alone = [merged(row) for row in rows]
+    wanted = [network(mx.array([tokens]), cache=row) for tokens, row in zip(_BEHIND, alone, strict=True)]
+    error = _error(behind, mx.concatenate(wanted), geometry)
+    error = max(error, _error(found, _decoded_alone(network, alone, _NEXT), geometry))
     return f"logits differ by {error:.2g} of the largest" if error else ""
 
 
@@ -270,10 +278,10 @@ def _decoded(network: Network, caches: Sequence[Any], columns: Sequence[tuple[in
     return logits
 
 
-def _decoded_alone(network: Network, rows: Sequence[Caches], columns: Sequence[tuple[int, ...]]) -> mx.array:
-    """As `_decoded`, each row by itself; the caches [per row] stay as they are."""
+def _decoded_alone(network: Network, batches: Sequence[Sequence[Any]], columns: Sequence[tuple[int, ...]]) -> mx.array:
+    """As `_decoded`, of a batch for each row."""
     return mx.concatenate(
-        [_decoded(network, merged(row), [[tokens[at]] for tokens in columns]) for at, row in enumerate(rows)]
+        [_decoded(network, batch, [[tokens[row]] for tokens in columns]) for row, batch in enumerate(batches)]
     )
 
 

@@ -11,8 +11,9 @@ import pytest
 from agentmem.errors import Cancelled
 from benchmarks.loading import load
 from inference_service.engine import batched_prefill
-from inference_service.engine.batched_prefill import companions, padded_caches
+from inference_service.engine.batched_prefill import Prompt, companions, padded_caches
 from inference_service.engine.caches.full import BatchQuantizedKVCache
+from inference_service.engine.geometry import Caches
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.models.fingerprint import ContentHashes
@@ -220,14 +221,99 @@ def test_where_memory_is_short_prompts_are_computed_one_by_one(
     assert all(right(oracle, turn) for turn in turns)
 
 
-def test_what_goes_on_from_kv_is_computed_alone(model: LoadedModel, oracle: Oracle, chunks: list[int]) -> None:
-    first, second = prompts(model, 50, 52)
-    begun = begin(model, first, None)
+@pytest.fixture
+def memories(model: LoadedModel) -> list[tuple[list[int], Caches]]:
+    """What four agents were told, of different lengths, and the KV of it."""
+    texts = prompts(model, 300, 310, 330, 345)
+    turns = [begin(model, text, None) for text in texts]
     run(model)
-    warm = begin(model, [*first, *second], warm=begun.job.future.result(0)[0])
-    cold = begin(model, second)
+    return [(text, turn.job.future.result(0)[0]) for text, turn in zip(texts, turns, strict=True)]
+
+
+def test_next_turns_that_wait_together_are_computed_together(
+    model: LoadedModel, oracle: Oracle, memories: list[tuple[list[int], Caches]], chunks: list[int]
+) -> None:
+    new = (40, 30, 37, 33)
+    later = [prompt_of(model, 7 + number, 5)[:length] for number, length in enumerate(new)]
+    turns = [begin(model, [*text, *more], warm=caches) for (text, caches), more in zip(memories, later, strict=True)]
     run(model)
-    assert set(chunks) == {1} and right(oracle, warm) and right(oracle, cold)
+    assert chunks == [4] and all(right(oracle, turn) for turn in turns)
+    for turn, (text, _), length in zip(turns, memories, new, strict=True):
+        [chunk] = turn.job.chunks
+        assert (chunk.position, chunk.tokens) == (len(text), length - 1), "what is computed again is not counted"
+        caches, generated = turn.job.future.result(0)
+        assert {cache.offset for cache in caches} == {len(text) + length + len(generated.token_ids)}
+
+
+def test_kv_that_is_computed_again_is_what_it_was(
+    model: LoadedModel, memories: list[tuple[list[int], Caches]], chunks: list[int]
+) -> None:
+    """The second one computes 10 tokens of its KV again: all of it is that of the turn alone, but for rounding."""
+    (first, of_first), (second, of_second) = memories[:2]
+    kept = [[array[...] for array in cache.buffers.arrays] for cache in of_second]
+    mx.eval(kept)
+    more = prompt_of(model, 9, 5)
+    begin(model, [*first, *more[:40]], 1, warm=of_first)
+    together = begin(model, [*second, *more[:30]], 1, warm=of_second)
+    run(model)
+    assert chunks == [2]
+    for cache, before in zip(together.job.caches, kept, strict=True):
+        untouched = len(second) - 10
+        for array, old in zip(cache.buffers.arrays, before, strict=True):
+            assert mx.array_equal(array[:, :, :untouched], old[:, :, :untouched])
+    alone = begin(model, [*second, *more[:30]], 1)
+    run(model)
+    for a, b in zip(together.job.caches, alone.job.caches, strict=True):
+        for x, y in zip(a.codec.decode(*a.buffers.view()), b.codec.decode(*b.buffers.view()), strict=True):
+            assert float(mx.abs(x - y).mean().item()) < 1e-2 * float(mx.abs(y).max().item())
+
+
+def test_cold_prompts_and_next_turns_are_not_mixed(
+    model: LoadedModel, oracle: Oracle, memories: list[tuple[list[int], Caches]], chunks: list[int]
+) -> None:
+    text, caches = memories[0]
+    warm = begin(model, [*text, *prompt_of(model, 7, 5)[:40]], warm=caches)
+    cold = [begin(model, prompt) for prompt in prompts(model, 38, 42)]
+    run(model)
+    assert sorted(chunks) == [1, 2] and all(right(oracle, turn) for turn in (warm, *cold))
+
+
+def test_next_turns_whose_batch_fails_are_right(
+    model: LoadedModel,
+    oracle: Oracle,
+    memories: list[tuple[list[int], Caches]],
+    chunks: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    advance, failed = PrefillChunk.advance, []
+
+    def once(self: PrefillChunk, stop: Any) -> bool:
+        if not failed:
+            failed.append(self)
+            raise RuntimeError("a kernel failed")
+        return advance(self, stop)
+
+    monkeypatch.setattr(PrefillChunk, "advance", once)
+    more = prompt_of(model, 7, 5)[:40]
+    turns = [begin(model, [*text, *more], warm=caches) for text, caches in memories]
+    run(model)
+    assert chunks[0] == 4 and set(chunks[1:]) == {1} and all(right(oracle, turn) for turn in turns)
+
+
+def test_kv_of_the_others_stays_where_one_of_a_batch_cannot_be_started(
+    model: LoadedModel, oracle: Oracle, memories: list[tuple[list[int], Caches]], chunks: list[int]
+) -> None:
+    more = prompt_of(model, 7, 5)[:40]
+    *others, bad = (begin(model, [*text, *more], warm=caches) for text, caches in memories)
+
+    def no_caches() -> Any:
+        raise ValueError("there are none")
+
+    bad.job.make_caches = no_caches
+    run(model)
+    assert "there are none" in str(bad.job.future.exception(0))
+    assert set(chunks) == {1} and all(right(oracle, turn) for turn in others)
+    assert {turn.job.chunks[0].position for turn in others} == {300, 310, 330}, "it is not computed again"
 
 
 def test_models_with_checkpoints_compute_prompts_one_by_one(tmp_path: Path) -> None:
@@ -250,7 +336,9 @@ def test_proof_finds_padding_that_is_seen(model: LoadedModel, monkeypatch: pytes
 
 
 def test_proof_finds_positions_that_count_padding(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchQuantizedKVCache, "offset", property(lambda self: mx.array([self.buffers.filled] * 2)))
+    monkeypatch.setattr(
+        BatchQuantizedKVCache, "offset", property(lambda self: mx.array([self.buffers.filled] * len(self.padding)))
+    )
     assert "logits differ by" in prompts_problem(model.engine.model, model.geometry)
 
 
@@ -276,13 +364,27 @@ def test_padding_sees_something(model: LoadedModel) -> None:
     ],
 )
 def test_which_prompts_are_computed_together(lengths: tuple[int, ...], most: int, chosen: list[int]) -> None:
-    assert companions(lengths, 0, most) == chosen
+    assert companions([Prompt(0, length) for length in lengths], 0, most) == chosen
+
+
+@pytest.mark.parametrize(
+    ("waiting", "chosen"),
+    [
+        ([(1000, 30), (900, 30), (1100, 25)], [0, 1, 2]),
+        ([(1000, 30), (100, 30), (1000, 30)], [0, 2]),  # one that is short would be padding for the most part
+        ([(1000, 30), (0, 1030)], [0]),
+        ([(5, 30), (14, 15), (20, 30)], [0, 2]),  # all of its KV would be computed again
+        ([(1000, 30), (0, 30)], [0]),
+    ],
+)
+def test_which_next_turns_are_computed_together(waiting: list[tuple[int, int]], chosen: list[int]) -> None:
+    assert companions([Prompt(*each) for each in waiting], 0, 256) == chosen
 
 
 def test_a_batch_is_never_larger_than_a_chunk() -> None:
     for lengths in itertools.product((2, 30, 60, 100, 1000), repeat=4):
         for first in range(4):
-            chosen = companions(lengths, first, 250)
+            chosen = companions([Prompt(0, length) for length in lengths], first, 250)
             together = [lengths[index] for index in chosen]
             assert first in chosen and chosen == sorted(set(chosen))
             assert len(chosen) == 1 or len(together) * max(together) <= 250
