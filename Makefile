@@ -11,6 +11,9 @@ TEST_PROCESSES ?= 3
 # Tests start hundreds of interpreters, which would compile all they import where no bytecode is kept.
 export PYTHONDONTWRITEBYTECODE :=
 export NO_MKDOCS_2_WARNING := 1
+# What a start imports. Its bytecode is written by `make setup`: without that the first start takes twice as long, and
+# every one does where PYTHONDONTWRITEBYTECODE is set.
+STARTED := gateway.cli.up.command, gateway.__main__, cache_service.__main__, inference_service.process
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
 .PHONY: help setup demo test lint types imports stubs check proto dashboards docs docs-check format bench clean
@@ -25,6 +28,7 @@ $(VENV)/.installed: pyproject.toml uv.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --locked --inexact $(addprefix --extra ,$(MLX))
+	@$(BIN)/python -c 'import $(STARTED)'
 	@touch $@
 
 demo: setup  ## an agent that remembers after kill -9

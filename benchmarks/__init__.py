@@ -8,6 +8,7 @@ what users wait for
     staggered.py    one agent arrives while another's prompt is computed
     capacity.py     more agents than the pool holds
     restart.py      all agents answer again after a SIGKILL of everything
+    starting.py     from `agentmem up` to the first token
     break_even.py   the length from which restoring is worth it
     swap.py         what a model swap costs
     peers/          mlx_lm.server and llama.cpp's server beside agentmem, by one client over OpenAI's API

@@ -39,6 +39,7 @@ NAMES = {
     "restoring": "benchmarks.restoring",
     "speculation": "benchmarks.speculation",
     "staggered": "benchmarks.staggered",
+    "start": "benchmarks.starting",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
     "throughput": "benchmarks.throughput",

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import layout
 from agentmem.channels import connect
@@ -50,6 +51,15 @@ class LiveStack:
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
         self._agents = agent_pb2_grpc.AgentServiceStub(self._channel)
         self._models = model_pb2_grpc.ModelServiceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+
+    async def serves(self) -> bool:
+        """Whether the gateway says that turns can run."""
+        try:
+            answer = await self._health.Check(health_pb2.HealthCheckRequest(), timeout=1)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def describe_model(self) -> model_pb2.Model:
         """The model that serves."""
@@ -169,16 +179,23 @@ def _ended(process: psutil.Process) -> bool:
 
 
 async def launch(
-    root: Path, model: str = "demo", environment: Mapping[str, str] | None = None, metrics: str = ""
+    root: Path,
+    model: str = "demo",
+    environment: Mapping[str, str] | None = None,
+    metrics: str = "",
+    *,
+    checkout: Path | None = None,
 ) -> asyncio.subprocess.Process:
-    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log."""
+    """Start `agentmem up` over ROOT/data, with its output in ROOT/up.log; of another checkout with its own .venv."""
+    python = str(checkout / ".venv" / "bin" / "python") if checkout else sys.executable
     with (root / "up.log").open("wb") as output:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
+            *(python, "-m", "gateway.cli.main", "up", "--model", model, "--data", str(root / "data")),
             *("--run-dir", str(root / "run"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", metrics),
             stdout=output,
             stderr=output,
             env={**os.environ, **(environment or {})},
+            cwd=checkout,
         )
 
 
@@ -189,10 +206,14 @@ async def ready(process: asyncio.subprocess.Process, root: Path, model: str) -> 
     return _stack(process, root, model)
 
 
-async def listening(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
-    """The same as soon as there are the gateway's addresses, which may not let every call through yet."""
+async def serving(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:
+    """The same, seen as a client sees it: the gateway has written its addresses, and lets calls through."""
     await _until(process, root, (root / "run" / layout.GATEWAY_FILE).exists)
-    return _stack(process, root, model)
+    stack = _stack(process, root, model)
+    async with asyncio.timeout(START_SECONDS):
+        while not await stack.serves():
+            await asyncio.sleep(0.05)  # What the gateway takes to answer is taken from a worker that loads.
+    return stack
 
 
 async def _until(process: asyncio.subprocess.Process, root: Path, reached: Callable[[], bool]) -> None:

@@ -4,7 +4,7 @@
     agentmem bench restart --model llama-3.1-8b=DIR --samples 2
 
 All through the gateway, by gRPC. `agentmem up` and its three services are killed with SIGKILL and started again over
-the same data directory. As soon as the gateway says where it listens, all agents are asked at once, each for a next
+the same data directory. As soon as the gateway lets calls through, all agents are asked at once, each for a next
 turn of `--new` new tokens; a client whose call is UNAVAILABLE calls again. The clock begins when the process of
 `agentmem up` is started, and ends with the last agent's last token.
 
@@ -36,7 +36,7 @@ from benchmarks.conversations import NOBODY, Conversation, ask
 from benchmarks.live import LiveStack
 from benchmarks.models import model_name
 from benchmarks.pictures import of_restart as plots
-from benchmarks.starts import PARTS, events, parts
+from benchmarks.starts import IN_TURN, PARTS, events, parts
 from benchmarks.tables import Claim, Table, milliseconds, show, spread
 from benchmarks.turns import Turn, check
 
@@ -120,7 +120,7 @@ class Restarts:
             missing_ok=True
         )  # A gateway that outlived `up` a little took it.
         wall, began = time.time(), time.monotonic()
-        await self._start(live.listening)
+        await self._start(live.serving)
         ready, found = time.monotonic() - began, time.time()
         asking = [self._answer(name, prompt, began) for name, prompt in zip(names, prompts, strict=True)]
         answers = await asyncio.gather(*asking)
@@ -213,7 +213,10 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         Table(
             "Where a start's time goes",
             columns,
-            [(label, *(spread(ways[way]["parts"][name], 2, " s") for way in WAYS)) for name, label in PARTS.items()],
+            [
+                ({**PARTS, **IN_TURN}[name], *(spread(ways[way]["parts"][name], 2, " s") for way in WAYS))
+                for name in ways[KEPT]["parts"]
+            ],
         ),
         Table(
             f"The turns of the {agents} agents, asked at once",

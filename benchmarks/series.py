@@ -39,6 +39,7 @@ CPU = (
     "throughput --samples 2",
     "capacity",
     "restart",
+    "start",
     "at-rest",
     "break-even --samples 9",
     "restoring",

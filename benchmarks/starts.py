@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 
 PARTS = {
-    "up": "agentmem up, until it starts the store",
-    "store": "store, until it serves",
+    "up": "agentmem up, until it starts the services",
     "worker_imports": "worker, until it listens (interpreter, imports)",
     "model": "model: weights, self-test, pool",
+    "serving": "from then until the gateway lets calls through",
+}
+"""What follows on each other from the process start until a turn can run. Store and gateway start beside the worker."""
+
+IN_TURN = {
+    "store": "store, until it serves",
     "worker_ready": "worker, from then until agentmem up knows that it serves",
     "gateway": "gateway, until it says where it listens",
 }
-"""What follows on each other from the process start until the gateway is ready."""
+"""Further parts in results of an `agentmem up` that started a service when the one before was ready."""
 
 
 def parts(events: Sequence[dict[str, Any]], started: float, found: float) -> dict[str, float]:
     """Seconds of each part, from the lines of the log. `started` and `found` are time.time() of the process start and
-    of the moment when a client saw the gateway's address.
+    of the moment when the gateway was seen to serve.
 
     Raises RuntimeError where a line is missing.
     """
@@ -30,12 +35,10 @@ def parts(events: Sequence[dict[str, Any]], started: float, found: float) -> dic
                 return datetime.fromisoformat(event["time"]).timestamp()
         raise RuntimeError(f"the log has no line {message!r} of the {service}")
 
-    store = at("service started", "up", name="store")
     worker = at("service started", "up", name="worker")
     listening = at("listening", "worker")
     loaded = at("model loaded", "worker")
-    gateway = at("service started", "up", name="gateway")
-    moments = (started, store, worker, listening, loaded, gateway, found)
+    moments = (started, worker, listening, loaded, found)
     return {name: later - earlier for name, earlier, later in zip(PARTS, moments[:-1], moments[1:], strict=True)}
 
 

@@ -14,7 +14,7 @@ ALONE = Start(2.0, 2.0, {}, {"mlx_lm": 1.5}, {"mlx_lm": 100_000_000})
 STACK = Start(
     5.0,
     4.0,
-    {"up": 0.5, "store": 0.5, "worker_imports": 1.0, "model": 1.0, "worker_ready": 0.5, "gateway": 0.5},
+    {"up": 0.5, "worker_imports": 1.5, "model": 1.5, "serving": 0.5},
     {"up": 1.0, "store": 1.0, "worker": 3.0, "gateway": 1.0},
     {"up": 70_000_000, "store": 80_000_000, "worker": 250_000_000, "gateway": 75_000_000},
 )
@@ -63,7 +63,7 @@ def test_what_is_said_of_figures() -> None:
     assert found["ways"][LATER]["processor"]["median"] == 6.0
     starts, parts, rest = at_rest.tables(found)
     assert ("RSS of worker", "250 MB", "250 MB", "") in starts.rows
-    assert len(parts.rows) == 6
+    assert len(parts.rows) == 4
     assert rest.rows[-1] == ("together", "0.40 %", "0.50 %")
     [claim] = at_rest.claims(found)
     assert claim.met

@@ -5,6 +5,6 @@ settings.py     its settings, and the arguments of the three services
 preflight.py    what is checked before anything starts
 lock.py         one `agentmem up` per data directory
 readiness.py    which services run, and whether they are ready
-supervisor.py   starts services in order, restarts those that die, stops all
+supervisor.py   starts services, restarts those that die, stops all
 openblas.py     whether OpenBLAS is preloaded into the worker
 """

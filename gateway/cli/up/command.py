@@ -70,7 +70,7 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
 
 
 def services(settings: UpSettings) -> list[Service]:
-    """Return the three services in the order in which they start."""
+    """Return the three services, each after those that it needs."""
     arguments, run, blas = service_arguments(settings), settings.run_directory, preload_here()
     if blas.message:
         say(f"{blas.message}: {blas.advice}" if blas.advice else blas.message)

@@ -11,7 +11,7 @@ from agentmem.sockets import parse_address
 from gateway import upstream
 
 NAMES = ("store", "worker", "gateway")
-"""The services, in the order in which they start."""
+"""The services, each after those that it needs."""
 
 
 async def unready(run: Path, name: str, seconds: float) -> str | None:

@@ -1,6 +1,6 @@
-"""Keeps services running: starts them in order, each when the one before is ready; restarts those that die; stops them
-in reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up and ends all, unless
-it was ready before and its settings are right.
+"""Keeps services running: starts all at once, for each waits by itself for those that it needs; restarts those that
+die; stops them in reverse order. A service that ends with a status of FINAL_STATUSES cannot work as it is set up and
+ends all, unless it was ready before and its settings are right.
 
 Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
 end by a pipe (agentmem.parent), so that they are gone when it is, even after SIGKILL.
@@ -74,7 +74,9 @@ class Supervisor:
         self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
 
     async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
-        """Start all, call `started`, keep them until `stopping` is set; then stop all.
+        """Start all, call `started` when all are ready, keep them until `stopping` is set; then stop all.
+
+        What is reported follows their order: of those that are not ready, the first.
 
         Raises ServiceFailed where one cannot be started; all are stopped then, too.
         """
@@ -86,10 +88,11 @@ class Supervisor:
             stop = asyncio.create_task(stopping.wait())
             ending.callback(stop.cancel)
             for kept in self._kept:
-                self._report(f"{before}{kept.service.name} {kept.service.starting}…")
-                before = f"{kept.service.name} ready, "
                 keeping.append(asyncio.create_task(kept.keep()))
                 ending.push_async_callback(kept.stop, keeping[-1])
+            for kept in self._kept:
+                self._report(f"{before}{kept.service.name} {kept.service.starting}…")
+                before = f"{kept.service.name} ready, "
                 if not await _first(kept.ready.wait(), stop, keeping):
                     return
             started()
@@ -101,8 +104,9 @@ async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping:
     waiting = asyncio.ensure_future(wanted)
     try:
         done, _ = await asyncio.wait({waiting, stop, *keeping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in done.intersection(keeping):
-            task.result()
+        for task in keeping:  # in their order: what stops one may be what stopped another
+            if task in done:
+                task.result()
         return waiting in done and stop not in done
     finally:
         waiting.cancel()

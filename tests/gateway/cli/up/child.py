@@ -14,20 +14,21 @@ def main() -> None:
     if behaviour.startswith("die"):
         sys.stderr.write(f"{name} cannot work: {os.environ.get('TEST_REASON')}\n")
         raise SystemExit(int(behaviour.removeprefix("die")))
-    if behaviour == "live-once" and (Path(directory) / "log").exists():
+    log_file = Path(directory) / "log"
+    if behaviour == "live-once" and log_file.exists() and f"{name} start" in log_file.read_text():
         raise SystemExit(2)
     if behaviour == "chatty":
         sys.stdout.write("what it has to say\n" * 20_000)
         sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
-    with open(Path(directory) / "log", "a") as log:
+    with log_file.open("a") as log:
         log.write(f"{name} start {os.getpid()}\n")
     while True:
         if signal.sigwait({signal.SIGTERM, signal.SIGUSR1}) == signal.SIGUSR1:
             raise SystemExit(1)
         if behaviour != "stubborn":
             break
-    with open(Path(directory) / "log", "a") as log:
+    with log_file.open("a") as log:
         log.write(f"{name} end\n")
 
 

@@ -39,12 +39,25 @@ class Running:
         await self.task
 
 
-async def test_starts_in_order_and_stops_in_reverse(tmp_path: Path) -> None:
+async def test_starts_all_and_stops_them_in_reverse(tmp_path: Path) -> None:
     async with Running([service(name, tmp_path) for name in ("a", "b", "c")]) as running:
         pids = started(tmp_path)
-        assert list(pids) == ["a", "b", "c"]
+        assert set(pids) == {"a", "b", "c"}
         assert {os.getpgid(pid) for (pid,) in pids.values()}.isdisjoint({os.getpgid(0)})
     assert log(tmp_path)[3:] == ["c end", "b end", "a end"]
+    assert running.reports == ["a starting…", "a ready, b starting…", "b ready, c starting…"]
+
+
+async def test_none_waits_for_another_to_be_started(tmp_path: Path) -> None:
+    """The first is ready only when the last has started; what is said keeps to their order."""
+
+    async def last_started() -> bool:
+        return "c" in started(tmp_path)
+
+    first = service("a", tmp_path)
+    waiting = Service("a", first.module, first.arguments, last_started, first.environment)
+    async with Running([waiting, service("b", tmp_path), service("c", tmp_path)]) as running:
+        assert running.started.is_set()
     assert running.reports == ["a starting…", "a ready, b starting…", "b ready, c starting…"]
 
 
@@ -126,7 +139,7 @@ async def test_goes_on_where_nobody_reads_what_the_services_write(tmp_path: Path
     """As in `agentmem up 2>&1 | head`: more than a pipe holds is taken from a service, or it would wait for ever."""
     with unread_stderr():
         async with Running([service("a", tmp_path), service("b", tmp_path, "chatty")]):
-            assert list(started(tmp_path)) == ["a", "b"]
+            assert set(started(tmp_path)) == {"a", "b"}
     assert log(tmp_path)[-2:] == ["b end", "a end"]
 
 
@@ -137,7 +150,7 @@ async def test_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
     slow = service("b", tmp_path)
     running = Running([service("a", tmp_path), Service("b", slow.module, slow.arguments, never, slow.environment)])
     task = asyncio.create_task(running.supervisor.run(running.stopping, running.started.set))
-    await eventually(lambda: "b" in started(tmp_path))
+    await eventually(lambda: set(started(tmp_path)) == {"a", "b"})
     running.stopping.set()
     await task
     assert not running.started.is_set()
