@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml uv.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --locked --inexact $(addprefix --extra ,$(MLX))
-	@$(BIN)/python -c 'import $(STARTED)'
+	-@$(BIN)/python -c 'import $(STARTED)'
 	@touch $@
 
 demo: setup  ## an agent that remembers after kill -9
