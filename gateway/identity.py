@@ -64,6 +64,7 @@ class Memory:
     how: How
     agent_id: str = ""
     if_version: int | None = None
+    if_revision: bytes = b""
     expiry: types_pb2.Expiry | None = None
     committed: bool = False
 
@@ -118,7 +119,7 @@ class Finder:
         if wanted.turn:  # before `previous`, whose agent has gone on where this is a retry
             found = await self._find(wanted, request_id=wanted.turn)
             if found.HasField("agent") and wanted.agent_id in ("", found.agent.key.agent_id):
-                return Memory(How.RETRIED, found.agent.key.agent_id, found.version.version)
+                return _in_state(How.RETRIED, found.agent.key, found.version)
         if wanted.previous:
             return await self._after(wanted)
         if not self._keep or wanted.messages is None:
@@ -142,7 +143,7 @@ class Finder:
                 "X-Agent-ID", "previous_response_id is of another agent; leave one of them out"
             )
         if found.version == found.agent.version:
-            return Memory(How.CONTINUED, agent_id, found.version.version)
+            return _in_state(How.CONTINUED, found.agent.key, found.version)
         if wanted.agent_id:
             raise errors.InvalidArgument(
                 "X-Agent-ID", "the agent has gone on since previous_response_id; leave the header out to fork it there"
@@ -157,7 +158,7 @@ class Finder:
         if (wanted.namespace, wanted.model_id, agent_id) in self._busy:
             return self._new()  # a fork would wait for the turn that runs; blocks are shared without one, too
         if is_anonymous(agent_id) and found.version == found.agent.version:
-            return Memory(How.CONTINUED, agent_id, found.version.version)
+            return _in_state(How.CONTINUED, found.agent.key, found.version)
         try:
             return await self._fork(found)
         except (errors.NotFound, errors.Aborted):  # gone, or gone on, since it was found
@@ -166,17 +167,21 @@ class Finder:
     async def _fork(self, found: agent_pb2.FindAgentResponse) -> Memory:
         source = found.agent.key
         request = agent_pb2.ForkAgentRequest(
-            key=source, new_agent_id=_new_id(), at_version=found.version.version, expiry=self._expiry
+            key=source,
+            new_agent_id=_new_id(),
+            at_version=found.version.version,
+            at_revision=found.version.revision,
+            expiry=self._expiry,
         )
         try:
             made = (await upstream.result(self._agents.ForkAgent(request))).agent
         except asyncio.CancelledError:  # it may be made all the same
             self._erase(source.namespace, source.model_id, request.new_agent_id)
             raise
-        return Memory(How.FORKED, made.key.agent_id, made.version.version)
+        return _in_state(How.FORKED, made.key, made.version)
 
     def _new(self) -> Memory:
-        return Memory(How.NEW, _new_id(), 0, self._expiry)
+        return Memory(How.NEW, _new_id(), 0, expiry=self._expiry)
 
     async def _find(self, wanted: Wanted, **by: object) -> agent_pb2.FindAgentResponse:
         request = agent_pb2.FindAgentRequest(namespace=wanted.namespace, model_id=wanted.model_id, **by)  # type: ignore[arg-type]
@@ -198,6 +203,10 @@ class Finder:
         task = asyncio.create_task(erase())
         self._erasing.add(task)
         task.add_done_callback(self._erasing.discard)
+
+
+def _in_state(how: How, key: types_pb2.AgentKey, version: types_pb2.AgentVersion) -> Memory:
+    return Memory(how, key.agent_id, version.version, version.revision)
 
 
 def _new_id() -> str:

@@ -114,6 +114,7 @@ class TurnRequest:
     digest: bytes
     request_id: str = ""
     if_version: int | None = None
+    if_revision: bytes = b""
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None

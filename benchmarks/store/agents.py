@@ -103,4 +103,4 @@ def _add(connection: sqlite3.Connection, agents: list[str], tokens: int) -> None
             row = FileRow(name, index * blockfile.BLOCK_TOKENS, blockfile.BLOCK_TOKENS, _SIZE, os.urandom(16))
             references.add(connection, row, FileOrigin(owner, FINGERPRINT, parent), time.time_ns())
             parent = name.chain_hash
-        references.replace(connection, owner, *version, set(names))
+        references.replace(connection, owner, version, set(names))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from agentmem.identity import FileKind, FileName, shared_tokens
+from agentmem.identity import FileKind, FileName, Version, shared_tokens
 from agentmem.validation import AgentKey
 from cache_service.checksums import LedgerDamaged
 
@@ -72,10 +72,11 @@ _KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third
 
 
 _IS_WELCOME = (
-    "uid = :uid AND published_version <= :version AND version >= :version"
+    "uid = :uid AND published_version <= :number AND (revision = :revision OR EXISTS"
+    " (SELECT 1 FROM turns AS t WHERE t.uid = :uid AND t.version = :number AND t.revision = :revision))"
     " AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id"
 )
-"""Whether an agent is still the one that has files to publish, and nothing newer of it is published."""
+"""Whether an agent is still the one that has files to publish, and had their state; and nothing newer is published."""
 
 
 def named(kind: int, chain_hash: bytes) -> FileName:
@@ -139,22 +140,21 @@ def add(connection: sqlite3.Connection, file: FileRow, origin: FileOrigin, now: 
     )
 
 
-def replace(
-    connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Set[FileName]
-) -> list[FileName]:
+def replace(connection: sqlite3.Connection, key: AgentKey, version: Version, names: Set[FileName]) -> list[FileName]:
     """Let the agent's state consist of `names`; the files that only it referred to and no longer does, their rows gone.
 
-    Snapshots of that version get them, too. Otherwise does nothing if the agent isn't `uid` any more, or a newer
-    version's references are there already.
+    Snapshots of that version get them, too. Otherwise does nothing if the agent isn't the same any more, if it never
+    had that version, or a newer version's references are there already.
     """
+    uid = version.uid
     connection.executemany(
         "INSERT OR IGNORE INTO snapshot_refs (snapshot, kind, chain_hash)"
-        " SELECT id, ?, ? FROM snapshots WHERE uid = ? AND version = ?",
-        [(*name, uid, version) for name in names],
+        " SELECT id, ?, ? FROM snapshots WHERE uid = ? AND version = ? AND revision = ?",
+        [(*name, *version) for name in names],
     )
     updated = connection.execute(
-        f"UPDATE agents SET published_version = :version WHERE {_IS_WELCOME}",
-        {"version": version, "uid": uid, **key._asdict()},
+        f"UPDATE agents SET published_version = :number WHERE {_IS_WELCOME}",
+        {**version._asdict(), **key._asdict()},
     )
     if not updated.rowcount:
         return []
@@ -184,9 +184,9 @@ def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: It
     return drop_unreferenced(connection, namespace, withdrawn)[0]
 
 
-def extend(connection: sqlite3.Connection, key: AgentKey, uid: str, version: int, names: Iterable[FileName]) -> None:
+def extend(connection: sqlite3.Connection, key: AgentKey, version: Version, names: Iterable[FileName]) -> None:
     """Let the agent's state consist of `names`, too, until `replace` says of what. It does nothing where that would."""
-    agent = {"version": version, "uid": uid, **key._asdict()}
+    agent = {**version._asdict(), **key._asdict()}
     connection.executemany(
         "INSERT OR IGNORE INTO refs (uid, kind, chain_hash)"
         f" SELECT uid, :kind, :chain_hash FROM agents WHERE {_IS_WELCOME}",
@@ -241,13 +241,13 @@ def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: in
     }
 
 
-def give(connection: sqlite3.Connection, uid: str, version: int, names: Set[FileName]) -> None:
+def give(connection: sqlite3.Connection, version: Version, names: Set[FileName]) -> None:
     """Let an agent's state consist of `names`, which another state does, too; what it had is not dropped.
 
     Older versions' references are ignored from now on.
     """
-    connection.execute("UPDATE agents SET published_version = ? WHERE uid = ?", (version, uid))
-    _change(connection, uid, names)
+    connection.execute("UPDATE agents SET published_version = ? WHERE uid = ?", (version.number, version.uid))
+    _change(connection, version.uid, names)
 
 
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:

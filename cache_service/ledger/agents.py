@@ -66,17 +66,17 @@ class Agent(NamedTuple):
 def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
     """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
     row = connection.execute(
-        "SELECT context_policy, checksum, label, messages, message_hash,"
+        "SELECT context_policy, revision, checksum, label, messages, message_hash,"
         " uid, version, head_segment, tokens, text_bytes, turns FROM agents"
         " WHERE namespace = ? AND agent_id = ? AND model_id = ?",
         key,
     ).fetchone()
     if row is None:
         return None
-    policy, found, *conversation = row[:5]
-    uid, version, *head = row[5:]
+    policy, revision, found, *conversation = row[:6]
+    uid, version, *head = row[6:]
     checksums.verify(checksums.of_agent(key), uid, *key, version, *head, found=found)
-    return State(Version(uid, version), Head(*head), Conversation(*conversation), policy)
+    return State(Version(uid, version, revision), Head(*head), Conversation(*conversation), policy)
 
 
 def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
@@ -90,19 +90,18 @@ def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
 def create(
     connection: sqlite3.Connection,
     key: AgentKey,
-    uid: str,
+    version: Version,
     head: Head,
     conversation: Conversation,
     now: Moment,
-    version: int = 1,
     context_policy: int = DEFAULT_CONTEXT_POLICY,
 ) -> None:
-    """A new agent, at version 1 if it is not one that has a history already."""
+    """A new agent, at this version."""
     connection.execute(
-        "INSERT INTO agents (uid, namespace, agent_id, model_id, version, head_segment, tokens, text_bytes, turns,"
-        " label, messages, message_hash, created, updated, used, context_policy, template_time)"
-        f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {_TEMPLATE_TIME})",
-        (uid, *key, version, *head, *conversation, now.wall, now.wall, now.used, context_policy, head.segment),
+        "INSERT INTO agents (uid, version, revision, namespace, agent_id, model_id, head_segment, tokens, text_bytes,"
+        " turns, label, messages, message_hash, created, updated, used, context_policy, template_time)"
+        f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {_TEMPLATE_TIME})",
+        (*version, *key, *head, *conversation, now.wall, now.wall, now.used, context_policy, head.segment),
     )
 
 
@@ -122,9 +121,10 @@ def advance(
 ) -> None:
     """Move an agent to a new version with a new head."""
     connection.execute(
-        "UPDATE agents SET version = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?, label = ?,"
-        f" messages = ?, message_hash = ?, updated = ?, used = ?, template_time = {_TEMPLATE_TIME} WHERE uid = ?",
-        (version.number, *head, *conversation, *now, head.segment, version.uid),
+        "UPDATE agents SET version = ?, revision = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?,"
+        " label = ?, messages = ?, message_hash = ?, updated = ?, used = ?,"
+        f" template_time = {_TEMPLATE_TIME} WHERE uid = ?",
+        (version.number, version.revision, *head, *conversation, *now, head.segment, version.uid),
     )
 
 
@@ -148,7 +148,7 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
     condition, values = _matching(key)
     beyond = "" if after is None else " AND (a.agent_id, a.model_id) > (?, ?)"
     rows = connection.execute(_PAGE.format(condition=condition + beyond), (*values, *(after or ()), limit))
-    return [Agent(AgentKey(*row[:3]), Version(*row[3:5]), *row[5:]) for row in rows]
+    return [Agent(AgentKey(*row[:3]), Version(*row[3:6]), *row[6:]) for row in rows]
 
 
 def delete(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
@@ -192,8 +192,8 @@ _TEMPLATE_TIME = "(SELECT template_time FROM segments WHERE id = ?)"
 # The page first, then its files: each is looked up once.
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
-    " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, tokens, turns, text_bytes,"
-    f" ifnull(sum(f.size_bytes), 0), count(f.kind), ifnull(sum(f.kind = {FileKind.BLOCK:d}), 0),"
+    " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
+    f" text_bytes, ifnull(sum(f.size_bytes), 0), count(f.kind), ifnull(sum(f.kind = {FileKind.BLOCK:d}), 0),"
     f" ifnull(sum(f.token_count * (f.kind = {FileKind.BLOCK:d})), 0),"
     f" EXISTS ({_REFERRED.format('objects', 'page')} AND f.present),"
     " page.created, updated, pinned, ttl, delete_after, context_policy, template_time FROM page"

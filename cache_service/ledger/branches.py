@@ -5,20 +5,19 @@ Each costs rows, whatever the length of the ledger: a head of the segment tree, 
 
 import logging
 import sqlite3
-import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
-from agentmem.identity import FileName, Ledger, Version
+from agentmem.identity import FileName, Ledger, Version, other_revision
 from agentmem.logs import event
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
 from cache_service.files import references
-from cache_service.ledger import agents, segments, snapshots
+from cache_service.ledger import agents, segments, snapshots, versions
 from cache_service.ledger.agents import Agent, Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -53,33 +52,45 @@ def fork(
     keep_tokens: int | None,
     idle_times: IdleTimes,
     now: Moment,
+    at_revision: bytes = b"",
 ) -> Agent:
     """A second agent with the state of the first, or of its first tokens; it has a uid, versions and files of its own.
 
-    Raises NotFound for the agent, or for a version that is not kept, AlreadyExists, and InvalidArgument for more tokens
-    than there are.
+    Raises NotFound for the agent, or for a version that is not kept or has another revision, AlreadyExists, and
+    InvalidArgument for more tokens than there are.
     """
     state = agents.existing(connection, key)
     if agents.find(connection, target) is not None:
         raise AlreadyExists(f"agent {target.agent_id!r} exists; delete it, or choose another id")
     present = state.version.number
-    kept = _cut(connection, _state(connection, state, present if at_version is None else at_version), keep_tokens)
-    version = Version(uuid.uuid4().hex, 1)
-    agents.create(connection, target, version.uid, kept.head, kept.conversation, now, 1, state.context_policy)
-    references.give(connection, *version, kept.files)
+    source = _state(connection, state, present if at_version is None else at_version, at_revision)
+    kept = _cut(connection, source, keep_tokens)
+    version = versions.first()
+    agents.create(connection, target, version, kept.head, kept.conversation, now, state.context_policy)
+    references.give(connection, version, kept.files)
     return agents.change(connection, target, **idle_times._asdict())
 
 
-def trim(connection: sqlite3.Connection, key: AgentKey, keep_tokens: int, if_version: int | None, now: Moment) -> Moved:
+def trim(
+    connection: sqlite3.Connection,
+    key: AgentKey,
+    keep_tokens: int,
+    if_version: int | None,
+    now: Moment,
+    if_revision: bytes = b"",
+) -> Moved:
     """Cut the ledger, as a new version. Where there is nothing to drop, or it was done before, nothing changes.
 
-    Raises NotFound, Aborted if the version is not `if_version`, and InvalidArgument for more tokens than there are.
+    Raises NotFound, Aborted if the version is not `if_version` (with `if_revision`, unless that is empty), and
+    InvalidArgument for more tokens than there are.
     """
     state = agents.existing(connection, key)
     if if_version not in (None, state.version.number):
-        if _is_repeated(connection, state, keep_tokens, if_version):
+        if _is_repeated(connection, state, keep_tokens, if_version, if_revision):
             return Moved(agents.described(connection, key))
         raise Aborted(f"the agent is at version {state.version.number}, not {if_version}")
+    if if_revision not in (b"", state.version.revision):
+        raise Aborted(other_revision(state.version.number))
     kept = _cut(connection, _state(connection, state, state.version.number), keep_tokens)
     return _move(connection, key, state, kept, now)
 
@@ -136,7 +147,7 @@ def return_to(
 
     Raises Aborted if the snapshot is gone, and InvalidArgument for more tokens than it has.
     """
-    snapshot = snapshots.of_version(connection, Version(state.version.uid, version))
+    snapshot = snapshots.of_version(connection, state.version.uid, version)
     if snapshot is None:
         raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
     kept = _cut(connection, _kept_by(connection, state, snapshot), keep_tokens)
@@ -161,43 +172,54 @@ def _move(
     """Make `kept` the agent's state, as a new version; `always`, or unless it is the present one."""
     if kept.head == state.head and not always:
         return Moved(agents.described(connection, key))
-    uid, number = state.version
+    uid = state.version.uid
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
     before = references.of(connection, uid)
     # The automatic snapshot takes what the agent has now, so it comes first; but what it pushes out may be the snapshot
     # that is restored, so the new head has to stand before anything is let go.
     pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
-    version = Version(uid, number + 1)
+    version = versions.following(state.version)
     agents.advance(connection, version, kept.head, kept.conversation, now)
-    references.give(connection, *version, kept.files)
+    references.give(connection, version, kept.files)
     dropped = snapshots.drop(connection, key, pushed_out)
     more, _ = references.drop_unreferenced(connection, key.namespace, before - kept.files)
     return Moved(agents.described(connection, key), [*dropped, *more])
 
 
-def _state(connection: sqlite3.Connection, state: State, version: int) -> _Kept:
-    """The state that an agent had at a version: its present one, a snapshot's, or the end of a turn still kept."""
+def _state(connection: sqlite3.Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
+    """The state that an agent had at a version: its present one, a snapshot's, or the end of a turn still kept.
+
+    Raises NotFound, also where the version has another revision than `revision`; b"": any.
+    """
     uid = state.version.uid
     if version == state.version.number:
+        _check_revision(version, state.version.revision, revision)
         return _Kept(state.head, state.conversation, references.of(connection, uid))
     if version > state.version.number:
         raise NotFound("version", str(version), f"the present one is {state.version.number}")
-    if (snapshot := snapshots.of_version(connection, Version(uid, version))) is not None:
+    if (snapshot := snapshots.of_version(connection, uid, version)) is not None:
+        _check_revision(version, snapshot.version.revision, revision)
         return _kept_by(connection, state, snapshot)
     row = connection.execute(
         "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash,"
-        " t.request_id, t.request_digest, t.record, t.checksum"
+        " t.revision, t.request_id, t.request_digest, t.record, t.checksum"
         " FROM turns AS t JOIN segments AS s ON s.id = t.segment WHERE t.uid = ? AND t.version = ?",
         (uid, version),
     ).fetchone()
     if row is None:
         raise NotFound("version", str(version), "it is not kept any more, or never was")
     head, conversation = Head(*row[:4]), Conversation(state.conversation.label, *row[4:6])
-    *turn, found = row[6:]
+    made, *turn, found = row[6:]
+    _check_revision(version, made, revision)
     checksums.verify(f"the turn of version {version}", uid, version, head.segment, *turn, found=found)
     segments.check(connection, head)
     shared = segments.common_tokens(connection, state.head, head)
     return _Kept(head, conversation, references.within(connection, references.of(connection, uid), shared))
+
+
+def _check_revision(version: int, found: bytes, wanted: bytes) -> None:
+    if wanted not in (b"", found):
+        raise NotFound("version", str(version), "the version of that number is another one; a backup was restored")
 
 
 def _cut(connection: sqlite3.Connection, kept: _Kept, tokens: int | None) -> _Kept:
@@ -214,12 +236,13 @@ def _cut_head(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
     return segments.empty(connection, head) if found.segment is None else found
 
 
-def _is_repeated(connection: sqlite3.Connection, state: State, keep_tokens: int, if_version: int) -> bool:
+def _is_repeated(
+    connection: sqlite3.Connection, state: State, keep_tokens: int, if_version: int, if_revision: bytes
+) -> bool:
     """Whether the present state is what this trim of `if_version` has made."""
-    uid, number = state.version
-    if number != if_version + 1:
+    if state.version.number != if_version + 1:
         return False
-    before = snapshots.of_version(connection, Version(uid, if_version))
-    if before is None or keep_tokens >= before.head.tokens:
+    before = snapshots.of_version(connection, state.version.uid, if_version)
+    if before is None or keep_tokens >= before.head.tokens or if_revision not in (b"", before.version.revision):
         return False
     return _cut_head(connection, before.head, keep_tokens) == state.head

@@ -42,15 +42,15 @@ def find(
 def of_turn(connection: sqlite3.Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
     """The agent of the turn that was committed as `request_id`, of several the last one, and the state it made."""
     row = connection.execute(
-        "SELECT a.agent_id, a.uid, t.version FROM turns AS t JOIN agents AS a USING (uid)"
+        "SELECT a.agent_id, a.uid, t.version, t.revision FROM turns AS t JOIN agents AS a USING (uid)"
         " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"
         " ORDER BY t.created DESC, t.rowid DESC LIMIT 1",
         (namespace, request_id, model_id),
     ).fetchone()
     if row is None:
         return None
-    agent_id, uid, version = row
-    return Found(agents.described(connection, AgentKey(namespace, agent_id, model_id)), 0, Version(uid, version))
+    agent_id, *version = row
+    return Found(agents.described(connection, AgentKey(namespace, agent_id, model_id)), 0, Version(*version))
 
 
 def _longest(
@@ -58,11 +58,12 @@ def _longest(
 ) -> Found | None:
     places = ", ".join("?" * len(message_hashes))
     row = connection.execute(
-        "SELECT agent_id, uid, version, messages FROM ("
-        " SELECT a.agent_id, a.uid, a.version, a.messages, a.used, 1 AS present FROM agents AS a"
+        "SELECT agent_id, uid, version, revision, messages FROM ("
+        " SELECT a.agent_id, a.uid, a.version, a.revision, a.messages, a.used, 1 AS present FROM agents AS a"
         f" WHERE a.namespace = ? AND a.model_id = ? AND a.message_hash IN ({places}) AND (a.label = ? OR ? = '')"
         " UNION ALL"
-        " SELECT a.agent_id, a.uid, t.version, t.messages, a.used, 0 FROM turns AS t JOIN agents AS a USING (uid)"
+        " SELECT a.agent_id, a.uid, t.version, t.revision, t.messages, a.used, 0"
+        " FROM turns AS t JOIN agents AS a USING (uid)"
         f" WHERE t.message_hash IN ({places}) AND t.messages > 0 AND t.segment IS NOT NULL"
         " AND a.namespace = ? AND a.model_id = ? AND (a.label = ? OR ? = '')"
         ") WHERE messages > 0 ORDER BY messages DESC, present DESC, used DESC LIMIT 1",
@@ -70,6 +71,6 @@ def _longest(
     ).fetchone()
     if row is None:
         return None
-    agent_id, uid, version, messages = row
+    agent_id, *version, messages = row
     agent = agents.described(connection, AgentKey(namespace, agent_id, model_id))
-    return Found(agent, messages, Version(uid, version))
+    return Found(agent, messages, Version(*version))

@@ -81,9 +81,9 @@ def existing(connection: sqlite3.Connection, uid: str, name: str) -> Snapshot:
     return found
 
 
-def of_version(connection: sqlite3.Connection, version: Version) -> Snapshot | None:
-    """A snapshot of this state."""
-    rows = connection.execute(f"{_SELECT} WHERE uid = ? AND version = ? ORDER BY id DESC LIMIT 1", version)
+def of_version(connection: sqlite3.Connection, uid: str, version: int) -> Snapshot | None:
+    """A snapshot of the state that an agent had at a version."""
+    rows = connection.execute(f"{_SELECT} WHERE uid = ? AND version = ? ORDER BY id DESC LIMIT 1", (uid, version))
     return next(map(_snapshot, rows), None)
 
 
@@ -110,22 +110,24 @@ def delete(connection: sqlite3.Connection, key: AgentKey, name: str) -> list[Fil
 
 _SELECT = (
     "SELECT id, name, uid, version, head_segment, tokens, text_bytes, turns, messages, message_hash, automatic,"
-    " created, checksum FROM snapshots"
+    " created, revision, checksum FROM snapshots"
 )
 
 
 def _snapshot(row: tuple[Any, ...]) -> Snapshot:
-    (number, name, uid, version, *place, messages, message_hash, automatic, created, found) = row
+    (number, name, uid, version, *place, messages, message_hash, automatic, created, revision, found) = row
     checksums.verify(f"snapshot {name!r}", number, uid, name, version, *place, found=found)
-    return Snapshot(number, name, Version(uid, version), Head(*place), messages, message_hash, automatic, created)
+    state = Version(uid, version, revision)
+    return Snapshot(number, name, state, Head(*place), messages, message_hash, automatic, created)
 
 
 def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
-    uid, version = state.version
+    uid, *version = state.version
     connection.execute(
-        "INSERT INTO snapshots (uid, name, version, head_segment, tokens, text_bytes, turns, messages, message_hash,"
-        " automatic, created) SELECT uid, ?, ?, ?, ?, ?, ?, messages, message_hash, ?, ? FROM agents WHERE uid = ?",
-        (name, version, *state.head, automatic, now.wall, uid),
+        "INSERT INTO snapshots (uid, name, version, revision, head_segment, tokens, text_bytes, turns, messages,"
+        " message_hash, automatic, created)"
+        " SELECT uid, ?, ?, ?, ?, ?, ?, ?, messages, message_hash, ?, ? FROM agents WHERE uid = ?",
+        (name, *version, *state.head, automatic, now.wall, uid),
     )
     added = existing(connection, uid, name)
     connection.execute(

@@ -4,7 +4,6 @@ An agent that is there at once, with all of its turns: an import. Functions of a
 """
 
 import sqlite3
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -12,18 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument
-from agentmem.identity import NO_VERSION, FileName, Ledger, Version
+from agentmem.identity import NO_VERSION, FileName, Ledger, Version, other_revision
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums
-from cache_service.ledger import agents, branches, segments, snapshots
+from cache_service.ledger import agents, branches, segments, snapshots, versions
 from cache_service.ledger.agents import NO_CONVERSATION, Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import EMPTY, FRAGMENT, Head
 
 _MAX_UINT32 = 2**32 - 1
 _ADD = (
-    "INSERT INTO turns (uid, version, segment, request_id, request_digest, messages, message_hash, created, record,"
-    " namespace) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO turns (uid, version, revision, segment, request_id, request_digest, messages, message_hash, created,"
+    " record, namespace, commit_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -47,6 +46,8 @@ class Turn:
     idle_times: IdleTimes = NEVER
     context_policy: int = agents.DEFAULT_CONTEXT_POLICY
     snapshot_version: int = 0
+    commit_id: bytes = b""
+    """Of the call, by which its repetition is known; b"": it is not repeated."""
 
 
 class Committed(NamedTuple):
@@ -69,21 +70,24 @@ class Opened(NamedTuple):
 class Commit(NamedTuple):
     """What a commit made: the new version, or that of the turn when it was first committed, and then that turn.
 
-    `dropped` are files to unlink, after the transaction.
+    `dropped` are files to unlink, after the transaction. `repeated`: this very call had made the version before.
     """
 
     version: Version
     replayed: Committed | None = None
     dropped: Sequence[FileName] = ()
+    repeated: bool = False
 
 
 def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
-    """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot.
+    """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot. Its repetition changes nothing.
 
     Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, and
     FailedPrecondition if the kept tokens are another tokenizer's.
     """
     state = agents.find(connection, turn.key) or State(NO_VERSION, EMPTY)
+    if turn.base != state.version and (made := _made_by(connection, turn, state.version)) is not None:
+        return Commit(made, repeated=True)
     known = committed(connection, state.version.uid, turn.request_id)
     if known is not None:
         if known.request_digest != turn.request_digest:
@@ -98,15 +102,16 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
     _check_kept(connection, turn, state.head)
     if turn.keep_tokens < state.head.tokens:
         dropped = snapshots.drop(connection, turn.key, snapshots.add_automatic(connection, state, now))
-    version = Version(state.version.uid or uuid.uuid4().hex, state.version.number + 1)
+    version = versions.following(state.version)
     *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
     if state.version == NO_VERSION:
-        agents.create(connection, turn.key, version.uid, head, turn.conversation, now, 1, turn.context_policy)
+        agents.create(connection, turn.key, version, head, turn.conversation, now, turn.context_policy)
         agents.change(connection, turn.key, **turn.idle_times._asdict())
     else:
         agents.advance(connection, version, head, turn.conversation, now)
     named = turn.request_id, turn.request_digest, *turn.conversation[1:]
-    connection.execute(_ADD, (*version, head.segment, *named, now.wall, turn.record, turn.key.namespace))
+    row = *version, head.segment, *named, now.wall, turn.record, turn.key.namespace, turn.commit_id
+    connection.execute(_ADD, row)
     return Commit(version, dropped=dropped)
 
 
@@ -128,15 +133,27 @@ def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Comm
     if not request_id:
         return None
     row = connection.execute(
-        "SELECT version, segment, request_digest, record, checksum FROM turns"
+        "SELECT version, revision, segment, request_digest, record, checksum FROM turns"
         " WHERE uid = ? AND request_id = ? AND request_id != ''",
         (uid, request_id),
     ).fetchone()
     if row is None:
         return None
-    version, segment, digest, record, found = row
+    version, revision, segment, digest, record, found = row
     checksums.verify(f"turn {request_id!r}", uid, version, segment, request_id, digest, record, found=found)
-    return Committed(Version(uid, version), digest, record)
+    return Committed(Version(uid, version, revision), digest, record)
+
+
+def _made_by(connection: sqlite3.Connection, turn: Turn, present: Version) -> Version | None:
+    """The version that an earlier call of this commit has made, which is behind its base; None if none did."""
+    if not turn.commit_id:
+        return None
+    uid = turn.base.uid or present.uid
+    number = turn.base.number + (2 if turn.snapshot_version else 1)
+    row = connection.execute(
+        "SELECT revision FROM turns WHERE uid = ? AND version = ? AND commit_id = ?", (uid, number, turn.commit_id)
+    ).fetchone()
+    return None if row is None else Version(uid, number, row[0])
 
 
 def _check_kept(connection: sqlite3.Connection, turn: Turn, head: Head) -> None:
@@ -155,6 +172,8 @@ def _conflict(base: Version, present: Version) -> str:
         return f"the turn is based on version {base.number}, but the agent does not exist (any more)"
     if base == NO_VERSION:
         return f"the turn would create the agent, but it exists, at version {present.number}; read it again"
+    if base[:2] == present[:2]:
+        return other_revision(present.number)
     other = "" if base.uid == present.uid else " of an agent that was deleted"
     return f"the turn is based on version {base.number}{other}; the present one is {present.number}; read it again"
 
@@ -172,16 +191,15 @@ def create_agent(
     """
     if agents.find(connection, key) is not None:
         raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
-    uid, count = uuid.uuid4().hex, len(content.turns)
+    version = NO_VERSION
     heads = [*_append(connection, key.namespace, EMPTY, 0, content)]
-    unnamed = "", b"", *NO_CONVERSATION[1:], now.wall, b"", key.namespace
-    turns = [(uid, number, head.segment, *unnamed) for number, head in enumerate(heads, start=1)]
+    unnamed = "", b"", *NO_CONVERSATION[1:], now.wall, b"", key.namespace, b""
+    turns = [(*(version := versions.following(version)), head.segment, *unnamed) for head in heads]
     head = heads[-1] if heads else EMPTY
-    version = Version(uid, count)
     if head.tokens < len(content) or not heads:
-        version, part = Version(uid, count + 1), _between(content, head.tokens, len(content))
+        version, part = versions.following(version), _between(content, head.tokens, len(content))
         head = segments.append(connection, key.namespace, head, head.tokens, part, FRAGMENT, version.number)
-    agents.create(connection, key, uid, head, NO_CONVERSATION, now, version.number, context_policy)
+    agents.create(connection, key, version, head, NO_CONVERSATION, now, context_policy)
     connection.executemany(_ADD, turns)
     return version
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from agentmem.validation import AgentKey
+from cache_service.ledger import versions
 from cache_service.ledger.segments import EMPTY, Head, erase
 from cache_service.offline import ledgers, tree
 from cache_service.offline.findings import Finding
@@ -114,9 +115,9 @@ def _keep_newest_of(
         if place is not None and place.tokens > 0:
             version = max(agent.version, newest or 0) + 1
             connection.execute(
-                "UPDATE agents SET version = ?, published_version = ?, head_segment = ?, tokens = ?, text_bytes = ?,"
-                " turns = ?, messages = 0, message_hash = x'' WHERE uid = ?",
-                (version, version, *place, agent.uid),
+                "UPDATE agents SET version = ?, published_version = ?, revision = ?, head_segment = ?, tokens = ?,"
+                " text_bytes = ?, turns = ?, messages = 0, message_hash = x'' WHERE uid = ?",
+                (version, version, versions.revision(), *place, agent.uid),
             )
             return place
     connection.execute("DELETE FROM agents WHERE uid = ?", (agent.uid,))

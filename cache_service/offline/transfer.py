@@ -127,6 +127,8 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
         damaged.append("workflow_records")
     links = _links(source) if "segments" in damaged else {}
     made, lost = _remake_agents(source, target) if "agents" in damaged else ([], [])
+    # Of those made again, and of all where an older program wrote the source.
+    target.execute("UPDATE agents SET revision = randomblob(16) WHERE revision = x''")
     files, is_damaged = _files(source) if "files" in tables else ([], False)
     return Transferred(links, made, lost, files, [*damaged, *(["files"] if is_damaged else [])])
 

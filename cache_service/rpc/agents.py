@@ -13,7 +13,7 @@ from agentmem.hints import TurnHints, from_request
 from agentmem.shielding import run_shielded
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
-from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_text
+from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_revision, check_text
 from cache_service.ledger import agents, branches, finding, history, snapshots
 from cache_service.ledger.agents import Agent
 from cache_service.ledger.branches import Moved
@@ -101,23 +101,24 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:
         key = AgentKey.from_proto(request.key)
+        at_version = request.at_version if request.HasField("at_version") else None
         agent = await self._database.write(
             branches.fork,
             key,
             target=key._replace(agent_id=check_text("new_agent_id", request.new_agent_id)),
-            at_version=request.at_version if request.HasField("at_version") else None,
+            at_version=at_version,
             keep_tokens=request.keep_tokens if request.HasField("keep_tokens") else None,
             idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
             now=self._clock.now(),
+            at_revision=_revision("at_revision", request.at_revision, at_version),
         )
         return pb.ForkAgentResponse(agent=agent_message(agent))
 
     async def TrimAgent(self, request: pb.TrimAgentRequest, context: Context) -> pb.TrimAgentResponse:
-        key, if_version = (
-            AgentKey.from_proto(request.key),
-            request.if_version if request.HasField("if_version") else None,
-        )
-        moved = self._move(branches.trim, key, request.keep_tokens, if_version, self._clock.now())
+        key = AgentKey.from_proto(request.key)
+        if_version = request.if_version if request.HasField("if_version") else None
+        revision = _revision("if_revision", request.if_revision, if_version)
+        moved = self._move(branches.trim, key, request.keep_tokens, if_version, self._clock.now(), revision)
         return pb.TrimAgentResponse(agent=agent_message(await run_shielded(moved)))
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
@@ -204,3 +205,10 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
 def _name(name: str) -> str:
     return check_text("name", name, max_bytes=MAX_NAME_BYTES)
+
+
+def _revision(field: str, value: bytes, version: int | None) -> bytes:
+    """The revision that belongs to a version of a request; b"": any."""
+    if check_revision(field, value) and version is None:
+        raise InvalidArgument(field, f"needs {field.replace('revision', 'version')}")
+    return value

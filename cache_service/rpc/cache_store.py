@@ -231,7 +231,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
         done = await self._ledgers.write(turn.key.namespace, turns.commit, turn, self._clock.now())
-        self._hints.forget(turn.key, ended)
+        if not done.repeated:  # the first call has forgotten it; this one may have found a newer hint
+            self._hints.forget(turn.key, ended)
         self._blocks.unlink_dropped(done.dropped)
         return done
 

@@ -19,6 +19,7 @@ from agentmem.validation import (
     MAX_SUMMARY_BYTES,
     AgentKey,
     IdleTimes,
+    check_revision,
     check_text,
 )
 from cache_service.files.publication import Publication, Staged
@@ -29,6 +30,7 @@ from cache_service.ledger.workflow_records import Put, Record
 
 CHAIN_HASH_BYTES = 32
 DIGEST_BYTES = 16
+COMMIT_ID_BYTES = 16
 MAX_MESSAGES = 10_000
 _MAX_VERSION = 2**63 - 1
 _MAX_DIGEST_BYTES = 64
@@ -37,7 +39,8 @@ _MAX_TIME_BYTES = 64
 
 def version(field: str, message: types_pb2.AgentVersion) -> Version:
     """A version of a request."""
-    return Version(message.uid, _version_number(f"{field}.version", message.version))
+    number = _version_number(f"{field}.version", message.version)
+    return Version(message.uid, number, check_revision(f"{field}.revision", message.revision))
 
 
 def request_id(value: str) -> str:
@@ -70,6 +73,7 @@ def turn(request: cache_store_pb2.CommitTurnRequest) -> Turn:
         conversation=Conversation(label, len(hashes), hashes[-1] if hashes else b""),
         idle_times=IdleTimes.from_proto(request.expiry, "expiry."),
         snapshot_version=_version_number("snapshot_version", request.snapshot_version),
+        commit_id=_sized("commit_id", request.commit_id, COMMIT_ID_BYTES) if request.commit_id else b"",
     )
 
 

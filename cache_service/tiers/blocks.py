@@ -325,9 +325,9 @@ def _register(
     for row, origin in placed.values():
         references.add(connection, row, origin, now)
     if publication.references is None:
-        references.extend(connection, publication.key, *publication.version, placed)
+        references.extend(connection, publication.key, publication.version, placed)
         gone = []
     else:
-        gone = references.replace(connection, publication.key, *publication.version, publication.references)
+        gone = references.replace(connection, publication.key, publication.version, publication.references)
     eviction.forget(connection, publication.version.uid, placed)
     return gone

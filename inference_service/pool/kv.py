@@ -147,7 +147,7 @@ class KVPool:
 
 @dataclass(frozen=True)
 class HotState:
-    """An agent's ledger, and the table of its tokens' KV; valid for exactly one version.
+    """An agent's ledger, and the table of its tokens' KV; valid for exactly one version: uid, number and revision.
 
     After a trim or a restore the table is that of the full blocks which the ledger had in common with the one before.
     `windows` are windows that are on disk or on their way there: stored tokens by position.

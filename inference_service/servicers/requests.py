@@ -22,6 +22,7 @@ from agentmem.validation import (
     MAX_TOP_LOGPROBS,
     AgentKey,
     IdleTimes,
+    check_revision,
     check_text,
 )
 from inference_service.domain import (
@@ -99,7 +100,7 @@ _RESERVED_ARGUMENTS = (
     | frozenset(("sanitize_control_tokens", "return_assistant_tokens_mask", "tokenizer_kwargs"))
 )
 """Those of transformers' `apply_chat_template` itself, and what comes in fields of its own."""
-_NOT_REPEATED = {"request_id", "if_version", "memory_mode", "expiry", "context_policy"}
+_NOT_REPEATED = {"request_id", "if_version", "if_revision", "memory_mode", "expiry", "context_policy"}
 
 
 def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
@@ -140,6 +141,7 @@ def prefill_request(request: inference_pb2.PrefillRequest | inference_pb2.Genera
         digest=_digest(request),
         request_id=_request_id(request.request_id),
         if_version=request.if_version if request.HasField("if_version") else None,
+        if_revision=check_revision("if_revision", request.if_revision),
         parse_special=request.parse_special,
         generates=False,
         template_time=_template_time(request.template_time),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agentmem import logs
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import Aborted, AgentmemError, FailedPrecondition
-from agentmem.identity import Ledger, common_length
+from agentmem.identity import Ledger, common_length, other_revision
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TurnInput, TurnRequest
 from inference_service.memory.checkpoints import capture_positions
@@ -46,9 +46,11 @@ class TurnPlanner:
 
         `note` takes the place of what has to go for the turn to fit the context.
         """
-        request, version = turn.request, opened.version.number
-        if request.if_version is not None and request.if_version != version:
-            raise Aborted(f"the agent is at version {version}, not {request.if_version}")
+        request, version = turn.request, opened.version
+        if request.if_version not in (None, version.number):
+            raise Aborted(f"the agent is at version {version.number}, not {request.if_version}")
+        if request.if_revision not in (b"", version.revision):
+            raise Aborted(other_revision(version.number))
         ledger = opened.ledger or known or Ledger()
         moment = request.template_time or ledger.template_time or template.present_moment()
         with template.rendering_at(moment):

@@ -6,7 +6,7 @@
     ├── PermissionDenied     not yours                                              PERMISSION_DENIED    403
     ├── NotFound             unknown agent, model, snapshot                         NOT_FOUND            404
     ├── AlreadyExists        there is one already                                   ALREADY_EXISTS       409
-    ├── Aborted              another writer was first, or if_version differs        ABORTED              409
+    ├── Aborted              another writer was first, or the version differs       ABORTED              409
     ├── FailedPrecondition   the model can't, fingerprint differs, context full     FAILED_PRECONDITION  400
     ├── ResourceExhausted    pool, queue, disk or quota is full                     RESOURCE_EXHAUSTED   429
     ├── Unavailable          draining, peer down, model loading, engine dead        UNAVAILABLE          503

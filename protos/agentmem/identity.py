@@ -17,22 +17,35 @@ TokenIds: TypeAlias = Sequence[int] | Uint32
 
 
 class Version(NamedTuple):
-    """(uid, number) of a ledger state. ("", 0) is the agent that does not exist."""
+    """(uid, number, revision) of a ledger state. ("", 0, b"") is the agent that does not exist.
+
+    The revision is 16 random bytes that the store draws for each state that it makes. A number can come
+    back with other content (a restored backup), so states are the same only where all three are equal.
+    """
 
     uid: str = ""
     number: int = 0
+    revision: bytes = b""
 
     @classmethod
     def from_proto(cls, version: types_pb2.AgentVersion) -> Self:
         """Return the version of a message."""
-        return cls(version.uid, version.version)
+        return cls(version.uid, version.version, version.revision)
 
     def to_proto(self) -> types_pb2.AgentVersion:
         """Return it as a message."""
-        return types_pb2.AgentVersion(uid=self.uid, version=self.number)
+        return types_pb2.AgentVersion(uid=self.uid, version=self.number, revision=self.revision)
 
 
 NO_VERSION = Version()
+
+
+def other_revision(number: int) -> str:
+    """What ABORTED says where the agent's present version, of this number, has another revision than was named."""
+    return (
+        f"the agent is at version {number}, which is not the one that is meant: it has gone on, or a backup was"
+        " restored; read it again"
+    )
 
 
 class FileKind(IntEnum):

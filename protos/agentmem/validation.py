@@ -14,6 +14,8 @@ from agentmem.v1 import agent_pb2, types_pb2
 
 DEFAULT_NAMESPACE = "default"
 MAX_PART_BYTES = 256
+REVISION_BYTES = 16
+"""The random bytes of a version."""
 MAX_REQUEST_ID_BYTES = 128
 AUTOMATIC_SNAPSHOT = "auto-"
 """What the names of snapshots begin with that the store makes by itself."""
@@ -46,6 +48,13 @@ class AgentKey(NamedTuple):
 def automatic_snapshot(version: int) -> str:
     """The name of the automatic snapshot that keeps this version of an agent."""
     return f"{AUTOMATIC_SNAPSHOT}{version}"
+
+
+def check_revision(field: str, value: bytes) -> bytes:
+    """`value` if it is an agent's revision, or empty; raises InvalidArgument that names `field`."""
+    if len(value) not in (0, REVISION_BYTES):
+        raise InvalidArgument(field, f"must be {REVISION_BYTES} bytes, is {len(value)}")
+    return value
 
 
 def check_text(field: str, value: str, *, max_bytes: int = MAX_PART_BYTES, allow_empty: bool = False) -> str:

@@ -68,7 +68,7 @@ def test_empty() -> None:
     assert len(Ledger()) == 0
     assert Ledger().kept(0) == Ledger()
     assert not len(Ledger().followed_by([], [], ""))
-    assert Version() == NO_VERSION == ("", 0)
+    assert Version() == NO_VERSION == ("", 0, b"")
 
 
 def test_immutable() -> None:

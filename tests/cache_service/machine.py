@@ -61,6 +61,20 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(data)
         self.open(after)
 
+    def back_up(self) -> Path:
+        """Copy the directory, as a kill would leave it at this moment."""
+        backup = self.folder / "backup"
+        shutil.copytree(self.store.data, backup, ignore=shutil.ignore_patterns("store.sock*"))
+        return backup
+
+    def return_to(self, backup: Path) -> None:
+        """Have the store go on with a backup, which is used up."""
+        data = self.store.data
+        self.shut()
+        shutil.rmtree(data)
+        backup.rename(data)
+        self.open(data)
+
     def teardown(self) -> None:
         self.shut()
         self.runner.close()

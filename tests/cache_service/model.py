@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from agentmem import blockfile
 from agentmem.blockfile import BlockHeader
-from agentmem.identity import FileKind, FileName
+from agentmem.identity import FileKind, FileName, Version
 
 from . import kv
 
@@ -78,6 +78,7 @@ class Kept(NamedTuple):
     version: int
     state: State
     files: Files
+    revision: bytes
 
 
 class Request(NamedTuple):
@@ -99,7 +100,11 @@ class File(NamedTuple):
 
 @dataclass
 class Memory:
-    """One agent. `committed` are the states that its turns ended with, `lost` what it has lost to evictions."""
+    """One agent. `committed` are the states that its turns ended with, `lost` what it has lost to evictions.
+
+    `revision` is of its version, once that is `stamped`; `made` says by version which revision and which commit there
+    was, of turns that are kept.
+    """
 
     uid: str
     version: int = 1
@@ -110,6 +115,9 @@ class Memory:
     requests: dict[str, Request] = field(default_factory=dict)
     committed: dict[int, State] = field(default_factory=dict)
     lost: set[FileName] = field(default_factory=set)
+    revision: bytes = b""
+    stamped: int = 0
+    made: dict[int, tuple[bytes, int]] = field(default_factory=dict)
     pinned: bool = False
     expires: bool = False
     ends: bool = False
@@ -118,6 +126,10 @@ class Memory:
     def names(self) -> set[FileName]:
         """All that it and its snapshots refer to."""
         return set(self.files).union(*(kept.files for kept in self.kept.values()))
+
+
+def _kept(memory: Memory) -> Kept:
+    return Kept(memory.version, memory.state, memory.files, memory.revision)
 
 
 class World:
@@ -173,7 +185,7 @@ class World:
     def _move(self, memory: Memory, state: State, files: Files) -> None:
         pushed_out: list[Kept] = []
         if memory.state.common(state) < len(memory.state.tokens):
-            memory.kept[f"auto-{memory.version}"] = Kept(memory.version, memory.state, memory.files)
+            memory.kept[f"auto-{memory.version}"] = _kept(memory)
             automatic = [name for name in memory.kept if name.startswith("auto-")]
             pushed_out = [memory.kept.pop(name) for name in automatic[:-AUTOMATIC_KEPT]]
         memory.state, memory.files, memory.version = state, files, memory.version + 1
@@ -183,7 +195,7 @@ class World:
     def snapshot(self, agent: str, name: str) -> None:
         """Name the present state; nothing happens if it has that name."""
         memory = self.agents[agent]
-        memory.kept.setdefault(name, Kept(memory.version, memory.state, memory.files))
+        memory.kept.setdefault(name, _kept(memory))
 
     def forget(self, agent: str, name: str) -> None:
         """Delete a snapshot, and the answers of turns that no branch has any more."""
@@ -191,19 +203,21 @@ class World:
         self.drop(memory.kept.pop(name).files)
         requests = memory.requests.items()
         memory.requests = {id: request for id, request in requests if self.is_whole(request.serial)}
+        memory.made = {version: turn for version, turn in memory.made.items() if self.is_whole(turn[1])}
 
-    def publish(self, agent: str, uid: str, version: int, names: Files, new: dict[FileName, File]) -> None:
+    def publish(self, agent: str, version: Version, names: Files, new: dict[FileName, File]) -> None:
         """Files of a state, of which some are new; nothing happens if the agent is another one by now."""
         memory = self.agents.get(agent)
-        if memory is None or memory.uid != uid:
+        if memory is None or memory.uid != version.uid:
             return
         self.files.update(new)
         for name, kept in memory.kept.items():
-            if kept.version == version:
+            if (kept.version, kept.revision) == version[1:]:
                 memory.kept[name] = kept._replace(files=kept.files | names)
         before = memory.files
-        if memory.published <= version <= memory.version:
-            memory.files, memory.published = names, version
+        was_had = version.revision in (memory.revision, memory.made.get(version.number, (b"", 0))[0])
+        if memory.published <= version.number and was_had:
+            memory.files, memory.published = names, version.number
             self.drop(before)
         for each in self.agents.values():
             each.lost -= new.keys()
@@ -222,8 +236,10 @@ class World:
         return sum(before[name].size for name in gone)
 
     def delete(self, agent: str) -> int:
-        """Erase an agent; the bytes of published files that are gone."""
-        names = self.agents.pop(agent).names | {name for name, file in self.files.items() if file.origin == agent}
+        """Erase an agent, and what its turns computed where it is gone; the bytes of published files that are gone."""
+        memory = self.agents.pop(agent, None)
+        names = {name for name, file in self.files.items() if file.origin == agent}
+        names |= memory.names if memory is not None else set()
         before = sum(file.size for file in self.files.values())
         self.drop(names)
         self.quarantined = [(n, file) for n, file in self.quarantined if file.origin != agent and n not in names]

@@ -4,6 +4,7 @@ Over a real socket, with real SQLite and real files. AGENTMEM_MODEL_EXAMPLES is 
 says so 15, and 30 with AGENTMEM_FULL_MATRIX=1. `test_model_faults` shows what is caught.
 """
 
+import copy
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from agentmem import identity
 from agentmem.identity import FileKind, FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
@@ -43,7 +45,8 @@ class StoreMachine(Machine):
         super().__init__()
         self.world = World()
         self.seen: tuple[dict[str, Version], dict[str, Version]] = ({}, {})
-        self.states: dict[tuple[str, int], State] = {}
+        self.states: dict[bytes, State] = {}
+        self.repeatable: list[tuple[str, pb.CommitTurnRequest, Version]] = []
         self.names: set[FileName] = set()
         self.uids: set[str] = set()
         self.staged = 0
@@ -51,12 +54,18 @@ class StoreMachine(Machine):
 
     def version(self, agent: str) -> Version:
         memory = self.world.agents.get(agent)
-        return Version() if memory is None else Version(uid=memory.uid, version=memory.version)
+        if memory is None:
+            return Version()
+        return Version(uid=memory.uid, version=memory.version, revision=memory.revision)
 
     def moved(self, agent: str, found: Version) -> None:
-        """The answer to a mutation of an agent's state."""
+        """The answer to a mutation of an agent's state. A new version has a revision that never was before."""
+        memory = self.world.agents[agent]
+        if found.version != memory.stamped:
+            assert len(found.revision) == 16 and found.revision not in self.states
+            memory.revision, memory.stamped = found.revision, found.version
         assert found == self.version(agent)
-        self.states[found.uid, found.version] = self.world.agents[agent].state
+        self.states[found.revision] = memory.state
 
     def new_uid(self, uid: str) -> str:
         assert uid not in self.uids
@@ -84,6 +93,7 @@ class StoreMachine(Machine):
         self.turns += 1
         text = f"turn {self.turns}"
         request = kv.turn(ids, base, keep, kv.key(agent), record=pb.TurnRecord(delta={"text": text}))  # type: ignore[arg-type]
+        request.commit_id = f"{text:>16}".encode()
         if named:
             request.request_id, request.request_digest = text, text.encode()
         if base != self.version(agent):
@@ -97,7 +107,37 @@ class StoreMachine(Machine):
         if named:
             self.world.agents[agent].requests[text] = Request(text.encode(), turn.version, turn.serial)
         self.moved(agent, done.version)
+        self.world.agents[agent].made[turn.version] = done.version.revision, turn.serial
+        self.repeatable.append((agent, request, done.version))
         self.seen[writer][agent] = done.version
+
+    def repeat(self, data: st.DataObject) -> None:
+        """A commit whose answer was lost, sent again, whatever has happened since."""
+        agent, request, version = data.draw(st.sampled_from(self.repeatable), "commit")
+        if request.base == self.version(agent):  # as it was before: it is a commit like others
+            return
+        memory = self.world.agents.get(agent)
+        made = memory.made.get(version.version, (b"", 0))[0] if memory and memory.uid == version.uid else b""
+        if made != version.revision:
+            assert self.refused(self.store.cache.CommitTurn, request) == "ABORTED"
+            return
+        done = self.call(self.store.cache.CommitTurn, request)
+        assert done.version == version and not done.HasField("replayed")
+
+    @rule(data=st.data(), agent=AGENTS, keep=st.integers(0, 2), ids=TOKENS)
+    def lose(self, data: st.DataObject, agent: str, keep: int, ids: list[int]) -> None:
+        """A backup is restored, the other writer goes on, and one still has what was committed after the backup."""
+        self.look(agent, 0)
+        self.stage([])  # behind all that unlinks, for nothing may vanish while the directory is copied
+        backup, world = self.back_up(), copy.deepcopy(self.world)
+        self.turn(agent, 0, keep, [*ids, 1])
+        self.return_to(backup)
+        self.world, self.staged = world, 0
+        self.look(agent, 1)
+        self.turn(agent, 1, keep, [*ids, 2])
+        self.publish(agent, 0, window=False)
+        self.turn(agent, 0, keep, [3])
+        self.repeat(data)
 
     @rule(data=st.data(), agent=AGENTS, writer=WRITERS, ids=TOKENS, window=st.booleans())
     def speak(self, data: st.DataObject, agent: str, writer: int, ids: list[int], window: bool) -> None:
@@ -142,7 +182,9 @@ class StoreMachine(Machine):
             assert self.refused(self.store.cache.CommitTurn, request) == "INVALID_ARGUMENT"
             return
         done = self.call(self.store.cache.CommitTurn, request)
-        assert done.version == done.replayed.version == Version(uid=memory.uid, version=known.version)
+        assert done.version == done.replayed.version
+        assert (done.version.uid, done.version.version) == (memory.uid, known.version)
+        assert done.version.revision == memory.made[known.version][0]
         assert done.replayed.record.delta.text == name
         opened = self.call(self.store.cache.OpenCache, pb.OpenCacheRequest(key=kv.key(agent), request_id=name))
         assert opened.turn == done.replayed
@@ -153,7 +195,7 @@ class StoreMachine(Machine):
         version = self.seen[writer].get(agent, Version())
         if not version.uid:
             return
-        headers = self.states[version.uid, version.version].headers(window=window)
+        headers = self.states[version.revision].headers(window=window)
         self.names |= headers.keys()
         staged = self.stage(list(headers))
         assert {FileName(FileKind(file.kind), file.chain_hash) for file in staged} == headers.keys() - self.world.files
@@ -167,7 +209,8 @@ class StoreMachine(Machine):
         done = self.call(self.store.cache.PublishBlocks, request)
         welcome = any(memory.uid == version.uid for memory in self.world.agents.values())
         assert (done.published, done.dropped) == ((len(new), 0) if welcome else (0, len(new)))
-        self.world.publish(agent, version.uid, version.version, frozenset(headers), new)
+        state = identity.Version.from_proto(version)
+        self.world.publish(agent, state, frozenset(headers), new)
 
     def stage(self, names: list[FileName]) -> list[pb.StagedFile]:
         request = pb.StageBlocksRequest(namespace="default", names=map(kv.message, names))
@@ -285,6 +328,7 @@ class StoreMachine(Machine):
         request = agent_pb2.DeleteAgentRequest(key=kv.key(agent))
         if agent not in self.world.agents:
             assert self.refused(self.store.agents.DeleteAgent, request) == "NOT_FOUND"
+            self.world.delete(agent)  # what others had of it may be in quarantine since it was deleted
             return
         assert self.call(self.store.agents.DeleteAgent, request).freed_bytes == self.world.delete(agent)
 

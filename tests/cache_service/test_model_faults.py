@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from agentmem.identity import FileName
 from agentmem.validation import AgentKey
 from cache_service.files import references
-from cache_service.ledger import agents, schema, snapshots, turns
+from cache_service.ledger import agents, schema, snapshots, turns, versions
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.turns import Commit, Turn
@@ -45,6 +45,34 @@ def the_second_writer_wins(patch: Patch) -> None:
         return commit(connection, replace(turn, base=state.version, keep_tokens=0) if state else turn, now)
 
     patch.setattr(turns, "commit", careless)
+
+
+@fault
+def states_are_compared_by_number_alone(patch: Patch) -> None:
+    commit = turns.commit
+
+    def careless(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
+        state = agents.find(connection, turn.key)
+        same = state is not None and state.version[:2] == turn.base[:2]
+        return commit(connection, replace(turn, base=state.version) if state and same else turn, now)
+
+    patch.setattr(turns, "commit", careless)
+
+
+@fault
+def files_of_a_state_that_never_was_are_an_agents(patch: Patch) -> None:
+    careless = references._IS_WELCOME.replace("t.revision = :revision", "true").replace("revision = :revision", "true")
+    patch.setattr(references, "_IS_WELCOME", careless)
+
+
+@fault
+def a_repeated_commit_is_a_strangers(patch: Patch) -> None:
+    patch.setattr(turns, "_made_by", lambda connection, turn, present: None)
+
+
+@fault
+def a_restore_leaves_the_revision(patch: Patch) -> None:
+    patch.setattr(versions, "following", lambda v: v._replace(number=v.number + 1) if v.uid else versions.first())
 
 
 @fault

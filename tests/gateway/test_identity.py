@@ -28,6 +28,10 @@ OURS = "conv-" + "0" * 32
 WANTED = Wanted("ns", "demo", messages=TALK)
 
 
+def state(version: int) -> types_pb2.AgentVersion:
+    return types_pb2.AgentVersion(uid="u", version=version, revision=f"revision {version}".encode())
+
+
 class Agents(agent_pb2_grpc.AgentServiceServicer):
     """One stored conversation, or none; what was done to it and to others."""
 
@@ -44,9 +48,9 @@ class Agents(agent_pb2_grpc.AgentServiceServicer):
         """An agent at `version`, that was found `at` one."""
         key = types_pb2.AgentKey(namespace="ns", agent_id=agent_id, model_id="demo")
         self.found = agent_pb2.FindAgentResponse(
-            agent=agent_pb2.Agent(key=key, version=types_pb2.AgentVersion(uid="u", version=version)),
+            agent=agent_pb2.Agent(key=key, version=state(version)),
             matched_messages=1,
-            version=types_pb2.AgentVersion(uid="u", version=version if at is None else at),
+            version=state(version if at is None else at),
         )
 
     async def FindAgent(self, request: Any, context: Any) -> agent_pb2.FindAgentResponse:
@@ -107,7 +111,7 @@ async def test_a_new_conversation_gets_an_agent_that_expires(agents: Worker) -> 
 async def test_an_agent_of_ours_is_gone_on_with(agents: Worker) -> None:
     worker, channel = agents
     worker.has(OURS, 3)
-    assert await resolved(channel) == Memory(How.CONTINUED, OURS, 3, committed=True)
+    assert await resolved(channel) == Memory(How.CONTINUED, OURS, 3, b"revision 3", committed=True)
     assert worker.forks == []
 
 
@@ -117,6 +121,7 @@ async def test_an_older_state_is_forked(agents: Worker) -> None:
     memory = await resolved(channel)
     (fork,) = worker.forks
     assert (fork.key.agent_id, fork.at_version, fork.new_agent_id) == (OURS, 2, memory.agent_id)
+    assert fork.at_revision == b"revision 2"
     assert fork.expiry == EXPIRY
     assert (memory.how, memory.if_version, memory.expiry) == (How.FORKED, 1, None)
 
@@ -192,7 +197,7 @@ async def test_a_retry_finds_the_agent_of_its_turn(agents: Worker) -> None:
     worker, channel = agents
     worker.has(OURS, 3, at=2)
     memory = await resolved(channel, Wanted("ns", "demo", turn="t1", messages=TALK))
-    assert memory == Memory(How.RETRIED, OURS, 2, committed=True)
+    assert memory == Memory(How.RETRIED, OURS, 2, b"revision 2", committed=True)
     assert [search.request_id for search in worker.searches] == ["t1"]
     assert worker.forks == []
 
@@ -202,7 +207,7 @@ async def test_a_retry_is_looked_for_before_the_turn_that_it_follows(agents: Wor
     worker.has(OURS, 3, at=2)
     for name in ("", OURS):
         memory = await resolved(channel, Wanted("ns", "demo", agent_id=name, turn="t1", previous="r1"))
-        assert memory == Memory(How.RETRIED, OURS, 2, committed=True)
+        assert memory == Memory(How.RETRIED, OURS, 2, b"revision 2", committed=True)
     assert [search.request_id for search in worker.searches] == ["t1", "t1"]
     assert worker.forks == []
 
@@ -214,7 +219,7 @@ async def test_a_turn_after_another_one(agents: Worker) -> None:
         await resolved(channel, after)
     assert (missing.value.kind, missing.value.name) == ("response", "r1")
     worker.has("marco", 3)
-    assert await resolved(channel, after) == Memory(How.CONTINUED, "marco", 3, committed=True)
+    assert await resolved(channel, after) == Memory(How.CONTINUED, "marco", 3, b"revision 3", committed=True)
     worker.has("marco", 3, at=2)
     assert (await resolved(channel, after)).agent_id == worker.forks[0].new_agent_id
     worker.refusal = errors.NotFound("version", "2")

@@ -1,5 +1,6 @@
 """The real worker with one fault built in, named by the variable FAULT. Run as `python -m tests.system.faulty_worker`.
 
+by_number      states are taken for the same where uid and number are, by the worker and in its commits
 after_commit   the process is killed between the ledger's fsync and the answer, once (a file remembers)
 engine_dies    the engine thread dies at the first prefill of more than 100 tokens; the process ends FAULT_EXIT_SECONDS
                later
@@ -9,15 +10,19 @@ slow_writes    files of KV are written FAULT_WRITE_SECONDS later
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agentmem.identity import NO_VERSION, Version
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.validation import AgentKey
 from inference_service import worker
 from inference_service.__main__ import main
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.prefill import PrefillChunk
-from inference_service.storage.client import StoreClient
+from inference_service.storage.client import Opened, StoreClient
 
 _FAULT = os.environ.get("FAULT", "")
 
@@ -32,6 +37,25 @@ def _after_commit() -> None:
         return result
 
     StoreClient.commit = killed  # type: ignore[method-assign]
+
+
+def _by_number() -> None:
+    opens, commits = StoreClient.open, StoreClient.commit
+
+    async def believed(
+        self: StoreClient, key: AgentKey, known: Version = NO_VERSION, *more: Any, **named: Any
+    ) -> Opened:
+        opened = await opens(self, key, known, *more, **named)
+        same = opened.version[:2] == known[:2] != NO_VERSION[:2]
+        return replace(opened, version=known, ledger=None) if same else opened
+
+    async def careless(self: StoreClient, request: pb.CommitTurnRequest) -> Any:
+        present = (await opens(self, AgentKey.from_proto(request.key), peek=True)).version
+        if present[:2] == (request.base.uid, request.base.version):
+            request.base.revision = present.revision
+        return await commits(self, request)
+
+    StoreClient.open, StoreClient.commit = believed, careless  # type: ignore[method-assign]
 
 
 def _die_once(done: Path) -> None:
@@ -63,6 +87,6 @@ def _slow_writes() -> None:
 
 
 if __name__ == "__main__":
-    faults = {"after_commit": _after_commit, "engine_dies": _engine_dies, "slow_writes": _slow_writes}
-    {"": lambda: None, **faults}[_FAULT]()
+    faults = {"after_commit": _after_commit, "by_number": _by_number, "engine_dies": _engine_dies}
+    {"": lambda: None, **faults, "slow_writes": _slow_writes}[_FAULT]()
     main()

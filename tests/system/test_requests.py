@@ -124,6 +124,17 @@ async def test_request_id_replays_and_refuses_other_arguments(stack: Stack, clie
     assert len((await stack.ledger("a")).turns) == 2
 
 
+async def test_a_turn_can_be_bound_to_a_state(stack: Stack, client: Client) -> None:
+    first = (await client.say("a", "hello", max_tokens=3)).finished.version
+    other = await refused(client.say("a", "hello", max_tokens=3, if_version=1, if_revision=bytes(16)))
+    assert other.code() is grpc.StatusCode.ABORTED and "backup" in (other.details() or "")
+    bound = {"if_version": 1, "if_revision": first.revision}
+    second = (await client.say("a", "hello", max_tokens=3, **bound)).finished.version
+    assert (second.uid, second.version) == (first.uid, 2) and second.revision != first.revision
+    moved = await refused(client.say("a", "hello", max_tokens=3, if_revision=first.revision))
+    assert moved.code() is grpc.StatusCode.ABORTED
+
+
 async def test_kill_between_fsync_and_answer_replays(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -560,10 +560,15 @@ class TrimAgentRequest(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     KEEP_TOKENS_FIELD_NUMBER: _builtins.int
     IF_VERSION_FIELD_NUMBER: _builtins.int
+    IF_REVISION_FIELD_NUMBER: _builtins.int
     keep_tokens: _builtins.int
     """Tokens to keep; at most the ledger's."""
     if_version: _builtins.int
-    """Refuse with ABORTED unless the agent's version is this one."""
+    """Refuse with ABORTED unless the agent's version is this one. Where this request has already made the version behind
+    it, it succeeds again.
+    """
+    if_revision: _builtins.bytes
+    """The revision of that version, 16 bytes, from AgentVersion: compared as well. Empty: any. Needs if_version."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Which."""
@@ -574,10 +579,11 @@ class TrimAgentRequest(_message.Message):
         key: _types_pb2.AgentKey | None = ...,
         keep_tokens: _builtins.int = ...,
         if_version: _builtins.int | None = ...,
+        if_revision: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "if_version", b"if_version", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "if_version", b"if_version", "keep_tokens", b"keep_tokens", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "if_revision", b"if_revision", "if_version", b"if_version", "keep_tokens", b"keep_tokens", "key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -714,12 +720,17 @@ class ForkAgentRequest(_message.Message):
     AT_VERSION_FIELD_NUMBER: _builtins.int
     KEEP_TOKENS_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
+    AT_REVISION_FIELD_NUMBER: _builtins.int
     new_agent_id: _builtins.str
     """The new agent's id, in the same namespace and on the same model."""
     at_version: _builtins.int
     """Fork this version instead of the present one, where it is still kept."""
     keep_tokens: _builtins.int
     """Fork only the first tokens."""
+    at_revision: _builtins.bytes
+    """The revision of at_version, 16 bytes, from AgentVersion; NOT_FOUND where that version has another. Empty: any. Needs
+    at_version.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """The source."""
@@ -736,10 +747,11 @@ class ForkAgentRequest(_message.Message):
         at_version: _builtins.int | None = ...,
         keep_tokens: _builtins.int | None = ...,
         expiry: _types_pb2.Expiry | None = ...,
+        at_revision: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_at_version", b"_at_version", "_keep_tokens", b"_keep_tokens", "at_version", b"at_version", "expiry", b"expiry", "keep_tokens", b"keep_tokens", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_version", b"_at_version", "_keep_tokens", b"_keep_tokens", "at_version", b"at_version", "expiry", b"expiry", "keep_tokens", b"keep_tokens", "key", b"key", "new_agent_id", b"new_agent_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_version", b"_at_version", "_keep_tokens", b"_keep_tokens", "at_revision", b"at_revision", "at_version", b"at_version", "expiry", b"expiry", "keep_tokens", b"keep_tokens", "key", b"key", "new_agent_id", b"new_agent_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_version: _TypeAlias = _typing.Literal["at_version"]  # noqa: Y015
     _WhichOneofArgType__at_version: _TypeAlias = _typing.Literal["_at_version", b"_at_version"]  # noqa: Y015

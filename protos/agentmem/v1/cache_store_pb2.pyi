@@ -627,6 +627,7 @@ class CommitTurnRequest(_message.Message):
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     SNAPSHOT_VERSION_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    COMMIT_ID_FIELD_NUMBER: _builtins.int
     keep_tokens: _builtins.int
     """Tokens of the base's ledger that stay."""
     text: _builtins.bytes
@@ -649,10 +650,14 @@ class CommitTurnRequest(_message.Message):
     """The agent's, if this turn creates it. Unspecified: CONTEXT_POLICY_TRIM."""
     snapshot_version: _builtins.int
     """The version of a snapshot of the agent that the turn continues, in place of the base: keep_tokens counts its tokens.
-    0: the turn continues the base.
+    Its number is enough, since the base's revision says which past it is of. 0: the turn continues the base.
     """
     template_time: _builtins.str
     """As in Ledger, of the new one."""
+    commit_id: _builtins.bytes
+    """Names this call, not the turn: 16 random bytes that the caller draws for each commit and keeps for its repetitions.
+    Kept with the turn. Empty: the call cannot be repeated.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. The agent is created if base is version 0."""
@@ -710,10 +715,11 @@ class CommitTurnRequest(_message.Message):
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
         snapshot_version: _builtins.int = ...,
         template_time: _builtins.str = ...,
+        commit_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "expiry", b"expiry", "key", b"key", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "carried_turns", b"carried_turns", "context_policy", b"context_policy", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "opening_bytes", b"opening_bytes", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "snapshot_version", b"snapshot_version", "template_time", b"template_time", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "carried_turns", b"carried_turns", "commit_id", b"commit_id", "context_policy", b"context_policy", "ends_turn_hint", b"ends_turn_hint", "expiry", b"expiry", "generated_tokens", b"generated_tokens", "keep_tokens", b"keep_tokens", "key", b"key", "label", b"label", "message_hashes", b"message_hashes", "offsets", b"offsets", "opening_bytes", b"opening_bytes", "record", b"record", "request_digest", b"request_digest", "request_id", b"request_id", "snapshot_version", b"snapshot_version", "template_time", b"template_time", "text", b"text", "token_ids", b"token_ids", "tokenizer_hash", b"tokenizer_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -938,7 +944,9 @@ class PublishBlocksRequest(_message.Message):
 
     @_builtins.property
     def version(self) -> _types_pb2.AgentVersion:
-        """The state; references of an older one than the newest published are ignored."""
+        """The state; references of an older one than the newest published are ignored, and so are those of a state that the
+        agent never had.
+        """
 
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredFile]:

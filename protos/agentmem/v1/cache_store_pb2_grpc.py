@@ -172,9 +172,14 @@ class CacheStoreServiceServicer:
     def CommitTurn(self, request, context):
         """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
         transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
-        transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-        request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
-        if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+        transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and
+        returns the committed turn (INVALID_ARGUMENT if its request_digest differs). ABORTED if the agent is not in the base
+        state: uid, version and revision are compared. RESOURCE_EXHAUSTED, and nothing has changed, if the namespace's quota
+        has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+
+        A caller that does not know whether a commit was made (UNAVAILABLE, DEADLINE_EXCEEDED) sends it again, as it was,
+        under the same commit_id, until it is told: one that was made adds nothing and gets the answer that it would have had,
+        also where the agent has gone on since. ABORTED then says that the commit was not made, or the agent was deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

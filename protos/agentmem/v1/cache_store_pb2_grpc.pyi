@@ -66,9 +66,14 @@ class CacheStoreServiceStub:
     CommitTurn: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
     transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
-    transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-    request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
-    if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+    transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and
+    returns the committed turn (INVALID_ARGUMENT if its request_digest differs). ABORTED if the agent is not in the base
+    state: uid, version and revision are compared. RESOURCE_EXHAUSTED, and nothing has changed, if the namespace's quota
+    has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+
+    A caller that does not know whether a commit was made (UNAVAILABLE, DEADLINE_EXCEEDED) sends it again, as it was,
+    under the same commit_id, until it is told: one that was made adds nothing and gets the answer that it would have had,
+    also where the agent has gone on since. ABORTED then says that the commit was not made, or the agent was deleted.
     """
     CreateAgent: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.CreateAgentRequest, _cache_store_pb2.CreateAgentResponse]
     """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
@@ -166,9 +171,14 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     CommitTurn: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CommitTurnRequest, _cache_store_pb2.CommitTurnResponse]  # type: ignore[assignment]
     """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
     transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
-    transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-    request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
-    if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+    transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and
+    returns the committed turn (INVALID_ARGUMENT if its request_digest differs). ABORTED if the agent is not in the base
+    state: uid, version and revision are compared. RESOURCE_EXHAUSTED, and nothing has changed, if the namespace's quota
+    has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+
+    A caller that does not know whether a commit was made (UNAVAILABLE, DEADLINE_EXCEEDED) sends it again, as it was,
+    under the same commit_id, until it is told: one that was made adds nothing and gets the answer that it would have had,
+    also where the agent has gone on since. ABORTED then says that the commit was not made, or the agent was deleted.
     """
     CreateAgent: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.CreateAgentRequest, _cache_store_pb2.CreateAgentResponse]  # type: ignore[assignment]
     """CreateAgent makes an agent of a whole ledger, in one transaction that is fsynced before it answers. Its turns get the
@@ -288,9 +298,14 @@ class CacheStoreServiceServicer:
     ) -> _typing.Union[_cache_store_pb2.CommitTurnResponse, _abc.Awaitable[_cache_store_pb2.CommitTurnResponse]]:
         """CommitTurn appends a turn to the ledger and fsyncs it before it answers. The turn and its request_id are one
         transaction. With snapshot_version the agent first returns to that snapshot, as RestoreSnapshot does, in the same
-        transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and returns the committed turn (INVALID_ARGUMENT if its
-        request_digest differs). ABORTED if the agent is not in the base state. RESOURCE_EXHAUSTED, and nothing has changed,
-        if the namespace's quota has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+        transaction and as a version of its own; ABORTED if the snapshot is gone. A repeated request_id adds nothing and
+        returns the committed turn (INVALID_ARGUMENT if its request_digest differs). ABORTED if the agent is not in the base
+        state: uid, version and revision are compared. RESOURCE_EXHAUSTED, and nothing has changed, if the namespace's quota
+        has no room for it even without all KV that may be evicted; otherwise KV makes room, later.
+
+        A caller that does not know whether a commit was made (UNAVAILABLE, DEADLINE_EXCEEDED) sends it again, as it was,
+        under the same commit_id, until it is told: one that was made adds nothing and gets the answer that it would have had,
+        also where the agent has gone on since. ABORTED then says that the commit was not made, or the agent was deleted.
         """
 
     def CreateAgent(

@@ -124,12 +124,15 @@ class GenerateRequest(_message.Message):
     MEMORY_MODE_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    IF_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names this turn for retries and Abort; at most 128 bytes of UTF-8. Empty: the turn cannot be retried safely."""
     prompt: _builtins.str
     """The whole text so far. A BOS token is added where the model's tokenizer adds one."""
     if_version: _builtins.int
-    """Refuse with ABORTED unless the agent's version is this one (0: the agent must not exist)."""
+    """Refuse with ABORTED unless the agent's version is this one (0: the agent must not exist). A number alone can come
+    back with other content, where a backup is restored: use if_revision, too.
+    """
     max_tokens: _builtins.int
     """At least 1. Default: up to the end of the context, at most the worker's default_max_tokens."""
     cache_policy: Global___CachePolicy.ValueType
@@ -166,6 +169,10 @@ class GenerateRequest(_message.Message):
     turn and stays, so that its prompts do not change with the date. What is set is the agent's from this turn on: a
     whole chat is rendered with it and computed again from the date on, an append leaves what is there as it is. A turn
     without an agent sees the present moment.
+    """
+    if_revision: _builtins.bytes
+    """Refuse with ABORTED unless this is the revision of the agent's version: the agent is in that state and in no other.
+    16 bytes, from AgentVersion. Empty: any.
     """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -225,10 +232,11 @@ class GenerateRequest(_message.Message):
         memory_mode: Global___MemoryMode.ValueType = ...,
         template_time: _builtins.str = ...,
         tool_choice: Global___ToolChoice | None = ...,
+        if_revision: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "max_tokens", b"max_tokens", "messages", b"messages", "prompt", b"prompt", "sampling", b"sampling", "token_ids", b"token_ids", "tool_choice", b"tool_choice", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "template_time", b"template_time", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "tool_choice", b"tool_choice", "top_logprobs", b"top_logprobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_top_logprobs", b"_top_logprobs", "append", b"append", "cache_policy", b"cache_policy", "context_policy", b"context_policy", "expiry", b"expiry", "if_revision", b"if_revision", "if_version", b"if_version", "input", b"input", "json_schema", b"json_schema", "key", b"key", "label", b"label", "max_tokens", b"max_tokens", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "template_time", b"template_time", "token_ids", b"token_ids", "tool_calls", b"tool_calls", "tool_choice", b"tool_choice", "top_logprobs", b"top_logprobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
@@ -621,6 +629,7 @@ class PrefillRequest(_message.Message):
     EXPIRY_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    IF_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As in GenerateRequest."""
     prompt: _builtins.str
@@ -634,6 +643,8 @@ class PrefillRequest(_message.Message):
     context_policy: _types_pb2.ContextPolicy.ValueType
     """As in GenerateRequest."""
     template_time: _builtins.str
+    """As in GenerateRequest."""
+    if_revision: _builtins.bytes
     """As in GenerateRequest."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -670,10 +681,11 @@ class PrefillRequest(_message.Message):
         expiry: _types_pb2.Expiry | None = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
         template_time: _builtins.str = ...,
+        if_revision: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "messages", b"messages", "prompt", b"prompt", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "context_policy", b"context_policy", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "template_time", b"template_time", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "context_policy", b"context_policy", "expiry", b"expiry", "if_revision", b"if_revision", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "template_time", b"template_time", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015

@@ -31,8 +31,8 @@ class InferenceServiceStub:
 
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or
-    another writer, says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
+    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
+    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
     is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
     refused before any side effect.
     """
@@ -44,15 +44,15 @@ class InferenceServiceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
     finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
-    moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
-    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the
-    same, also later, when a store that was stopped continues. It is there whole or not at all, and the retry says
-    which.
+    moment of the commit: a worker that loses its answer (the store was killed in the middle of it) repeats it until it
+    is known, for up to a minute. Where it stays unknown, which is UNAVAILABLE, or the call was cancelled, or its
+    deadline passed, meanwhile, the turn may be in the ledger all the same, also later, when a store that was stopped
+    continues. It is there whole or not at all, and the retry says which.
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
     request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
-    The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode and expiry may differ, since
-    a turn that was committed is beyond them.
+    The same request_id with other arguments is INVALID_ARGUMENT; if_version, if_revision, memory_mode and expiry may
+    differ, since a turn that was committed is beyond them.
     """
     Prefill: _grpc.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
@@ -69,8 +69,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or
-    another writer, says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
+    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
+    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
     is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
     refused before any side effect.
     """
@@ -79,15 +79,15 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
     finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
-    moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
-    UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the
-    same, also later, when a store that was stopped continues. It is there whole or not at all, and the retry says
-    which.
+    moment of the commit: a worker that loses its answer (the store was killed in the middle of it) repeats it until it
+    is known, for up to a minute. Where it stays unknown, which is UNAVAILABLE, or the call was cancelled, or its
+    deadline passed, meanwhile, the turn may be in the ledger all the same, also later, when a store that was stopped
+    continues. It is there whole or not at all, and the retry says which.
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
     request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
-    The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode and expiry may differ, since
-    a turn that was committed is beyond them.
+    The same request_id with other arguments is INVALID_ARGUMENT; if_version, if_revision, memory_mode and expiry may
+    differ, since a turn that was committed is beyond them.
     """
     Prefill: _aio.UnaryUnaryMultiCallable[_inference_pb2.PrefillRequest, _inference_pb2.PrefillResponse]  # type: ignore[assignment]
     """Prefill lets the agent take context in and say nothing. Durability and retry as in Generate."""
@@ -103,8 +103,8 @@ class InferenceServiceServicer:
 
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
-    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version, or
-    another writer, says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
+    prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
+    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
     is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
     refused before any side effect.
     """
@@ -116,15 +116,15 @@ class InferenceServiceServicer:
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
         """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
         finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
-        moment of the commit: where its answer is lost (the store stopped or was killed in the middle of it, which is
-        UNAVAILABLE; the call was cancelled, or its deadline passed, meanwhile), the turn may be in the ledger all the
-        same, also later, when a store that was stopped continues. It is there whole or not at all, and the retry says
-        which.
+        moment of the commit: a worker that loses its answer (the store was killed in the middle of it) repeats it until it
+        is known, for up to a minute. Where it stays unknown, which is UNAVAILABLE, or the call was cancelled, or its
+        deadline passed, meanwhile, the turn may be in the ledger all the same, also later, when a store that was stopped
+        continues. It is there whole or not at all, and the retry says which.
 
         Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
         request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
-        The same request_id with other arguments is INVALID_ARGUMENT; if_version, memory_mode and expiry may differ, since
-        a turn that was committed is beyond them.
+        The same request_id with other arguments is INVALID_ARGUMENT; if_version, if_revision, memory_mode and expiry may
+        differ, since a turn that was committed is beyond them.
         """
 
     def Prefill(

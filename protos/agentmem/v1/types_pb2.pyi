@@ -295,25 +295,33 @@ Global___AgentKey: _TypeAlias = AgentKey  # noqa: Y015
 
 @_typing.final
 class AgentVersion(_message.Message):
-    """AgentVersion is one state of one agent's ledger."""
+    """AgentVersion is one state of one agent's ledger. Two are the same state only where all three fields are equal: after
+    a backup was restored, or a failover that lost commits, a number comes back with other content.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     UID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     uid: _builtins.str
     """Never used twice: a deleted and re-created agent has another uid."""
     version: _builtins.int
     """Grows by one with every committed turn, TrimAgent and RestoreSnapshot. 0 is the agent that does not exist yet."""
+    revision: _builtins.bytes
+    """16 random bytes, which every commit, TrimAgent, RestoreSnapshot, ForkAgent and ImportAgent draws anew; no two states
+    have the same. Empty for the agent that does not exist yet, and for past states of before revisions were kept.
+    """
     def __init__(
         self,
         *,
         uid: _builtins.str = ...,
         version: _builtins.int = ...,
+        revision: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["uid", b"uid", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "uid", b"uid", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from agentmem.identity import NO_VERSION, Ledger, TurnPlace, Version
+from agentmem.identity import NO_VERSION, Ledger, TurnPlace
 from agentmem.validation import AgentKey
-from cache_service.ledger import agents, segments, turns
+from cache_service.ledger import agents, segments, turns, versions
 from cache_service.ledger.agents import Conversation
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.database import Database
@@ -38,14 +38,14 @@ def test_deleting_an_agent_keeps_the_segments_that_a_fork_stands_on(tmp_path: Pa
         version = database.write_blocking(partial(turns.commit, turn=turn, now=NOW)).version
     state = database.read_blocking(lambda c: agents.find(c, ADA))
     assert state is not None
-    fork = database.read_blocking(lambda c: segments.cut(c, state.head, 4))
-    database.write_blocking(lambda c: agents.create(c, EVE, "eve", fork, NO_CONVERSATION, NOW))
+    fork, first = database.read_blocking(lambda c: segments.cut(c, state.head, 4)), versions.first()
+    database.write_blocking(lambda c: agents.create(c, EVE, first, fork, NO_CONVERSATION, NOW))
 
     database.write_blocking(lambda c: agents.delete(c, ADA))
     assert database.read_blocking(lambda c: segments.read(c, fork)).token_ids.tolist() == [1, 2, 3, 4]
     assert database.read_blocking(partial(rows, table="segments")) == 2
-    follow = Turn(EVE, Version("eve", 1), 3, part(9), "", b"", b"", NO_CONVERSATION)
-    assert database.write_blocking(lambda c: turns.commit(c, follow, NOW)).version == Version("eve", 2)
+    follow = Turn(EVE, first, 3, part(9), "", b"", b"", NO_CONVERSATION)
+    assert database.write_blocking(lambda c: turns.commit(c, follow, NOW)).version[:2] == (first.uid, 2)
 
     database.write_blocking(lambda c: agents.delete(c, EVE))
     for table in ("segments", "agents", "turns", "refs"):

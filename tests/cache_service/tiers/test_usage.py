@@ -64,7 +64,7 @@ def publish(connection: sqlite3.Connection, key: AgentKey, has: set[int], wants:
         row = FileRow(file(key, number), 0, 1, size, b"")
         references.add(connection, row, FileOrigin(key, "f", b""), 0)
     state = agents.existing(connection, key)
-    references.replace(connection, key, *state.version, {file(key, number) for number in wants})
+    references.replace(connection, key, state.version, {file(key, number) for number in wants})
 
 
 class UsageMachine(RuleBasedStateMachine):

@@ -274,7 +274,7 @@ async def test_a_fork_waits_for_both_and_shares_what_is_hot() -> None:
         assert (await forking).agent.tier == types_pb2.TIER_HOT
         parent, shared = world.hot.get(A), world.hot.get(child)
         assert parent is not None and shared is not None
-        assert shared.version == ("child", 1) and (shared.table, shared.ledger) == (parent.table, parent.ledger)
+        assert shared.version == Version("child", 1) and (shared.table, shared.ledger) == (parent.table, parent.ledger)
     assert world.persister.settled == [A, A]
     world.pool.check_integrity(world.hot.tables())
     world.hot.drop(A)

@@ -59,6 +59,7 @@ fields = st.fixed_dictionaries(
     },
     optional={
         "if_version": st.integers(0, 2),
+        "if_revision": st.sampled_from([bytes(16), b"revision of 16 b"]),
         "sampling": samplings,
         "stop": st.lists(st.sampled_from("ab"), max_size=2),
         "max_tokens": st.integers(1, 2),
@@ -85,6 +86,7 @@ def lasting(request: Request) -> Request:
     rest = Request()
     rest.CopyFrom(request)
     rest.ClearField("if_version")
+    rest.ClearField("if_revision")
     rest.ClearField("memory_mode")
     rest.ClearField("expiry")
     return rest

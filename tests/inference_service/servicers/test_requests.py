@@ -269,9 +269,13 @@ def test_messages_become_what_templates_take() -> None:
 
 
 def test_prefill() -> None:
-    turn = prefill_request(inference_pb2.PrefillRequest(key=KEY, prompt="x", request_id="r", if_version=3))
+    named = {"if_version": 3, "if_revision": bytes(16)}
+    turn = prefill_request(inference_pb2.PrefillRequest(key=KEY, prompt="x", request_id="r", **named))  # type: ignore[arg-type]
     assert not turn.generates
     assert (turn.request_id, turn.if_version, turn.input) == ("r", 3, TextInput("x"))
+    assert turn.if_revision == bytes(16)
+    with pytest.raises(InvalidArgument, match="if_revision"):
+        prefill_request(inference_pb2.PrefillRequest(key=KEY, prompt="x", if_revision=b"short"))
     with pytest.raises(InvalidArgument) as caught:
         prefill_request(inference_pb2.PrefillRequest(key=types_pb2.AgentKey(namespace="n", model_id="m"), prompt="x"))
     assert caught.value.field == "key.agent_id"
