@@ -1,5 +1,9 @@
 """The cache store as the worker sees it: one way to call it, and domain values for the calls of a turn."""
 
+import asyncio
+import logging
+import time
+import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -9,9 +13,12 @@ import grpc
 from agentmem import errors
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, Version
+from agentmem.logs import event
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Request = TypeVar("_Request")
@@ -22,6 +29,10 @@ _REMOTE_TIMEOUT_SECONDS = 600.0
 _REMOTE_REQUESTS = (pb.FetchBlocksRequest, agent_pb2.DeleteAgentRequest)
 """Those for which the store waits for the object store, by its own limit."""
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
+COMMIT_SECONDS = 60.0
+"""How long a commit is repeated whose outcome is not known: a store that was killed is back long before."""
+_PAUSE_SECONDS = 0.1
+_NO_ANSWER = "the cache store does not answer; try again"
 
 
 @dataclass(frozen=True)
@@ -133,8 +144,24 @@ class StoreClient:
         return (answer.version.version, Ledger.from_proto(answer.ledger)) if answer.HasField("version") else None
 
     async def commit(self, request: pb.CommitTurnRequest) -> tuple[Version, pb.CommittedTurn | None]:
-        """Append a turn durably; return the new version, and the turn that was there if the request_id was not new."""
-        answer = await self.call(self._store.CommitTurn, request)
+        """Append a turn durably; return the new version, and the turn that was there if the request_id was not new.
+
+        Where it is not known whether the store has committed it, the call is repeated, under a `commit_id` that it gets
+        here, until that is known. Raises Unavailable where it is not known after COMMIT_SECONDS: the turn may be in
+        the ledger, also later.
+        """
+        request.commit_id = uuid.uuid4().bytes
+        end = time.monotonic() + COMMIT_SECONDS
+        while True:
+            seconds = max(0.0, min(_TIMEOUT_SECONDS, end - time.monotonic()))
+            try:
+                answer = await self._store.CommitTurn(request, timeout=seconds, wait_for_ready=True)
+                break
+            except grpc.aio.AioRpcError as error:
+                if not errors.is_silence(error) or time.monotonic() + _PAUSE_SECONDS >= end:
+                    raise errors.from_peer(error, _NO_ANSWER) from error
+                event(log, "a commit was not answered, and is repeated", logging.WARNING, error=error.code().name)
+            await asyncio.sleep(_PAUSE_SECONDS)
         return Version.from_proto(answer.version), answer.replayed if answer.HasField("replayed") else None
 
     async def create_agent(
@@ -208,7 +235,7 @@ async def _raising(call: Awaitable[_T]) -> _T:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise errors.from_peer(error, "the cache store does not answer; try again") from error
+        raise errors.from_peer(error, _NO_ANSWER) from error
 
 
 async def _received(call: AsyncIterable[pb.ReadBlockResponse], size_bytes: int) -> bytes:

@@ -1,0 +1,169 @@
+"""Commits whose answer is lost: a real store, killed or cut off between the commit and its answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agentmem.channels import connect
+from agentmem.errors import Aborted, Unavailable
+from agentmem.identity import NO_VERSION, Version
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.validation import AgentKey
+from inference_service.storage import client as client_module
+from inference_service.storage.client import Opened, StoreClient
+from tests.cache_service import kv
+from tests.cache_service.process import ready
+from tests.inference_service.storage.lossy import Proxy, proxy
+
+KEY = AgentKey.from_proto(kv.key())
+
+
+@dataclass
+class World:
+    """A store's process, a client behind a proxy, and another one beside it."""
+
+    data: Path
+    processes: AsyncExitStack
+    store: asyncio.subprocess.Process
+    proxy: Proxy
+    client: StoreClient
+    stranger: StoreClient
+
+    async def restart(self) -> None:
+        """Kill the store, and start another one."""
+        self.store.kill()
+        await self.store.wait()
+        self.store, _ = await self.processes.enter_async_context(ready(self.data))
+
+    async def committed(self, number: int) -> Opened:
+        """Wait until the agent is at this version."""
+        async with asyncio.timeout(30):
+            while (opened := await self.stranger.open(KEY)).version.number != number:
+                await asyncio.sleep(0.01)
+        return opened
+
+
+@asynccontextmanager
+async def world_of(data: Path) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        store, _ = await stack.enter_async_context(ready(data))
+        between = await stack.enter_async_context(proxy(data / "run/store.sock", data.with_name("p.sock")))
+        behind = await stack.enter_async_context(connect(f"unix:{data.with_name('p.sock')}"))
+        beside = await stack.enter_async_context(connect(f"unix:{data}/run/store.sock"))
+        yield World(data, stack, store, between, StoreClient(behind), StoreClient(beside))
+
+
+@pytest.fixture
+async def world(data: Path) -> AsyncIterator[World]:
+    async with world_of(data) as made:
+        yield made
+
+
+def turn(tokens: list[int], base: Version, keep: int = 0, request_id: str = "") -> pb.CommitTurnRequest:
+    return kv.turn(tokens, base.to_proto(), keep, request_id=request_id)
+
+
+@pytest.mark.parametrize("request_id", ["", "r"])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("creates", [False, True])
+async def test_a_commit_whose_answer_is_lost_is_repeated_and_made_once(
+    world: World, request_id: str, killed: bool, creates: bool
+) -> None:
+    base = NO_VERSION
+    if not creates:
+        base, _ = await world.client.commit(turn([1, 2], NO_VERSION))
+    await world.client.open(KEY)  # the proxy's connection stands
+    world.proxy.loses = "answers"
+    keep = 0 if creates else 2
+    committing = asyncio.create_task(world.client.commit(turn([3, 4], base, keep, request_id)))
+    made = await world.committed(base.number + 1)
+    assert not committing.done()
+    if killed:
+        await world.restart()
+    world.proxy.cut()
+    assert await asyncio.wait_for(committing, 60) == (made.version, None)
+    opened = await world.committed(base.number + 1)
+    assert opened.ledger is not None and opened.ledger.token_ids.tolist() == [1, 2, 3, 4][2 * creates :]
+    assert len(opened.ledger.turns) == base.number + 1
+
+
+async def test_a_repeated_commit_succeeds_although_the_agent_has_gone_on(world: World) -> None:
+    await world.client.open(KEY)
+    world.proxy.loses = "answers"
+    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
+    made = await world.committed(1)
+    after, _ = await world.stranger.commit(turn([2], made.version, 1))
+    world.proxy.cut()
+    assert await asyncio.wait_for(committing, 60) == (made.version, None)
+    assert (await world.committed(2)).version == after
+
+
+async def test_a_commit_that_was_lost_is_aborted_where_a_stranger_was_faster(world: World) -> None:
+    base, _ = await world.client.commit(turn([1], NO_VERSION))
+    world.proxy.loses = "requests"
+    committing = asyncio.create_task(world.client.commit(turn([2], base, 1)))
+    await asyncio.sleep(0.2)
+    theirs, _ = await world.stranger.commit(turn([3], base, 1))
+    world.proxy.cut()
+    with pytest.raises(Aborted):
+        await asyncio.wait_for(committing, 60)
+    opened = await world.committed(2)
+    assert opened.version == theirs and opened.ledger is not None and opened.ledger.token_ids.tolist() == [1, 3]
+
+
+async def test_equal_turns_of_two_committers_are_two(world: World) -> None:
+    """They are the same in all but who commits them."""
+    base, _ = await world.client.commit(turn([1], NO_VERSION))
+    await world.client.commit(turn([2], base, 1))
+    with pytest.raises(Aborted):
+        await world.stranger.commit(turn([2], base, 1))
+
+
+async def test_what_a_store_says_is_an_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that was refused is not repeated, and one that nobody answers is given up."""
+    base, _ = await world.client.commit(turn([1], NO_VERSION))
+    sent = 0
+    rpc = world.client._store.CommitTurn
+
+    def counted(*arguments: object, **options: object) -> object:
+        nonlocal sent
+        sent += 1
+        return rpc(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(world.client._store, "CommitTurn", counted)
+    with pytest.raises(Aborted):
+        await world.client.commit(turn([2], NO_VERSION))
+    assert sent == 1
+    world.store.kill()
+    await world.store.wait()
+    world.proxy.cut()
+    monkeypatch.setattr(client_module, "COMMIT_SECONDS", 0.5)
+    with pytest.raises(Unavailable, match="does not answer"):
+        await world.client.commit(turn([2], base, 1))
+
+
+async def test_without_the_repetition_it_would_be_unknown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that these tests find: a commit_id that is drawn for each attempt."""
+
+    class Forgetful:
+        def __init__(self, rpc: object) -> None:
+            self.rpc = rpc
+
+        def __call__(self, request: pb.CommitTurnRequest, **options: object) -> object:
+            other = pb.CommitTurnRequest()
+            other.CopyFrom(request)
+            other.ClearField("commit_id")
+            return self.rpc(other, **options)  # type: ignore[operator]
+
+    monkeypatch.setattr(world.client._store, "CommitTurn", Forgetful(world.client._store.CommitTurn))
+    await world.client.open(KEY)
+    world.proxy.loses = "answers"
+    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
+    await world.committed(1)
+    world.proxy.cut()
+    with pytest.raises(Aborted):
+        await asyncio.wait_for(committing, 60)
