@@ -19,6 +19,7 @@ from agentmem.identity import FileKind
 from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
+from cache_service.ledger import versions
 from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import CannotCheck
 
@@ -127,8 +128,7 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
         damaged.append("workflow_records")
     links = _links(source) if "segments" in damaged else {}
     made, lost = _remake_agents(source, target) if "agents" in damaged else ([], [])
-    # Of those made again, and of all where an older program wrote the source.
-    target.execute("UPDATE agents SET revision = randomblob(16) WHERE revision = x''")
+    versions.draw_missing(target)  # of those made again, and of all where an older program wrote the source
     files, is_damaged = _files(source) if "files" in tables else ([], False)
     return Transferred(links, made, lost, files, [*damaged, *(["files"] if is_damaged else [])])
 

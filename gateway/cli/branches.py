@@ -118,8 +118,8 @@ def trim(memory: Memory, tokens: int) -> None:
 
         async def attempt() -> tuple[agent_pb2.Agent, agent_pb2.Agent]:
             before = (await stub.GetAgent(agent_pb2.GetAgentRequest(key=key))).agent
-            version = before.version.version
-            request = agent_pb2.TrimAgentRequest(key=key, keep_tokens=tokens, if_version=version)
+            version, revision = before.version.version, before.version.revision
+            request = agent_pb2.TrimAgentRequest(key=key, keep_tokens=tokens, if_version=version, if_revision=revision)
             return before, (await stub.TrimAgent(request)).agent
 
         return await retrying(attempt)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from agentmem.errors import Aborted, FailedPrecondition
-from agentmem.v1 import inference_pb2, workflow_pb2
+from agentmem.v1 import inference_pb2, types_pb2, workflow_pb2
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, EventLog
 from gateway.workflows.inboxes import Listening
@@ -42,7 +42,7 @@ class TaskRunner:
         self._keys = {agent.name: agent.key for agent in workflow.agents}
         self._own = {agent.name for agent in workflow.agents if not agent.persists}
         self._done: Counter[str] = Counter()
-        self._versions: Counter[str] = Counter()
+        self._versions: dict[str, types_pb2.AgentVersion] = {}
         self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.asked = False
         """Something was asked for that the log did not have: from here on the run is not a repetition."""
@@ -120,13 +120,14 @@ class TaskRunner:
         else:
             self.asked = True
             if agent in self._own:  # only the run speaks to it; and an expired one must not begin again from nothing
-                request.if_version = self._versions[agent]
+                version = self._versions.get(agent, types_pb2.AgentVersion())
+                request.if_version, request.if_revision = version.version, version.revision
             async with self._slots:
                 made = event(await call())
             self._workflow.update_time.GetCurrentTime()
             self._log.append(key, made, _digest(request))
         durable = made.agent_spoke if made.HasField("agent_spoke") else made.agent_listened
-        self._versions[agent] = durable.version.version
+        self._versions[agent] = durable.version
         return made
 
     def _next_id(self, agent: str) -> str:
@@ -154,5 +155,6 @@ def _digest(request: _Request) -> bytes:
     asked = type(request)()
     asked.CopyFrom(request)  # type: ignore[arg-type]
     asked.ClearField("if_version")
+    asked.ClearField("if_revision")
     asked.ClearField("expiry")
     return hashlib.sha256(asked.SerializeToString(deterministic=True)).digest()[:16]

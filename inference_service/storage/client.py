@@ -31,8 +31,15 @@ _REMOTE_REQUESTS = (pb.FetchBlocksRequest, agent_pb2.DeleteAgentRequest)
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 COMMIT_SECONDS = 60.0
 """How long a commit is repeated whose outcome is not known: a store that was killed is back long before."""
-_PAUSE_SECONDS = 0.1
+_PAUSES_SECONDS = (0.1, 2.0)
+"""Before the first repetition, and at most."""
+_UNSETTLED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
+"""What a store says of one attempt, and not of those before: its disk fails, or another program holds its file."""
 _NO_ANSWER = "the cache store does not answer; try again"
+_UNKNOWN = (
+    "the cache store does not answer, and it is not known whether the turn is in the ledger: send it again under its "
+    "request_id, or read the agent first"
+)
 
 
 @dataclass(frozen=True)
@@ -146,22 +153,36 @@ class StoreClient:
     async def commit(self, request: pb.CommitTurnRequest) -> tuple[Version, pb.CommittedTurn | None]:
         """Append a turn durably; return the new version, and the turn that was there if the request_id was not new.
 
-        Where it is not known whether the store has committed it, the call is repeated, under a `commit_id` that it gets
-        here, until that is known. Raises Unavailable where it is not known after COMMIT_SECONDS: the turn may be in
-        the ledger, also later.
+        Where it is not known whether the store has committed it, the call is repeated, under a `commit_id` that the
+        request gets here, until that is known. Raises Unavailable where it is not known after COMMIT_SECONDS, or when
+        the channel is closed: the turn may be in the ledger, also later.
         """
         request.commit_id = uuid.uuid4().bytes
-        end = time.monotonic() + COMMIT_SECONDS
+        end, (pause, longest), unanswered = time.monotonic() + COMMIT_SECONDS, _PAUSES_SECONDS, 0
         while True:
             seconds = max(0.0, min(_TIMEOUT_SECONDS, end - time.monotonic()))
             try:
                 answer = await self._store.CommitTurn(request, timeout=seconds, wait_for_ready=True)
                 break
+            except grpc.aio.UsageError as error:  # the channel is closed: this process ends
+                raise errors.Unavailable(_UNKNOWN) from error
+            except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                raise errors.Unavailable(_UNKNOWN) from None  # The channel was closed, and not the caller cancelled.
             except grpc.aio.AioRpcError as error:
-                if not errors.is_silence(error) or time.monotonic() + _PAUSE_SECONDS >= end:
-                    raise errors.from_peer(error, _NO_ANSWER) from error
-                event(log, "a commit was not answered, and is repeated", logging.WARNING, error=error.code().name)
-            await asyncio.sleep(_PAUSE_SECONDS)
+                if not errors.is_silence(error) and not (unanswered and error.code() in _UNSETTLED):
+                    raise errors.from_rpc(error) from error
+                unanswered += 1
+                if time.monotonic() + pause >= end:
+                    event(log, "a commit was never answered", logging.ERROR, attempts=unanswered)
+                    raise errors.Unavailable(_UNKNOWN) from error
+                if unanswered == 1:
+                    event(log, "a commit was not answered, and is repeated", logging.WARNING, error=error.code().name)
+            await asyncio.sleep(pause)
+            pause = min(longest, 2 * pause)
+        if unanswered:
+            event(log, "a commit was answered at last", logging.WARNING, unanswered=unanswered)
         return Version.from_proto(answer.version), answer.replayed if answer.HasField("replayed") else None
 
     async def create_agent(

@@ -71,7 +71,7 @@ def a_repeated_commit_is_a_strangers(patch: Patch) -> None:
 
 
 @fault
-def a_restore_leaves_the_revision(patch: Patch) -> None:
+def a_new_version_keeps_the_revision(patch: Patch) -> None:
     patch.setattr(versions, "following", lambda v: v._replace(number=v.number + 1) if v.uid else versions.first())
 
 

@@ -179,7 +179,8 @@ class CacheStoreServiceServicer:
 
         A caller that does not know whether a commit was made (UNAVAILABLE, DEADLINE_EXCEEDED) sends it again, as it was,
         under the same commit_id, until it is told: one that was made adds nothing and gets the answer that it would have had,
-        also where the agent has gone on since. ABORTED then says that the commit was not made, or the agent was deleted.
+        also where the agent has gone on since. ABORTED then says that the commit was not made, or that it is gone with the
+        agent or the branch that it was on. One that makes an agent makes it again where that was deleted meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,9 +32,9 @@ class InferenceServiceStub:
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
     prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
-    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
-    is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
-    refused before any side effect.
+    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool,
+    disk or quota is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died;
+    DEADLINE_EXCEEDED. Bad input is refused before any side effect.
     """
 
     @_typing.overload
@@ -70,9 +70,9 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
     prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
-    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
-    is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
-    refused before any side effect.
+    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool,
+    disk or quota is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died;
+    DEADLINE_EXCEEDED. Bad input is refused before any side effect.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -104,9 +104,9 @@ class InferenceServiceServicer:
     Turns of one agent key run strictly one after the other, in the order of arrival. Errors common to all RPCs:
     INVALID_ARGUMENT names the field (BadRequest); NOT_FOUND for an unregistered model; FAILED_PRECONDITION where the
     prompt exceeds the model's context and the agent's ContextPolicy does not make it fit; ABORTED where if_version,
-    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool, disk or quota
-    is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died; DEADLINE_EXCEEDED. Bad input is
-    refused before any side effect.
+    if_revision or another writer says that the agent has moved on; RESOURCE_EXHAUSTED with RetryInfo where queue, pool,
+    disk or quota is full; UNAVAILABLE with RetryInfo while draining, loading or after the engine died;
+    DEADLINE_EXCEEDED. Bad input is refused before any side effect.
     """
 
     def Generate(

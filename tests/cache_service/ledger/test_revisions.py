@@ -48,6 +48,18 @@ async def test_every_new_version_has_a_revision_of_its_own(store: Running) -> No
     assert {len(each.revision) for each in made} == {16} and len({each.revision for each in made}) == len(made)
 
 
+async def test_a_repeated_commit_that_returns_to_a_snapshot_is_known(store: Running) -> None:
+    """It makes two versions, and its turn's is the second."""
+    first = (await store.cache.CommitTurn(kv.turn([1, 2, 3]))).version
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="s"))
+    base = (await store.cache.CommitTurn(kv.turn([4], first, keep=3))).version
+    turn = kv.turn([9], base, keep=1, snapshot_version=1, commit_id=bytes(range(16)))
+    made = (await store.cache.CommitTurn(turn)).version
+    assert (await store.cache.CommitTurn(turn)).version == made and made.version == 4
+    await store.cache.CommitTurn(kv.turn([5], made, keep=2))
+    assert (await store.cache.CommitTurn(turn)).version == made
+
+
 async def test_who_names_a_version_is_held_to_its_revision(store: Running) -> None:
     first = (await store.cache.CommitTurn(kv.turn([1, 2, 3]))).version
     second = (await store.cache.CommitTurn(kv.turn([4], first, keep=3))).version

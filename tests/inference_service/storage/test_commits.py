@@ -1,11 +1,13 @@
 """Commits whose answer is lost: a real store, killed or cut off between the commit and its answer."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
 from agentmem.channels import connect
@@ -32,6 +34,7 @@ class World:
     proxy: Proxy
     client: StoreClient
     stranger: StoreClient
+    channel: grpc.aio.Channel
 
     async def restart(self) -> None:
         """Kill the store, and start another one."""
@@ -54,7 +57,7 @@ async def world_of(data: Path) -> AsyncIterator[World]:
         between = await stack.enter_async_context(proxy(data / "run/store.sock", data.with_name("p.sock")))
         behind = await stack.enter_async_context(connect(f"unix:{data.with_name('p.sock')}"))
         beside = await stack.enter_async_context(connect(f"unix:{data}/run/store.sock"))
-        yield World(data, stack, store, between, StoreClient(behind), StoreClient(beside))
+        yield World(data, stack, store, between, StoreClient(behind), StoreClient(beside), behind)
 
 
 @pytest.fixture
@@ -115,6 +118,46 @@ async def test_a_commit_that_was_lost_is_aborted_where_a_stranger_was_faster(wor
     assert opened.version == theirs and opened.ledger is not None and opened.ledger.token_ids.tolist() == [1, 3]
 
 
+async def test_what_a_store_says_of_a_repetition_does_not_settle_the_first_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program holds store.db for longer than the store waits; the first attempt was made before."""
+    said = []
+    rpc = world.client._store.CommitTurn
+
+    async def listened(*arguments: object, **options: object) -> object:
+        try:
+            return await rpc(*arguments, **options)  # type: ignore[arg-type]
+        except grpc.aio.AioRpcError as error:
+            said.append(error.details())
+            raise
+
+    monkeypatch.setattr(world.client._store, "CommitTurn", listened)
+    await world.client.open(KEY)
+    world.proxy.loses = "answers"
+    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
+    made = await world.committed(1)
+    with closing(sqlite3.connect(world.data / "store.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        world.proxy.cut()
+        async with asyncio.timeout(60):
+            while not any("another program holds store.db" in str(each) for each in said):
+                await asyncio.sleep(0.05)
+        assert not committing.done()
+        other.execute("ROLLBACK")
+    assert await asyncio.wait_for(committing, 60) == (made.version, None)
+
+
+async def test_a_worker_that_ends_says_that_it_is_unknown(world: World) -> None:
+    await world.client.open(KEY)
+    world.proxy.loses = "answers"
+    committing = asyncio.create_task(world.client.commit(turn([1], NO_VERSION)))
+    await world.committed(1)
+    await world.channel.close()
+    with pytest.raises(Unavailable, match="not known whether the turn is in the ledger"):
+        await asyncio.wait_for(committing, 60)
+
+
 async def test_equal_turns_of_two_committers_are_two(world: World) -> None:
     """They are the same in all but who commits them."""
     base, _ = await world.client.commit(turn([1], NO_VERSION))
@@ -146,8 +189,8 @@ async def test_what_a_store_says_is_an_answer(world: World, monkeypatch: pytest.
         await world.client.commit(turn([2], base, 1))
 
 
-async def test_without_the_repetition_it_would_be_unknown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault that these tests find: a commit_id that is drawn for each attempt."""
+async def test_a_repetition_without_its_commit_id_is_a_strangers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that these tests find."""
 
     class Forgetful:
         def __init__(self, rpc: object) -> None:
