@@ -30,6 +30,9 @@ _LONGEST: Final = SMALLEST_STEP
 device better alone."""
 _MOST_ON_SLOW_DEVICES: Final = SMALLEST_CHUNK
 """Tokens of a batch, padding included, on a CPU, and on Metal, where it was not measured."""
+_MOST_CONTEXT: Final = 32
+"""Tokens of all rows, padding included, over the new ones that a batch may have: restoring and copying KV is no chunk
+that could stop."""
 _LEAST_FILLED: Final = 0.75
 """Of a batch: the rest is padding, which is computed for nothing."""
 
@@ -71,7 +74,9 @@ def companions(prompts: Sequence[Prompt], first: int, most_tokens: int) -> list[
 def _together(prompts: Sequence[Prompt], most_tokens: int) -> bool:
     new, longest = max(each.new for each in prompts), max(each.tokens for each in prompts)
     rows, least = len(prompts), _LEAST_FILLED * len(prompts)
-    if rows * new > most_tokens or sum(p.new for p in prompts) < least * new:
+    if rows * new > most_tokens or rows * longest > _MOST_CONTEXT * most_tokens:
+        return False
+    if sum(p.new for p in prompts) < least * new:
         return False
     if sum(p.tokens for p in prompts) < least * longest:
         return False

@@ -53,6 +53,12 @@ class Headroom:
             self.relieve(lacking)
         return nbytes <= self.free()
 
+    def spare(self, nbytes: int) -> bool:
+        """Whether so many bytes are free, without taking any from the pool."""
+        if nbytes > self.free():
+            _let_go()
+        return nbytes <= self.free()
+
     def require(self, nbytes: int, what: str) -> None:
         """Raise ResourceExhausted, which says what needs so many bytes, where they cannot be made free."""
         if nbytes and not self.make(nbytes):
@@ -69,11 +75,11 @@ class Headroom:
             tokens = max(SMALLEST_CHUNK, tokens // 2)
             if self.fits(position, tokens):  # The pool may have enough for this many.
                 return tokens
-        raise self.refusal(f"{tokens} tokens of the prompt", self._needed(position, tokens))
+        raise self.refusal(f"{tokens} tokens of the prompt", self.needed(position, tokens))
 
     def fits(self, position: int, tokens: int) -> bool:
         """Whether there is memory for a chunk of so many tokens at `position`, or can be made free."""
-        return not self.peak_bytes or tokens <= _UNSEEN or self.make(self._needed(position, tokens))
+        return not self.peak_bytes or tokens <= _UNSEEN or self.make(self.needed(position, tokens))
 
     def recover(self) -> None:
         """Let go what can be let go at once, after an allocation that failed."""
@@ -91,7 +97,8 @@ class Headroom:
             f"{byte_size(self.free())} are free; end other processes on the device, or try again"
         )
 
-    def _needed(self, position: int, tokens: int) -> int:
+    def needed(self, position: int, tokens: int) -> int:
+        """Bytes that a chunk of so many tokens at `position` takes besides its KV."""
         return max(self.least_bytes, self.peak_bytes * tokens // largest_chunk(position))
 
 

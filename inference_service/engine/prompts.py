@@ -101,19 +101,21 @@ class PromptEngine(ABC):
         if not under_way:  # Stops are many where much arrives; chunks are what a prompt waits for.
             for other in self._waiting:
                 other.waited_steps = 0 if other in together else other.waited_steps + 1
+        if job not in self._waiting:  # It could not be started.
+            return
         if self._batch is not None and job in self._together:
             guarded(partial(self._prefill_together, self._batch), partial(self._part, self._together))
             return
+        guarded(partial(self._prefill, job), partial(self._fail, job))
 
-        def fail(error: Exception) -> None:
-            if ran_out(error) and job in self._waiting and not job.cramped:
-                self._begin_again(job, error)
-                return
-            if job in self._waiting:
-                self._waiting.remove(job)
-            job.fail(self.headroom.explained(error))
-
-        guarded(lambda: self._prefill(job), fail)
+    def _fail(self, job: TurnJob, error: Exception) -> None:
+        """A prompt's own error, or that it could not be started: for want of memory it is begun again once."""
+        if ran_out(error) and job in self._waiting and not job.cramped:
+            self._begin_again(job, error)
+            return
+        if job in self._waiting:
+            self._waiting.remove(job)
+        job.fail(self.headroom.explained(error))
 
     def _begin_again(self, job: TurnJob, error: Exception) -> None:
         """There was no memory: let go what can be, and have the turn go on from its tokens."""
@@ -135,26 +137,32 @@ class PromptEngine(ABC):
         fresh = [each for each in self._waiting if batchable(each)]
         if len(fresh) == 1:
             return fresh
-        most = min(most_tokens(), chunk_tokens(job.position, self._tokens_per_second, self._seconds(self.new_caches())))
+        position, seconds = max(each.position for each in fresh), self._seconds(self.new_caches())
+        most = min(most_tokens(), chunk_tokens(position, self._tokens_per_second, seconds))
         waiting = [Prompt(each.position, each.remaining) for each in fresh]
         return [fresh[row] for row in companions(waiting, fresh.index(job), most)]
 
     def _begin_together(self, jobs: Sequence[TurnJob]) -> None:
-        """Begin prompts that are computed together, if there is memory for that."""
+        """Begin prompts that are computed together, if there is memory for that which the pool need not give up.
+
+        One that cannot be started is none of the others' business.
+        """
         context, rows = max(job.position for job in jobs), len(jobs)
         restored = sum(max(0, job.reused - job.allocated) for job in jobs)
-        copied = rows * max(job.tokens for job in jobs) if context else 0
-        if not self.headroom.make((restored + copied) * self.token_bytes):
-            return
-        if not self.headroom.fits(context, rows * max(job.remaining for job in jobs)):
+        copied = 2 * rows * max(job.tokens for job in jobs) if context else 0  # Once more where the copies grow.
+        chunk = self.headroom.needed(context, rows * max(job.remaining for job in jobs))
+        if not self.headroom.spare((restored + copied) * self.token_bytes + chunk):
             return
         for job in jobs:
-            job.start()
-        self._batch = PromptBatch.begun(self.model, jobs, self.new_caches, self._tokens_per_second)
+            guarded(job.start, partial(self._fail, job))
+        begun = [job for job in jobs if job.started]
+        if len(begun) > 1:
+            self._batch = PromptBatch.begun(self.model, begun, self.new_caches, self._tokens_per_second)
 
     def _prefill_together(self, batch: PromptBatch) -> None:
         """Go on with prompts that are computed together; once they are done, they decode together."""
-        if not self._go_on(batch.chunk, lambda: all(job.cancelled.is_set() for job in batch.jobs)):
+        cold = not any(batch.contexts)  # Other chunks do not copy and attend over many contexts.
+        if not self._go_on(batch.chunk, lambda: all(job.cancelled.is_set() for job in batch.jobs), learns=cold):
             return
         batch.keep([row for row, job in enumerate(batch.jobs) if job in self._waiting])
         chunk = batch.chunk
@@ -231,8 +239,10 @@ class PromptEngine(ABC):
         wants_logits = job.decoding is not None and position + len(chunk) == tokens
         return PrefillChunk(self.model, job.caches, [chunk], position, speed, wants_logits=wants_logits)
 
-    def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:
-        """Compute the chunk until something else is to be done first; whether it is complete."""
+    def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool], *, learns: bool = True) -> bool:
+        """Compute the chunk until something else is to be done first; whether it is complete. From one of many tokens
+        the engine `learns` how long chunks take.
+        """
         began = time.monotonic()
 
         def stop() -> bool:
@@ -241,7 +251,7 @@ class PromptEngine(ABC):
 
         if not chunk.advance(stop):
             return False
-        if chunk.tokens >= 128:
+        if learns and chunk.tokens >= 128:
             self._tokens_per_second = chunk.tokens / max(chunk.seconds, 1e-6)
         self.stepped("prefill")
         return True

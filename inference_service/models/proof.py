@@ -7,6 +7,7 @@ are taken for numbers. Such rows are decoded by themselves. Engine thread.
 
 import copy
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,8 @@ _ROWS = (_TEXT[:32], _TEXT[32:35])
 """Two prompts in a batch: the second one is padded by far."""
 _NEXT = ((2, 4), (9, 1), (5, 3))
 """The tokens behind them, step by step."""
+_LATENT_ROWS = ((_TEXT * 2)[:72], _TEXT[32:35])
+"""The same of models with latents, which attend by another path from 65 tokens on."""
 _BEHIND = (list(_TEXT[3:8]), list(_TEXT[11:16]))
 """The same of one more chunk."""
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
@@ -224,18 +227,20 @@ def prompts_problem(network: Network, geometry: Geometry) -> str:
     """What is wrong with two prompts that are computed in a batch, with what is computed behind them in a batch, and
     with the tokens behind that, beside each alone; "" where nothing is.
     """
+    prompts = _LATENT_ROWS if geometry.latents else _ROWS
     try:
-        rows = _prefilled(network, geometry, _ROWS)
-        together = padded_caches([len(row) for row in _ROWS], geometry.new_caches)
-        mx.eval(network(mx.array(padded_rows(_ROWS)), cache=together), [cache.state for cache in together])
+        rows = _prefilled(network, geometry, prompts)
+        together = padded_caches([len(row) for row in prompts], geometry.new_caches)
+        mx.eval(network(mx.array(padded_rows(prompts)), cache=together), [cache.state for cache in together])
         behind = network(mx.array(_BEHIND), cache=together)
         found = _decoded(network, together, _NEXT)
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
     alone = [merged(row) for row in rows]
     wanted = [network(mx.array([tokens]), cache=row) for tokens, row in zip(_BEHIND, alone, strict=True)]
-    error = _error(behind, mx.concatenate(wanted), geometry)
-    error = max(error, _error(found, _decoded_alone(network, alone, _NEXT), geometry))
+    error = _typical(behind, mx.concatenate(wanted))
+    if error <= _most_error(geometry):
+        error = _error(found, _decoded_alone(network, alone, _NEXT), geometry)
     return f"logits differ by {error:.2g} of the largest" if error else ""
 
 
@@ -286,14 +291,19 @@ def _decoded_alone(network: Network, batches: Sequence[Sequence[Any]], columns: 
 
 
 def _error(found: mx.array, wanted: mx.array, geometry: Geometry) -> float:
-    """The least that any position [rows, positions, …] is off by, of the largest logit; 0 where that is rounding."""
+    """The least that any position [rows, positions, …] is off by, of the largest logit; 0 where that is rounding, and
+    infinite where it is NaN.
+    """
     error: float = _errors(found, wanted).min().item()  # type: ignore[assignment]
-    return 0.0 if error <= _most_error(geometry) else error
+    return 0.0 if error <= _most_error(geometry) else math.inf if math.isnan(error) else error
 
 
 def _typical(found: mx.array, wanted: mx.array) -> float:
-    """What half of the positions [rows, positions, …] are off by at most, of the largest logit."""
-    by_position = mx.sort(_errors(found, wanted))
+    """What half of the positions [rows, positions, …] are off by at most, of the largest logit; infinite where any is
+    NaN.
+    """
+    errors = _errors(found, wanted)
+    by_position = mx.sort(mx.where(mx.isnan(errors).any(), mx.inf, errors))
     error: float = by_position[by_position.size // 2].item()  # type: ignore[assignment]
     return error
 
