@@ -212,6 +212,7 @@ async def serving(process: asyncio.subprocess.Process, root: Path, model: str) -
     stack = _stack(process, root, model)
     async with asyncio.timeout(START_SECONDS):
         while not await stack.serves():
+            _check_runs(process, root)
             await asyncio.sleep(0.05)  # What the gateway takes to answer is taken from a worker that loads.
     return stack
 
@@ -219,10 +220,14 @@ async def serving(process: asyncio.subprocess.Process, root: Path, model: str) -
 async def _until(process: asyncio.subprocess.Process, root: Path, reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(START_SECONDS):
         while not reached():
-            if process.returncode is not None:
-                log = (root / "up.log").read_text(errors="replace")
-                raise RuntimeError(f"agentmem up did not start:\n{log[-3000:]}")
+            _check_runs(process, root)
             await asyncio.sleep(0.01)
+
+
+def _check_runs(process: asyncio.subprocess.Process, root: Path) -> None:
+    if process.returncode is not None:
+        log = (root / "up.log").read_text(errors="replace")
+        raise RuntimeError(f"agentmem up did not start:\n{log[-3000:]}")
 
 
 def _stack(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveStack:

@@ -29,6 +29,8 @@ MAX_EARLY_DEATHS = 5
 PROBE_INTERVAL = 0.1
 TAIL_LINES = 5
 _FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
+_CAUSE_SECONDS = 1.0
+"""A service that fails may do so because one before it is about to fail, which says why."""
 _CHUNK = 65536
 
 
@@ -104,9 +106,11 @@ async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping:
     waiting = asyncio.ensure_future(wanted)
     try:
         done, _ = await asyncio.wait({waiting, stop, *keeping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in keeping:  # in their order: what stops one may be what stopped another
-            if task in done:
-                task.result()
+        if failed := [task for task in keeping if task in done]:
+            # What stops one may be what stops another, which says it better: the first in their order.
+            if earlier := keeping[: keeping.index(failed[0])]:
+                await asyncio.wait(earlier, timeout=_CAUSE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            next(task for task in keeping if task.done()).result()
         return waiting in done and stop not in done
     finally:
         waiting.cancel()
@@ -159,6 +163,8 @@ class _Kept:
         """End `keep`; send SIGTERM, and SIGKILL to the whole group after the grace."""
         keeping.cancel()
         await asyncio.wait({keeping})
+        if not keeping.cancelled():
+            keeping.exception()  # Another's was raised first, or this one is raised.
         process = self.process
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)

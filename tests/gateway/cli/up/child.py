@@ -6,11 +6,15 @@ It writes "NAME start PID" and "NAME end" to DIRECTORY/log, and waits for SIGTER
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 
 def main() -> None:
     behaviour, name, directory = sys.argv[1:]
+    if behaviour.startswith("late-"):
+        time.sleep(0.3)
+        behaviour = behaviour.removeprefix("late-")
     if behaviour.startswith("die"):
         sys.stderr.write(f"{name} cannot work: {os.environ.get('TEST_REASON')}\n")
         raise SystemExit(int(behaviour.removeprefix("die")))

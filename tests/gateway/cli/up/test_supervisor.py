@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -85,6 +86,17 @@ async def test_a_final_status_ends_all_at_once(tmp_path: Path) -> None:
         async with Running([service("a", tmp_path), service("b", tmp_path, "die1")]):
             pass
     assert log(tmp_path)[-1] == "a end"
+
+
+async def test_of_two_that_fail_the_one_that_others_need_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though it fails later; and no failure is left behind for asyncio to complain of."""
+    with pytest.raises(ServiceFailed, match=r"^a ended with status 1; it wrote:\na cannot work: no reason$"):
+        async with Running([service("a", tmp_path, "late-die1"), service("b", tmp_path, "die1")]):
+            pass
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_final_status_ends_all_after_ready_too(tmp_path: Path) -> None:
