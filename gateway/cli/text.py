@@ -2,6 +2,7 @@
 
 import json
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any, Final
@@ -112,9 +113,9 @@ def write_json(data: object) -> None:
 def as_dict(message: Message) -> dict[str, Any]:
     """Return a message of the contract as --json writes it: all its fields by their names.
 
-    None stands for absent messages and optional fields, and for enums that say nothing. Enums have their short names,
-    durations are seconds, times RFC 3339, tokens per tier an object by tier, and a field whose name ends in `_json` is
-    what it holds, without that ending.
+    None stands for absent messages and optional fields, for enums that say nothing, and for no bytes. Enums have their
+    short names, durations are seconds, times RFC 3339, bytes Base64, tokens per tier an object by tier, and a field
+    whose name ends in `_json` is what it holds, without that ending.
     """
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
@@ -148,6 +149,8 @@ def _single(field: Any, value: Any) -> Any:
         return round(value.ToTimedelta().total_seconds(), 6)
     if isinstance(value, Message):
         return as_dict(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode() or None
     return value if field.enum_type is None else short_name(field.enum_type, value) or None
 
 

@@ -150,8 +150,9 @@ async def rewrite(store: Store) -> None:
 
 
 async def version_before(store: Store, agent: str, number: int) -> types_pb2.AgentVersion:
-    """The version that a turn was based on, also when it is repeated."""
-    return types_pb2.AgentVersion(uid=(await version(store, kv.key(agent))).uid, version=number)
+    """The version that a turn was based on; when it is repeated, its request_id says enough."""
+    present = await version(store, kv.key(agent))
+    return present if present.version == number else types_pb2.AgentVersion(uid=present.uid, version=number)
 
 
 async def create(store: Store) -> None:
