@@ -42,7 +42,7 @@ class TaskRunner:
         self._keys = {agent.name: agent.key for agent in workflow.agents}
         self._own = {agent.name for agent in workflow.agents if not agent.persists}
         self._done: Counter[str] = Counter()
-        self._versions: dict[str, types_pb2.AgentVersion] = {}
+        self._versions: defaultdict[str, types_pb2.AgentVersion] = defaultdict(types_pb2.AgentVersion)
         self._in_order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.asked = False
         """Something was asked for that the log did not have: from here on the run is not a repetition."""
@@ -120,7 +120,7 @@ class TaskRunner:
         else:
             self.asked = True
             if agent in self._own:  # only the run speaks to it; and an expired one must not begin again from nothing
-                version = self._versions.get(agent, types_pb2.AgentVersion())
+                version = self._versions[agent]
                 request.if_version, request.if_revision = version.version, version.revision
             async with self._slots:
                 made = event(await call())

@@ -45,18 +45,16 @@ class Headroom:
 
     def make(self, nbytes: int) -> bool:
         """Let memory go until so many bytes are free; return whether they are."""
-        if nbytes <= self.free():
+        if self.spare(nbytes):
             return True
-        _let_go()
-        lacking = nbytes - self.free()
-        if lacking > 0:
-            self.relieve(lacking)
+        self.relieve(nbytes - self.free())
         return nbytes <= self.free()
 
     def spare(self, nbytes: int) -> bool:
         """Whether so many bytes are free, without taking any from the pool."""
-        if nbytes > self.free():
-            _let_go()
+        if nbytes <= self.free():
+            return True
+        _let_go()
         return nbytes <= self.free()
 
     def require(self, nbytes: int, what: str) -> None:

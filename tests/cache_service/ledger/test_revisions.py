@@ -10,6 +10,7 @@ import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.offline.recover import recover
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, field_of, running
 from tests.cache_service.offline.directory import fill_branches
@@ -118,6 +119,25 @@ async def older(data: Path) -> Path:
             await store.agents.CreateSnapshot(made)
     as_before(data)
     return data
+
+
+async def test_a_recovered_directory_of_before_gets_revisions(older: Path) -> None:
+    """Its last turn and the snapshots of it are the present state; a snapshot of another state has a revision, too."""
+    recovered = older.with_name("recovered")
+    recover(older, recovered)
+    async with running(recovered) as store:
+        before = {agent.key.agent_id: agent.version for agent in await agents_of(store)}
+        assert {len(version.revision) for version in before.values()} == {16}
+        last = pb.OpenCacheRequest(key=kv.key("named"), request_id="r2")
+        assert (await store.cache.OpenCache(last)).turn.version == before["named"]
+        others = 0
+        for agent, version in before.items():
+            snapshots = agent_pb2.ListSnapshotsRequest(key=kv.key(agent), page_size=100)
+            for each in (await store.agents.ListSnapshots(snapshots)).snapshots:
+                assert len(each.version.revision) == 16
+                assert (each.version.revision == version.revision) == (each.version.version == version.version)
+                others += each.version != version
+        assert others
 
 
 async def agents_of(store: Running) -> Iterator[agent_pb2.Agent]:
