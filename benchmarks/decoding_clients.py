@@ -2,16 +2,21 @@
 
 Answers questions on stdin (`benchmarks.children`): `{"do": "round", "door": "grpc" | "http", "target": …, "agents": […]
 …}`. The clients do as little as clients can, so that what is measured is the server: responses stay bytes until the
-end. All agents get the same `prompt`, or each its own of `token_ids`; then the answer also tells of each turn.
+end. All agents get the same `prompt`, or each its own of `token_ids`; then the answer also tells of each turn, and of
+the processor time of process `worker` while all of them generated.
 """
 
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import grpc
+import numpy as np
+import psutil
 
 from agentmem.channels import connect
 from agentmem.v1 import inference_pb2, types_pb2
@@ -86,6 +91,42 @@ async def over_http(host: str, port: int, agent: str, asked: dict[str, Any]) -> 
     return Stream(arrivals[1:-2], json.loads(usage[6:])["usage"]["completion_tokens"])
 
 
+class ProcessorMeter:
+    """Processor seconds that another process has used, read again and again, to be had for any span afterwards."""
+
+    _INTERVAL = 0.02  # seconds; the kernel counts in hundredths
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._times: list[float] = []
+        self._seconds: list[float] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Read in a task of this event loop meanwhile, first and last included."""
+        task = asyncio.create_task(self._repeat())
+        try:
+            yield
+        finally:
+            task.cancel()
+            self._read()
+
+    def between(self, begin: float, end: float) -> float:
+        """Processor seconds used from `begin` to `end`, by time.monotonic(), both while it was running."""
+        first, last = np.interp([begin, end], self._times, self._seconds)
+        return float(last - first)
+
+    async def _repeat(self) -> None:
+        while True:
+            self._read()
+            await asyncio.sleep(self._INTERVAL)
+
+    def _read(self) -> None:
+        used = self._process.cpu_times()
+        self._times.append(time.monotonic())
+        self._seconds.append(used.user + used.system)
+
+
 def together(streams: list[Stream], tokens: int) -> dict[str, float]:
     """Tokens a second of all agents together, from the last one's second piece until the first one is done: a first
     token is told before its row is brought together with the others.
@@ -101,6 +142,7 @@ def together(streams: list[Stream], tokens: int) -> dict[str, float]:
     counted = sum(n * tokens / len(s.arrivals) for n, s in zip(within, streams, strict=True))
     return {
         "tokens_per_second": counted / (end - begin) if counted else 0.0,
+        "began": begin,
         "seconds": end - begin,
         "tokens": counted,
         "pieces": float(sum(len(stream.arrivals) for stream in streams)),
@@ -132,18 +174,23 @@ def told(stream: Stream) -> dict[str, Any]:
 async def run_round(asked: dict[str, Any]) -> dict[str, Any]:
     """All agents of a round at once."""
     before = cpu_seconds()
-    if asked["door"] == "http":
-        host, _, port = asked["target"].rpartition(":")
-        streams = list(await asyncio.gather(*(over_http(host, int(port), agent, asked) for agent in asked["agents"])))
-    else:
-        async with connect(asked["target"]) as channel:
-            streams = list(await asyncio.gather(*(over_grpc(channel, agent, asked) for agent in asked["agents"])))
+    meter = ProcessorMeter(asked["worker"]) if "worker" in asked else None
+    async with meter.running() if meter else nullcontext():
+        if asked["door"] == "http":
+            host, _, port = asked["target"].rpartition(":")
+            turns = (over_http(host, int(port), agent, asked) for agent in asked["agents"])
+            streams = list(await asyncio.gather(*turns))
+        else:
+            async with connect(asked["target"]) as channel:
+                streams = list(await asyncio.gather(*(over_grpc(channel, agent, asked) for agent in asked["agents"])))
     used = {"clients_cpu_seconds": cpu_seconds() - before}
     if "token_ids" not in asked:
         return steady(streams, asked["tokens"]) | used
     wall = max(stream.ended for stream in streams) - min(stream.sent for stream in streams)
-    turns = [told(stream) for stream in streams]
-    return {"together": together(streams, asked["tokens"]), "wall": wall, "turns": turns, **used}
+    found = together(streams, asked["tokens"])
+    if meter:
+        found["worker_cpu_seconds"] = meter.between(found["began"], found["began"] + found["seconds"])
+    return {"together": found, "wall": wall, "turns": [told(stream) for stream in streams], **used}
 
 
 def one_round(**asked: Any) -> dict[str, Any]:

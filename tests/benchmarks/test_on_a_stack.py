@@ -112,6 +112,7 @@ async def test_throughput(stack: LiveStack) -> None:
     assert {turn["prompt"] for way in ("warm", "cold") for turn in samples[way][0]["turns"]} == {114}
     assert samples["engine"][0]["tokens_per_second"] > 0
     assert samples["warm"][0]["cpu_seconds"].keys() == {"clients", "gateway", "worker", "store"}
+    assert samples["warm"][0]["together"]["worker_cpu_seconds"] >= 0
     assert throughput.figures_of(samples, 2, 16)["warm"]["end_to_end"]["median"] > 0
 
 

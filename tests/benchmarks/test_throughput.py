@@ -1,11 +1,15 @@
 """Throughput: arithmetic, and what is said of it."""
 
+import asyncio
 import json
+import signal
+import sys
+import time
 from typing import Any
 
 import pytest
 
-from benchmarks.decoding_clients import Stream, steady, together
+from benchmarks.decoding_clients import ProcessorMeter, Stream, steady, together
 from benchmarks.plots import drawable, exact
 from benchmarks.throughput import check, claims, context_of, figures_of, plots, tables
 
@@ -17,7 +21,7 @@ def turn(first: float, total: float) -> dict[str, Any]:
 def sample(speed: float, share: float) -> dict[str, Any]:
     """Two agents of 11 tokens each, done after 2 and 4 seconds."""
     return {
-        "together": {"tokens_per_second": speed, "share": share},
+        "together": {"tokens_per_second": speed, "share": share, "tokens": 20, "worker_cpu_seconds": 3.0},
         "wall": 4.0,
         "turns": [turn(1.0, 2.0), turn(2.0, 4.0)],
         "cpu_seconds": {"clients": 0.22, "gateway": 0.44, "worker": 2.2, "store": 0.0},
@@ -40,11 +44,14 @@ def test_speeds() -> None:
     assert warm["decode_per_agent"]["samples"][:2] == [10.0, 5.0]
     assert warm["decode_ratio"]["samples"] == pytest.approx([0.9, 1.2, 0.9])
     assert warm["cpu_seconds_per_token"]["gateway"]["median"] == pytest.approx(0.02)
+    assert warm["decode_cpu_seconds_per_token"]["median"] == pytest.approx(0.15)
+    assert warm["cpu_seconds_beyond_engine"]["median"] == pytest.approx(0.05)
 
 
-def test_tables_and_the_claim() -> None:
-    [claim] = claims(figures())
-    assert (claim.value, claim.met) == (pytest.approx(0.9), False)
+def test_tables_and_claims() -> None:
+    [speed, beyond] = claims(figures())
+    assert (speed.value, speed.met) == (pytest.approx(0.9), False)
+    assert (beyond.value, beyond.unit, beyond.met) == (pytest.approx(50.0), " ms", False)
     for table in tables(figures()):
         assert {len(row) for row in table.rows} == {len(table.columns)}
 
@@ -77,6 +84,26 @@ def test_together_is_from_the_last_second_token_to_the_first_end() -> None:
 def test_agents_that_never_met() -> None:
     found = together([Stream([0.0, 1.0], 2), Stream([2.0, 3.0], 2)], 2)
     assert (found["tokens_per_second"], found["share"]) == (0.0, 0.0)
+
+
+async def test_processor_time_of_another_process_in_a_span() -> None:
+    code = "import time\nwhile True:\n  end = time.process_time() + 0.01\n  while time.process_time() < end: pass\n"
+    busy = await asyncio.create_subprocess_exec(sys.executable, "-c", f"{code}  time.sleep(0.03)")
+    try:
+        meter = ProcessorMeter(busy.pid)
+        async with meter.running():
+            began = time.monotonic()
+            await asyncio.sleep(1.0)
+            middle = time.monotonic()
+            busy.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.5)
+    finally:
+        busy.kill()
+        await busy.wait()
+    end = time.monotonic()
+    assert meter.between(began, middle) > 0.0
+    assert meter.between(began, end) == pytest.approx(meter.between(began, middle), abs=0.05)
+    assert meter.between((began + middle) / 2, middle) < meter.between(began, middle)
 
 
 def test_a_context_leaves_room_for_the_turn() -> None:
