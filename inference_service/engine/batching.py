@@ -73,7 +73,6 @@ class BatchEngine(PromptEngine):
         for group in list(self._groups):
             guarded(partial(self._decode, group), partial(self._rebuild, group))
         if self._waiting:
-            self.flush()
             self._advance()
         if self._rows_changed:
             self._rows_changed = False
@@ -110,7 +109,6 @@ class BatchEngine(PromptEngine):
             self._running[uid] = job
             job.first_taken = True
             guarded(partial(job.take, token, self.tokenizer), partial(errors.__setitem__, job))
-        self._conclude(jobs, errors)
         failed = [uid for uid in uids if self._running[uid] in errors]
         leave = partial(self._leave, group, failed, lambda job: job.fail(errors[job]))
         guarded(leave, partial(self._rebuild, group))
@@ -133,17 +131,15 @@ class BatchEngine(PromptEngine):
         errors: dict[TurnJob, Exception] = {}
         failed: list[int] = []
         sampled = self._sampled(group)
-        jobs = [self._running[uid] for uid, _ in sampled]
         self.stepped("decode")
-        for job, (_, tokens) in zip(jobs, sampled, strict=True):
+        for uid, tokens in sampled:
+            job = self._running[uid]
             if job.first_taken:
                 job.first_taken = False
                 del tokens[0]
             while tokens and not job.over and job not in errors:
                 take = partial(job.take, tokens.pop(0), self.tokenizer)
                 guarded(take, partial(errors.__setitem__, job))
-        self._conclude(jobs, errors)
-        for job, (uid, tokens) in zip(jobs, sampled, strict=True):
             if job in errors:
                 failed.append(uid)
             elif job.over:
@@ -155,14 +151,6 @@ class BatchEngine(PromptEngine):
             job = self._running[uid]
             guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
         self._leave(group, ended, self._finish)
-
-    def _conclude(self, jobs: list[TurnJob], errors: dict[TurnJob, Exception]) -> None:
-        """Let those turns end that are over, behind all their tokens."""
-        over = [job for job in jobs if job.over and job not in errors]
-        if over:
-            self.flush()
-        for job in over:
-            guarded(job.conclude, partial(errors.__setitem__, job))
 
     def _make_room(self, group: GenerationBatch) -> None:
         """Where a group's buffers are about to grow and there is no memory for that, fail its longest rows until there

@@ -93,8 +93,8 @@ class TurnJob:
     thread, when the turn is started, and `on_start` is called with the time of that, on the monotonic clock, and the
     seconds it took. `emit` gets every token, on the engine thread. Setting `cancelled` ends the turn within one step:
     its future then raises Cancelled. Otherwise the future's result is the caches, which then hold exactly the sequence
-    and what was generated, and what was generated. That alone is the result of `said`, which `conclude` gives
-    as soon as the last token is taken: a step later its KV is there, and the caches are taken out of the batch.
+    and what was generated, and what was generated. That alone is the result of `said`, which comes as soon as the last
+    token is taken: a step later its KV is there, and the caches are taken out of the batch.
 
     The list that `make_caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled
     again when it leaves; a turn that fails goes without caches.
@@ -233,11 +233,10 @@ class TurnJob:
         else:
             return
         self.over = True
+        self._conclude()
 
-    def conclude(self) -> None:
-        """Decide what was generated, and resolve `said`; once all that was emitted is on its way."""
-        if self.said.done():
-            return
+    def _conclude(self) -> None:
+        """Decide what was generated, and resolve `said`."""
         result = self.result
         result.sampled = len(result.token_ids)
         ended = result.reason == types_pb2.FINISH_REASON_STOP
@@ -257,7 +256,8 @@ class TurnJob:
     def finish(self) -> None:
         """Resolve the future. Where the caches cannot be made to fit, they are left empty: the tokens are right."""
         result = self.result
-        self.conclude()  # It may have generated nothing.
+        if not self.said.done():  # It generates nothing.
+            self._conclude()
         try:
             trim_to(self.caches, len(self.sequence) + len(result.token_ids))
         except CacheLengthError as error:

@@ -56,8 +56,6 @@ class PromptEngine(ABC):
     others_decode: Callable[[], bool] = lambda: False
     asked: Callable[[], bool] = lambda: False
     """Whether something waits for the engine's thread: then a step stops between two layers of a chunk."""
-    flush: Callable[[], object] = lambda: None
-    """Has what turns emitted reach its readers now: before a chunk is computed, and before a turn's end is known."""
     stepped: Callable[[str], object] = lambda _: None
     """Called, on the engine thread, for each chunk of a prompt ("prefill") and each step of a batch ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)

@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _SWITCH_INTERVAL_SECONDS = 0.0005
-_Call = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class Task(NamedTuple):
@@ -49,7 +48,6 @@ class EngineThread:
         self._pending: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = False
-        self._calls: list[_Call] = []
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self.died = asyncio.Event()
 
@@ -94,24 +92,6 @@ class EngineThread:
 
         task.future.add_done_callback(forward)
         self._queue(task, future)
-
-    def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have the event loop call a function, in the order of these calls, when `flush` is called: at the latest at
-        the end of the function or of the steps that run. Engine thread only.
-
-        One wake-up serves all of a step. Each gives the GIL to the event loop, and to have it back in the middle of a
-        step the engine waits while that writes to a stream.
-        """
-        self._calls.append((function, arguments))
-
-    def flush(self) -> None:
-        """Wake the event loop for what `call_soon` was given. Engine thread only."""
-        if not self._calls:
-            return
-        calls, self._calls = self._calls, []
-        assert self._loop is not None
-        with suppress(RuntimeError):  # The loop is closed: those who would read are gone.
-            self._loop.call_soon_threadsafe(_call_all, calls)
 
     def attach(self, step: Callable[[], bool]) -> None:
         """Call `step` between functions, after those attached before, as long as it says that there is more to do."""
@@ -160,9 +140,7 @@ class EngineThread:
                         return
                     task.run()
                     del task
-                    self.flush()
                 busy = any([step() for step in self._steps])
-                self.flush()
         except BaseException:
             log.critical("the engine thread died", exc_info=True)
             assert self._loop is not None
@@ -173,11 +151,3 @@ class EngineThread:
         for future in list(self._pending):
             if not future.done():
                 future.set_exception(Unavailable("the engine thread has died", retry_after=5))
-
-
-def _call_all(calls: list[_Call]) -> None:
-    for function, arguments in calls:
-        try:
-            function(*arguments)
-        except Exception:  # the others' calls are none of its business
-            log.exception("a call from the engine failed")

@@ -209,7 +209,6 @@ class Swapper:
         began = time.monotonic()
         model = await self._loader.load(opened, self._residents(), slot.report, lambda: self._others_decode(slot))
         model.engine.asked = lambda: self._engine.asked
-        model.engine.flush = self._engine.flush
         growth = model.memory.admission.growth
         growth.closed = partial(self._give_back, model.arenas)
         relieve = partial(_relieve, asyncio.get_running_loop(), growth, model.arenas)

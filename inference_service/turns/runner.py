@@ -11,7 +11,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Cancelled, Internal, ResourceExhausted, Unavailable
@@ -222,7 +221,7 @@ class TurnRunner:
             sequence,
             turn.restored.caches,
             turn.decoding,
-            partial(self.engine.call_soon, turn.stream.take_token),
+            turn.stream.token_from_engine,
             turn.stream.cancelled,
             started,
             turn.restored.tokens,

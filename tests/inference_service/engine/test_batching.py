@@ -35,22 +35,6 @@ def test_turns_that_come_and_go_are_each_right(model: LoadedModel, oracle: Oracl
     assert len({token for turn in turns for token in turn.generated.token_ids}) > 15
 
 
-@pytest.mark.parametrize("tokens", [1, 5])
-def test_a_turn_is_over_when_its_tokens_are_on_their_way(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, tokens: int
-) -> None:
-    """Its caller would send the end of the answer before its last token."""
-    turns = [begin(model, prompt_of(model, number, 2), tokens) for number in range(2)]
-    delivered: list[int] = []
-    monkeypatch.setattr(model.engine, "flush", lambda: delivered.append(sum(len(turn.events) for turn in turns)))
-    ends: list[tuple[int, int]] = []
-    for turn in turns:
-        turn.job.said.add_done_callback(lambda _: ends.append((delivered[-1], sum(len(each.events) for each in turns))))
-    run(model)
-    assert len(ends) == 2
-    assert all(flushed == emitted for flushed, emitted in ends)
-
-
 def test_seeds_and_penalties_do_not_depend_on_the_company(model: LoadedModel) -> None:
     sampling = Sampling(
         temperature=1.0, top_p=0.95, seed=7, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True

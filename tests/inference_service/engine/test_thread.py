@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextvars import Context
 
 import pytest
 
@@ -76,59 +74,6 @@ async def test_it_is_idle_where_nothing_runs_waits_or_has_more_to_do() -> None:
             await asyncio.sleep(0.001)
     await engine.stop(10)
     assert not engine.idle
-
-
-async def test_what_a_step_has_for_the_event_loop_takes_one_wake_up() -> None:
-    engine = EngineThread()
-    engine.start()
-    loop = asyncio.get_running_loop()
-    seen: list[int] = []
-    done = asyncio.Event()
-    wake_ups: list[object] = []
-    wake, steps = loop.call_soon_threadsafe, iter(range(3))
-
-    def spy(function: Callable[..., object], *arguments: object, **options: Context) -> asyncio.Handle:
-        wake_ups.append(function)
-        return wake(function, *arguments, **options)
-
-    def step() -> bool:
-        number = next(steps, None)
-        if number is None:
-            return False
-        for each in range(8):
-            engine.call_soon(seen.append, 8 * number + each)
-        if number == 2:
-            engine.call_soon(done.set)
-        return True
-
-    await engine.call(lambda: None)
-    loop.call_soon_threadsafe = spy  # type: ignore[method-assign, assignment]
-    try:
-        engine.attach(step)
-        engine.submit(lambda: None)
-        await asyncio.wait_for(done.wait(), 30)
-    finally:
-        loop.call_soon_threadsafe = wake  # type: ignore[method-assign]
-    assert seen == list(range(24))
-    assert len(wake_ups) == 3
-    await engine.stop(10)
-
-
-async def test_what_one_call_raises_keeps_no_other_from_the_event_loop(caplog: pytest.LogCaptureFixture) -> None:
-    engine = EngineThread()
-    engine.start()
-    seen: list[int] = []
-
-    def say() -> None:
-        for number in (1, 0, 2):
-            engine.call_soon(lambda number=number: seen.append(2 // number))
-        engine.flush()
-        engine.flush()
-
-    await engine.call(say)
-    assert seen == [2, 1]
-    assert "a call from the engine failed" in caplog.text
-    await engine.stop(10)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
