@@ -106,9 +106,10 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     ]
 
 
-def claims(figures: dict[str, Any]) -> list[Claim]:  # noqa: ARG001
-    """None: no figure is to be reached here."""
-    return []
+def claims(figures: dict[str, Any]) -> list[Claim]:
+    """A later start's first token."""
+    seconds = figures["ways"][HERE]["first_token"]["median"]
+    return [Claim("until the first token of a later start", seconds, 3.0, at_most=True, unit=" s")]
 
 
 async def main(arguments: argparse.Namespace) -> None:
