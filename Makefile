@@ -36,7 +36,7 @@ demo: setup  ## an agent that remembers after kill -9
 
 # In the order of tests/conftest.py: by default files of one test come last, and the longest tests have files of their own.
 test: setup  ## all tests
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=5
 
 lint: setup  ## style and common bugs
 	$(BIN)/ruff format --check $(PACKAGES)
