@@ -55,9 +55,10 @@ _MODELS: Final = [
 ]
 _TRIMS: Final = [types_pb2.ContextTrim(), types_pb2.ContextTrim(snapshot="…", summary="…", summary_failure="…")]
 _CACHE: Final = types_pb2.CacheReport(miss_reason=types_pb2.MISS_REASON_ABSENT, snapshot_version=1)
+_VERSIONS: Final = [types_pb2.AgentVersion(), types_pb2.AgentVersion(revision=bytes(16))]
 _TURNS: Final = [
-    (inference_pb2.Started(cache=_CACHE, context_trim=trim), inference_pb2.Finished(version=types_pb2.AgentVersion()))
-    for trim in _TRIMS
+    (inference_pb2.Started(cache=_CACHE, context_trim=trim), inference_pb2.Finished(version=version))
+    for trim, version in zip(_TRIMS, _VERSIONS, strict=True)
 ]
 _REPORTS: Final = [memory_report(*turn, "…") for turn in _TURNS]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from base64 import b64encode
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -58,10 +59,10 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
     """Return agent, match, what the prompt left behind, tokens reused per tier, version, durability and timings.
 
     `snapshot_version` is that of the snapshot which the prompt goes on from, None where that is the present state.
+    The version's revision is Base64, as REST writes it and takes it in `if_revision`; None where the worker gave none.
     Timings are in seconds. An empty `agent_id` says that nothing is kept.
     """
     cache = started.cache
-    version = finished.version
     return {
         "agent_id": agent_id or None,
         "match": short_name(types_pb2.Match.DESCRIPTOR, cache.match),
@@ -73,11 +74,16 @@ def memory_report(started: inference_pb2.Started, finished: inference_pb2.Finish
         "dropped_tokens": started.dropped_tokens,
         "context_trim": _context_trim(started),
         "warning": warning(started) or None,
-        "version": {"uid": version.uid, "version": version.version} if finished.HasField("version") else None,
+        "version": _version(finished.version) if finished.HasField("version") else None,
         "durable": finished.durable,
         "replayed": finished.replayed,
         "timings": {name: _seconds(getattr(finished.timings, name)) for name in _TIMINGS},
     }
+
+
+def _version(version: types_pb2.AgentVersion) -> Json:
+    revision = b64encode(version.revision).decode() or None
+    return {"uid": version.uid, "version": version.version, "revision": revision}
 
 
 def warning(started: inference_pb2.Started) -> str:

@@ -21,6 +21,10 @@ from agentmem.v1 import (
     types_pb2,
 )
 
+REVISION = bytes(range(16))
+TOLD_VERSION = {"uid": "u1", "version": 3, "revision": "AAECAwQFBgcICQoLDA0ODw=="}
+"""What answers tell of the version that `finished` has."""
+
 Script = Callable[[inference_pb2.GenerateRequest], AsyncIterator[inference_pb2.GenerateResponse]]
 
 
@@ -63,7 +67,7 @@ def finished(
     event.timings.time_to_first_token.FromMilliseconds(120)
     event.timings.decode.FromMilliseconds(500)
     if kept:
-        event.version.CopyFrom(types_pb2.AgentVersion(uid="u1", version=3))
+        event.version.CopyFrom(types_pb2.AgentVersion(uid="u1", version=3, revision=REVISION))
     return inference_pb2.GenerateResponse(finished=event)
 
 

@@ -7,7 +7,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.chat import ChatAnswer
 from gateway.api.exchange import SseEvent
 from gateway.api.validation import Json
-from tests.gateway.scripted import delta, finished, started
+from tests.gateway.scripted import TOLD_VERSION, delta, finished, started
 
 
 def answer(**options: Any) -> ChatAnswer:
@@ -35,7 +35,7 @@ def test_completion() -> None:
     }
     assert told["agentmem"]["match"] == "extend"
     assert told["agentmem"]["cached"] == {"hot": 7, "warm": 5}
-    assert told["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert told["agentmem"]["version"] == TOLD_VERSION
     assert told["agentmem"]["durable"] is True
     assert told["agentmem"]["timings"]["time_to_first_token"] == 0.12
 

@@ -10,7 +10,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.completions import CompletionAnswer
 from gateway.api.exchange import SseEvent
 from gateway.api.validation import Json
-from tests.gateway.scripted import delta, finished, started
+from tests.gateway.scripted import TOLD_VERSION, delta, finished, started
 
 
 def answer(**options: Any) -> CompletionAnswer:
@@ -33,7 +33,7 @@ def test_completion() -> None:
     body = whole.body()
     assert body["choices"] == [{"index": 0, "text": "Hello", "logprobs": None, "finish_reason": "stop"}]
     assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 12}
-    assert body["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert body["agentmem"]["version"] == TOLD_VERSION
     assert Completion.model_validate(body).object == "text_completion"
 
 

@@ -1,6 +1,7 @@
-"""What an answer says of a memory that outgrew the context."""
+"""What an answer says of a memory that outgrew the context, and of the version that a turn made."""
 
 import pytest
+from google.protobuf import json_format
 
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.reports import memory_report, warning
@@ -45,3 +46,17 @@ def test_what_was_dropped_is_a_warning(trim: types_pb2.ContextTrim, told: str) -
 def test_a_turn_that_drops_nothing_says_nothing() -> None:
     report = memory_report(inference_pb2.Started(), inference_pb2.Finished(), "marco")
     assert (report["context_trim"], report["warning"]) == (None, None)
+
+
+def test_the_version_names_that_very_state_to_a_next_turn() -> None:
+    version = types_pb2.AgentVersion(uid="u", version=3, revision=bytes(range(16)))
+    told = memory_report(inference_pb2.Started(), inference_pb2.Finished(version=version), "marco")["version"]
+    request = inference_pb2.GenerateRequest()
+    json_format.ParseDict({"if_version": told["version"], "if_revision": told["revision"]}, request)  # as REST does
+    assert (told["uid"], request.if_version, request.if_revision) == ("u", 3, version.revision)
+
+
+def test_a_version_of_an_older_worker_has_no_revision() -> None:
+    finished = inference_pb2.Finished(version=types_pb2.AgentVersion(uid="u", version=3))
+    told = memory_report(inference_pb2.Started(), finished, "marco")["version"]
+    assert told == {"uid": "u", "version": 3, "revision": None}

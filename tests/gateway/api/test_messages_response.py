@@ -9,7 +9,7 @@ from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.messages import MessageAnswer, usage
 from gateway.api.validation import Json
-from tests.gateway.scripted import delta, finished, started
+from tests.gateway.scripted import TOLD_VERSION, delta, finished, started
 
 Event = inference_pb2.GenerateResponse
 
@@ -96,7 +96,7 @@ def test_message() -> None:
     }
     assert told["agentmem"]["agent_id"] == "conv-1"
     assert told["agentmem"]["cached"] == {"hot": 7, "warm": 5}
-    assert told["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert told["agentmem"]["version"] == TOLD_VERSION
 
 
 def test_nothing_kept() -> None:

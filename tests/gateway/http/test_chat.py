@@ -17,7 +17,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from gateway.app import Gateway
 
 from ..running import eventually, settings
-from ..scripted import ScriptedWorker, delta, finished, started
+from ..scripted import TOLD_VERSION, ScriptedWorker, delta, finished, started
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 BODY = {"model": "demo", "messages": MESSAGES}
@@ -67,7 +67,7 @@ async def test_completion(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> No
     assert answer.usage.prompt_tokens_details is not None
     assert answer.usage.prompt_tokens_details.cached_tokens == 12
     assert answer.model_extra is not None
-    assert answer.model_extra["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert answer.model_extra["agentmem"]["version"] == TOLD_VERSION
     (request,) = worker.requests
     assert (request.key.namespace, request.key.agent_id, request.key.model_id) == ("default", "bob", "demo")
     assert (request.request_id, request.max_tokens, list(request.stop)) == ("turn-1", 9, ["\n"])

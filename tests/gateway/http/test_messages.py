@@ -20,7 +20,7 @@ from gateway.http.middleware import AccessLogMiddleware
 from gateway.metrics import GatewayMetrics
 
 from ..running import eventually, settings
-from ..scripted import ScriptedWorker, delta, finished, started
+from ..scripted import TOLD_VERSION, ScriptedWorker, delta, finished, started
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 ASKED: Any = {"model": "demo", "max_tokens": 9, "messages": MESSAGES}
@@ -67,7 +67,7 @@ async def test_message(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic)
     assert (told.cache_read_input_tokens, told.cache_creation_input_tokens, told.input_tokens) == (12, 8, 0)
     assert told.output_tokens == 3
     assert answer.model_extra is not None
-    assert answer.model_extra["agentmem"]["version"] == {"uid": "u1", "version": 3}
+    assert answer.model_extra["agentmem"]["version"] == TOLD_VERSION
     assert answer._request_id is not None
     assert answer._request_id.startswith("req-")
     (request,) = turns(worker)
