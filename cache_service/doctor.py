@@ -41,6 +41,7 @@ from cache_service.files import directory_lock, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of, sync
 from cache_service.ledger import schema
+from cache_service.offline import warm_index
 from cache_service.offline.database import lost_by_names, lost_by_rows, lost_recovery, reading, recovery
 from cache_service.offline.findings import CannotCheck
 from cache_service.settings import StoreSettings
@@ -146,8 +147,9 @@ def disk_space(root: Path, limits: DiskLimits, held: bool) -> Findings:
     """Check free bytes and names against the store's limits. `held`: a store is using the directory."""
     found, directory = os.statvfs(existing(root)), DataDirectory(root)
     used = sum(size_of(folder) for folder in (directory.staging, directory.quarantine) if folder.is_dir())
-    with suppress(CannotCheck, sqlite3.Error), reading(directory.database, beside=held) as connection:
-        used += sum(references.sizes(connection).values())  # as the store counts; the check "database" says what fails
+    for path in (directory.warm_database, directory.database):  # the latter had them before there was warm.db
+        with suppress(CannotCheck, sqlite3.Error), reading(path, beside=held) as connection:
+            used += sum(references.sizes(connection).values())  # as the store counts; "database" says what fails
     yield judge_space(found.f_bavail * found.f_frsize, used, limits)
     if found.f_files and found.f_favail < _FEW_NAMES:
         few = f"{found.f_favail} more files can be made, whatever their size"
@@ -226,7 +228,10 @@ def _timed(transfer: Callable[[int], int], most: int) -> tuple[int, float]:
 
 
 def database(root: Path, held: bool) -> Findings:
-    """Check that store.db is ours, of a version that this store reads, and opens. `agentmem store check` reads all."""
+    """Check that store.db is ours, of a version that this store reads, and opens, and that warm.db is there.
+
+    `agentmem store check` reads all of both.
+    """
     path = root / DATABASE
     if lost := lost_by_names(DataDirectory(root)):
         return [problem(lost, lost_recovery(path))]
@@ -250,7 +255,12 @@ def database(root: Path, held: bool) -> Findings:
         return [problem(f"{path} is damaged ({error})", recovery(path))]
     version, newest = page.user_version if page else 0, len(schema.MIGRATIONS)
     made_by = f"schema {version}" + ("" if version == newest else f" of {newest}, which the next start brings along")
-    return [ok(f"{byte_size(size)}, {made_by}, {counted}", f"`agentmem store check {root}` reads all of it")]
+    found = [ok(f"{byte_size(size)}, {made_by}, {counted}", f"`agentmem store check {root}` reads all of it")]
+    directory = DataDirectory(root)
+    if version == newest and (unusable := warm_index.unusable(directory)):
+        lost = f"{directory.warm_database} {unusable}: the next start makes it anew, which reads all ledgers and files"
+        found.append(warning(lost, f"to do that before: agentmem store check --repair {quote(str(root))}"))
+    return found
 
 
 def clock(root: Path) -> Findings:

@@ -15,13 +15,14 @@ from prometheus_client.registry import Collector
 from agentmem.errors import AgentmemError
 from agentmem.identity import FileKind
 from agentmem.logs import event
-from cache_service.files import references
+from cache_service.files import holding, references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.ledger import agents
 from cache_service.ledger.database import Database, Failure
 from cache_service.tiers import objects
 from cache_service.tiers.limits import FixedLimits, Reason
+from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class DiskCollector(Collector):
 
     _directory: DataDirectory
     _database: Database
+    _rows: WarmRows
     _limits: FixedLimits
     _free: Callable[[], int]
 
@@ -120,24 +122,27 @@ class DiskCollector(Collector):
             "Agents, by the tier that holds their KV: warm (disk), remote (object store), or none.",
             labels=["tier"],
         )
-        with unless_it_fails("store.db"):
-            sizes, counts = self._database.read_within(PATIENCE_SECONDS, _counts)
+        with unless_it_fails("store.db and warm.db"):
+            sizes, warm = self._rows.read_within(PATIENCE_SECONDS, _counts)
             disk.add_metric(["blocks"], sizes.get(FileKind.BLOCK, 0))
             disk.add_metric(["windows"], sizes.get(FileKind.WINDOW, 0))
-            for tier, count in zip(("warm", "remote", "none"), counts, strict=True):
-                tiers.add_metric([tier], count)
+            count, remote = self._database.read_within(PATIENCE_SECONDS, agents.count)
+            remote -= warm
+            none = max(0, count - len(warm) - len(remote))  # an agent may have gone between the two reads
+            for tier, number in (("warm", len(warm)), ("remote", len(remote)), ("none", none)):
+                tiers.add_metric([tier], number)
         with unless_it_fails("the data directory"):
             free.add_metric([], self._free())
-            database = self._directory.database
-            ledger = [database.with_name(f"{database.name}{suffix}") for suffix in ("", "-wal")]
+            databases = self._directory.database, self._directory.warm_database
+            ledger = [each.with_name(f"{each.name}{suffix}") for each in databases for suffix in ("", "-wal")]
             disk.add_metric(["staging"], size_of(self._directory.staging))
             disk.add_metric(["quarantine"], size_of(self._directory.quarantine))
             disk.add_metric(["ledger"], sum(path.stat().st_size for path in ledger if path.exists()))
         yield from (disk, limit, free, floor, tiers)
 
 
-def _counts(connection: sqlite3.Connection) -> tuple[dict[FileKind, int], tuple[int, int, int]]:
-    return references.sizes(connection), agents.count(connection)
+def _counts(connection: sqlite3.Connection) -> tuple[dict[FileKind, int], set[str]]:
+    return references.sizes(connection), holding.warm_uids(connection)
 
 
 class Operation(StrEnum):
@@ -193,18 +198,20 @@ class RemoteCollector(Collector):
     """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
 
     _database: Database
+    _rows: WarmRows
 
     def collect(self) -> Iterator[Metric]:
         """The families with present values."""
-        waiting = GaugeMetricFamily(
+        backlog = GaugeMetricFamily(
             "agentmem_remote_backlog",
             "Files that wait to be uploaded, and objects that wait to be deleted (deletions).",
             labels=["operation"],
         )
         size = GaugeMetricFamily("agentmem_remote_bytes", "Bytes in the object store.", labels=[])
         with unless_it_fails("store.db"):
-            uploads, deletions, in_store = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
-            waiting.add_metric(["uploads"], uploads)
-            waiting.add_metric(["deletions"], deletions)
+            uploads = self._rows.read_within(PATIENCE_SECONDS, waiting.count)
+            deletions, in_store = self._database.read_within(PATIENCE_SECONDS, objects.backlog)
+            backlog.add_metric(["uploads"], uploads)
+            backlog.add_metric(["deletions"], deletions)
             size.add_metric([], in_store)
-        yield from (waiting, size)
+        yield from (backlog, size)

@@ -15,6 +15,7 @@ from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.logs import event
 from agentmem.server import Register
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
+from cache_service.files import references, waiting, warm_database
 from cache_service.files.directory import DataDirectory, DirectoryUnusable, Probe
 from cache_service.files.disk import disk_errors, sync_directory
 from cache_service.ledger import schema
@@ -22,6 +23,7 @@ from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database, Failure, database_errors
 from cache_service.ledger.writability import Writability
 from cache_service.metrics import DiskCollector, RemoteCollector, RemoteMetrics, StoreMetrics
+from cache_service.offline import adoption
 from cache_service.offline.database import refuse_damaged
 from cache_service.rpc.agents import AgentServicer
 from cache_service.rpc.cache_store import CacheStoreServicer
@@ -35,6 +37,7 @@ from cache_service.tiers.replication import Replicator
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm import WarmTier
+from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +87,21 @@ class Store:
             self._database = Database(self._directory.database)
             self._database.open()
             self._opened.callback(self._database.close)
+            rows = Database(self._directory.warm_database, warm_database.prepare)
+            with database_errors():
+                warm_database.discard_unusable(self._directory.warm_database)
+            rows.open()
+            self._opened.callback(rows.close)
+            if any(self._directory.published()) and not rows.read_blocking(references.all_names):
+                adopted = self._database.read_blocking(
+                    lambda ledger: rows.write_blocking(lambda warm: adoption.adopt(self._directory, ledger, warm))
+                )
+                event(log, "warm.db was lost and is made anew of ledgers and files", logging.WARNING, files=adopted)
             self.clock = Clock(self._database)
             self._opened.callback(self.clock.stop)
         last_use, probe, metrics = LastUse(), Probe(self._directory), StoreMetrics(registry)
-        self._database.before_commit.append(last_use.flush)
+        self._database.before_commit.append(last_use.flush_agents)
+        rows.before_commit.append(last_use.flush_files)
         self.process_metrics = ProcessMetrics(registry, "store")
         """Of the process that this store is; for its GrpcServer."""
         self.writability = Writability(self._directory.root, self.clock)
@@ -96,9 +110,10 @@ class Store:
             metrics.failures.labels(failure).inc()
             self.writability.note(failure)
 
-        self._database.on_failure = failed
-        self.warm = WarmTier(self._directory, self._database, last_use, metrics, limits, quotas)
-        self._blocks = BlockStore(self._directory, self._database, self.clock, metrics, self.warm)
+        self._database.on_failure = rows.on_failure = failed
+        self._rows = WarmRows(self._directory, self._database, rows)
+        self.warm = WarmTier(self._directory, self._database, self._rows, last_use, metrics, limits, quotas)
+        self._blocks = BlockStore(self._directory, self._database, self._rows, self.clock, metrics, self.warm)
         self._opened.callback(self._blocks.close)
         try:
             with disk_errors():
@@ -107,12 +122,14 @@ class Store:
             replicator, retriever = self._open_remote(remote, registry)
         except (TypeError, ValueError) as error:
             self._database.confirm(error)
+            rows.confirm(error)
             raise
-        streams = BlockStreams(self._directory, self._database, self._blocks)
+        streams = BlockStreams(self._directory, self._rows, self._blocks)
         self._opened.callback(streams.close)
-        registry.register(DiskCollector(self._directory, self._database, self.warm.limits, lambda: self.warm.free()))
-        ledgers = LedgerWriter(self._database, quotas, self._blocks.make_room)
-        shared = self._database, self.clock, self._blocks, self.warm.hints
+        disk = DiskCollector(self._directory, self._database, self._rows, self.warm.limits, lambda: self.warm.free())
+        registry.register(disk)
+        ledgers = LedgerWriter(self._database, self._rows, quotas, self._blocks.make_room)
+        shared = self._database, self._rows, self.clock, self._blocks, self.warm.hints
         cache = CacheStoreServicer(*shared, self._directory, streams, last_use, probe, ledgers, retriever)
         agents = AgentServicer(*shared, replicator)
         self.services: list[tuple[str, Register, Any]] = [
@@ -125,19 +142,20 @@ class Store:
     ) -> tuple[Replicator, Retriever] | tuple[None, None]:
         """Claim the place that `settings` name, and begin; None if they name none. Raises RemoteRefused."""
         if settings.location is None:
+            self._rows.write_queue(waiting.leave)
             if left := self._database.write_blocking(objects.leave):
                 event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
             return None, None
         from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
 
-        directory, database, blocks, seconds = self._directory, self._database, self._blocks, settings.timeout
+        directory, rows, blocks, seconds = self._directory, self._rows, self._blocks, settings.timeout
         tier = S3Tier(settings.location, settings.endpoint, settings.region, seconds)
         metrics = RemoteMetrics(registry)
-        replicator = Replicator(directory, database, tier, metrics, blocks.quarantine, seconds)
+        replicator = Replicator(directory, self._database, rows, tier, metrics, blocks.quarantine, seconds)
         replicator.start()
         self._opened.callback(replicator.close)
-        registry.register(RemoteCollector(database))
-        retriever = Retriever(directory, database, blocks, tier, metrics, replicator.is_ready, seconds)
+        registry.register(RemoteCollector(self._database, rows))
+        retriever = Retriever(directory, self._database, rows, blocks, tier, metrics, replicator.is_ready, seconds)
         self._opened.callback(retriever.close)
         return replicator, retriever
 

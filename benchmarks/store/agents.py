@@ -3,18 +3,20 @@
 import os
 import sqlite3
 import time
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from agentmem import blockfile
-from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace
+from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from cache_service.files import references
+from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory
+from cache_service.files.holding import Standing
 from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger import turns
 from cache_service.ledger.agents import Conversation
@@ -64,17 +66,21 @@ def turn(
 
 
 def fill(data: Path, agents: list[str], tokens: int) -> None:
-    """Make agents by the store's own functions, without its process, 100 in a transaction.
+    """Make agents by the store's own functions, without its process, 100 in a transaction of each database.
 
     Their files are links to empty ones of 4 KiB."""
     directory = DataDirectory(data)
     directory.acquire()
-    database = Database(directory.database)
-    database.open()
-    try:
+    database, warm = Database(directory.database), Database(directory.warm_database, warm_database.prepare)
+    with ExitStack() as opened:
+        opened.callback(directory.release)
+        for each in (database, warm):
+            each.open()
+            opened.callback(each.close)
         for first in range(0, len(agents), _PER_TRANSACTION):
             some = agents[first : first + _PER_TRANSACTION]
-            database.write_blocking(partial(_add, agents=some, tokens=tokens))
+            versions = database.write_blocking(partial(_commit, agents=some, tokens=tokens))
+            warm.write_blocking(partial(_publish, versions=versions, tokens=tokens))
             template = directory.staging / "template"
             with open(os.open(template, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
                 file.truncate(_SIZE)
@@ -84,23 +90,26 @@ def fill(data: Path, agents: list[str], tokens: int) -> None:
                     path.parent.mkdir(mode=0o700, exist_ok=True)
                     os.link(template, path)
             template.unlink()
-    finally:
-        database.close()
-        directory.release()
 
 
-def _add(connection: sqlite3.Connection, agents: list[str], tokens: int) -> None:
-    ends = np.arange(1, tokens + 1, dtype=np.uint32) * np.uint32(_BYTES_PER_TOKEN)
+def _commit(connection: sqlite3.Connection, agents: list[str], tokens: int) -> dict[str, Version]:
+    ends, made = np.arange(1, tokens + 1, dtype=np.uint32) * np.uint32(_BYTES_PER_TOKEN), {}
     for agent in agents:
         owner = AgentKey(NAMESPACE, agent, MODEL)
         ids, places = np.array(tokens_of(agent, tokens), np.uint32), (TurnPlace(tokens, tokens // 2),)
         part = Ledger(ids, b"word" * tokens, ends, "t", places)
-        made = turns.Turn(owner, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b""))
-        version = turns.commit(connection, made, Moment(now := time.time_ns(), now)).version
+        turn = turns.Turn(owner, NO_VERSION, 0, part, "r", b"d", b"", Conversation("", 0, b""))
+        made[agent] = turns.commit(connection, turn, Moment(now := time.time_ns(), now)).version
+    return made
+
+
+def _publish(connection: sqlite3.Connection, versions: dict[str, Version], tokens: int) -> None:
+    for agent, version in versions.items():
+        owner = AgentKey(NAMESPACE, agent, MODEL)
         names = [FileName(FileKind.BLOCK, chain_hash) for chain_hash in hashes_of(agent, tokens)]
         parent = blockfile.NO_PARENT
         for index, name in enumerate(names):
             row = FileRow(name, index * blockfile.BLOCK_TOKENS, blockfile.BLOCK_TOKENS, _SIZE, os.urandom(16))
             references.add(connection, row, FileOrigin(owner, FINGERPRINT, parent), time.time_ns())
             parent = name.chain_hash
-        references.replace(connection, owner, version, set(names))
+        holding.replace(connection, owner, version, set(names), Standing(exists=True, is_known=True))

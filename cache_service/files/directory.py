@@ -1,6 +1,7 @@
 """The data directory: where files are, who may read them, and when they are on the disk for certain.
 
-    store.db                          ledgers and rows
+    store.db                          ledgers, and rows of what agents are
+    warm.db                           rows of the files here, and whose they are
     blocks/ab/<chain>.safetensors     published blocks, by the first byte of their chain hash
     windows/ab/<chain>.safetensors    published windows
     staging/                          files being written
@@ -51,6 +52,7 @@ class DataDirectory:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.database = self.root / layout.DATABASE
+        self.warm_database = self.root / layout.WARM_DATABASE
         self.staging = self.root / "staging"
         self.quarantine = self.root / "quarantine"
         self.removal = Removal()

@@ -1,17 +1,16 @@
-"""Rows of published files, and who refers to them. Functions of a connection, inside the caller's transaction.
+"""Rows of warm.db: published files, and those that failed. Functions of a connection, inside the caller's transaction.
 
-References serve garbage collection only: a file that was referred to and no longer is gets deleted, row first, the
-file after the transaction. Files that never were anybody's stay and are found by name. Those that failed verification
-have other rows: they are kept with their reason, out of everybody's reach, and are erased with their agent.
+A file without a row doesn't exist for readers. Those that failed verification have other rows: they are kept with their
+reason, out of everybody's reach, and are erased with their agent. Whose files are is `holding`'s.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from agentmem.identity import FileKind, FileName, Version, shared_tokens
+from agentmem.identity import FileKind, FileName, shared_tokens
 from agentmem.validation import AgentKey
 from cache_service.checksums import LedgerDamaged
 
@@ -63,20 +62,7 @@ COLUMNS = (
     "kind, chain_hash, first_token, token_count, size_bytes, digest, namespace, agent_id, model_id, fingerprint, parent"
 )
 """Of a file's or an object's row: what `described` takes."""
-HELD = (
-    "SELECT uid, kind, chain_hash, warm FROM refs UNION ALL SELECT s.uid, r.kind, r.chain_hash, r.warm"
-    " FROM snapshot_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
-)
-"""Files that agents and their snapshots refer to; `warm` are those on the disk."""
 _KINDS = {kind.value: kind for kind in FileKind}  # to look one up costs a third of a call
-
-
-_IS_WELCOME = (
-    "uid = :uid AND published_version <= :number AND (revision = :revision OR EXISTS"
-    " (SELECT 1 FROM turns AS t WHERE t.uid = :uid AND t.version = :number AND t.revision = :revision))"
-    " AND namespace = :namespace AND agent_id = :agent_id AND model_id = :model_id"
-)
-"""Whether an agent is still the one that has files to publish, and had their state; and nothing newer is published."""
 
 
 def named(kind: int, chain_hash: bytes) -> FileName:
@@ -140,116 +126,6 @@ def add(connection: sqlite3.Connection, file: FileRow, origin: FileOrigin, now: 
     )
 
 
-def replace(connection: sqlite3.Connection, key: AgentKey, version: Version, names: Set[FileName]) -> list[FileName]:
-    """Let the agent's state consist of `names`; the files that only it referred to and no longer does, their rows gone.
-
-    Snapshots of that version get them, too. Otherwise does nothing if the agent isn't the same any more, if it never
-    had that version, or a newer version's references are there already.
-    """
-    uid = version.uid
-    connection.executemany(
-        "INSERT OR IGNORE INTO snapshot_refs (snapshot, kind, chain_hash)"
-        " SELECT id, ?, ? FROM snapshots WHERE uid = ? AND version = ? AND revision = ?",
-        [(*name, *version) for name in names],
-    )
-    updated = connection.execute(
-        f"UPDATE agents SET published_version = :number WHERE {_IS_WELCOME}",
-        {**version._asdict(), **key._asdict()},
-    )
-    if not updated.rowcount:
-        return []
-    before = _change(connection, uid, names)
-    connection.execute(
-        "UPDATE refs SET warm = 1 WHERE uid = ? AND NOT warm AND EXISTS"
-        " (SELECT 1 FROM files AS f WHERE f.kind = refs.kind AND f.chain_hash = refs.chain_hash)",
-        (uid,),
-    )
-    dropped, _ = drop_unreferenced(connection, key.namespace, before - names)
-    return dropped
-
-
-def warm(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
-    """These are on the disk again: let those who refer to them hold them there."""
-    for name in names:
-        connection.execute("UPDATE refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", name)
-        connection.execute("UPDATE snapshot_refs SET warm = 1 WHERE kind = ? AND chain_hash = ?", name)
-
-
-def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
-    """Take files out of an agent's state; those that no other state has, their rows gone."""
-    withdrawn = list(names)
-    connection.executemany(
-        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in withdrawn]
-    )
-    return drop_unreferenced(connection, namespace, withdrawn)[0]
-
-
-def extend(connection: sqlite3.Connection, key: AgentKey, version: Version, names: Iterable[FileName]) -> None:
-    """Let the agent's state consist of `names`, too, until `replace` says of what. It does nothing where that would."""
-    agent = {**version._asdict(), **key._asdict()}
-    connection.executemany(
-        "INSERT OR IGNORE INTO refs (uid, kind, chain_hash)"
-        f" SELECT uid, :kind, :chain_hash FROM agents WHERE {_IS_WELCOME}",
-        [{**agent, **name._asdict()} for name in names],
-    )
-
-
-def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
-    """What an agent refers to."""
-    return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM refs WHERE uid = ?", (uid,))))
-
-
-def fingerprint(connection: sqlite3.Connection, uid: str, *, remote: bool) -> str:
-    """With what the KV of an agent's published state was computed; "" if none of it is there.
-
-    `remote` says whether what is in the object store only is there. A state has one fingerprint; while a streamed one
-    is not wholly published, it may be the old one's.
-    """
-    for table, is_there in (("files", "true"), ("objects", "f.present AND :remote")):
-        row = connection.execute(
-            f"SELECT f.fingerprint FROM refs AS r CROSS JOIN {table} AS f USING (kind, chain_hash)"
-            f" WHERE r.uid = :uid AND {is_there} LIMIT 1",
-            {"uid": uid, "remote": remote},
-        ).fetchone()
-        if row is not None:
-            return str(row[0])
-    return ""
-
-
-def held(connection: sqlite3.Connection, uid: str) -> set[FileName]:
-    """What an agent and its snapshots refer to."""
-    rows = connection.execute(f"SELECT kind, chain_hash FROM ({HELD}) WHERE uid = ?", (uid,))
-    return set(starmap(named, rows))
-
-
-def of_snapshot(connection: sqlite3.Connection, snapshot: int) -> set[FileName]:
-    """What one snapshot refers to."""
-    rows = connection.execute("SELECT kind, chain_hash FROM snapshot_refs WHERE snapshot = ?", (snapshot,))
-    return set(starmap(named, rows))
-
-
-def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
-    """Those of `names` that stand wholly within the first `tokens` tokens; the others can't be found by name there."""
-    return {
-        name
-        for name in names
-        if connection.execute(
-            "SELECT 1 FROM files WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?"
-            " UNION ALL SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?",
-            (*name, tokens, *name, tokens),
-        ).fetchone()
-    }
-
-
-def give(connection: sqlite3.Connection, version: Version, names: Set[FileName]) -> None:
-    """Let an agent's state consist of `names`, which another state does, too; what it had is not dropped.
-
-    Older versions' references are ignored from now on.
-    """
-    connection.execute("UPDATE agents SET published_version = ? WHERE uid = ?", (version.number, version.uid))
-    _change(connection, version.uid, names)
-
-
 def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]:
     """Files that the agent's own turns computed, on all models if model_id is empty."""
     rows = connection.execute(
@@ -257,28 +133,6 @@ def computed_by(connection: sqlite3.Connection, key: AgentKey) -> list[FileName]
         (*key, key.model_id),
     )
     return list(starmap(named, rows))
-
-
-def drop_unreferenced(
-    connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]
-) -> tuple[list[FileName], int]:
-    """Drop the rows of those of `names` that no state holds on the disk; the files to unlink, and their bytes.
-
-    Who had a file evicted still refers to its object, and holds no file.
-    """
-    dropped, size = [], 0
-    for name in names:
-        row = connection.execute(
-            "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS"
-            " (SELECT 1 FROM refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash AND refs.warm)"
-            " AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r WHERE r.kind = files.kind"
-            " AND r.chain_hash = files.chain_hash AND r.warm) RETURNING size_bytes",
-            (*name, namespace),
-        ).fetchone()
-        if row is not None:
-            dropped.append(name)
-            size += row[0]
-    return dropped, size
 
 
 def quarantine(
@@ -330,11 +184,6 @@ def quarantined(connection: sqlite3.Connection) -> set[str]:
     return {row[0] for row in connection.execute("SELECT file FROM quarantined")}
 
 
-def note_published(connection: sqlite3.Connection) -> None:
-    """Note that files are published from now on. Commit it before the first of them is in its place."""
-    connection.execute("UPDATE data_directory SET has_published = 1")
-
-
 def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[FileName]:
     """Those of `names` that have a row, in whatever namespace."""
     return {name for name in names if namespace_of(connection, name) is not None}
@@ -372,15 +221,3 @@ def recount(connection: sqlite3.Connection) -> None:
             " ON CONFLICT (kind) DO UPDATE SET bytes = :size WHERE bytes != :size",
             {"kind": kind, "size": size},
         )
-
-
-def _change(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> set[FileName]:
-    """Let an agent refer to `names`; what it referred to before. Only the difference is written: triggers see it."""
-    before = of(connection, uid)
-    connection.executemany(
-        "INSERT INTO refs (uid, kind, chain_hash) VALUES (?, ?, ?)", [(uid, *name) for name in names - before]
-    )
-    connection.executemany(
-        "DELETE FROM refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in before - names]
-    )
-    return before

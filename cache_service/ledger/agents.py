@@ -7,12 +7,12 @@ import sqlite3
 from typing import NamedTuple
 
 from agentmem.errors import NotFound
-from agentmem.identity import FileKind, Version
+from agentmem.identity import Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from cache_service import checksums
-from cache_service.files import references
-from cache_service.files.references import Dropped
+from cache_service.files.holding import Warmth
+from cache_service.ledger import kv_changes, object_references
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -41,7 +41,10 @@ class State(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """One memory as GetAgent and ListAgents show it. Times are nanoseconds, since 1970 or the last use."""
+    """One memory as GetAgent and ListAgents show it. Times are nanoseconds, since 1970 or the last use.
+
+    What is warm of it is not the ledger's to know: see `with_warmth`.
+    """
 
     key: AgentKey
     version: Version
@@ -61,6 +64,11 @@ class Agent(NamedTuple):
     delete_after: int | None
     context_policy: int
     template_time: str
+
+    def with_warmth(self, warmth: Warmth) -> "Agent":
+        """The same, with what is on the disk."""
+        size, files, blocks, tokens = warmth
+        return self._replace(warm_bytes=size, warm_files=files, blocks=blocks, warm_tokens=tokens)
 
 
 def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
@@ -151,55 +159,42 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
     return [Agent(AgentKey(*row[:3]), Version(*row[3:6]), *row[6:]) for row in rows]
 
 
-def delete(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
-    """Erase an agent (on all models if model_id is empty): turns, snapshots, segments, references, rows of its files.
+def delete(connection: sqlite3.Connection, key: AgentKey) -> int:
+    """Erase an agent (on all models if model_id is empty): turns, snapshots, segments; how many there were.
 
-    What others build on of its segments and files that others refer to stay. Files of turns that were never committed
-    go too, even where the agent does not exist.
+    What others build on of its segments stays. Files follow (see kv_changes), also those of turns that were never
+    committed, even where the agent does not exist.
     """
     condition, values = _matching(key)
     uids = [row[0] for row in connection.execute(f"SELECT a.uid FROM agents AS a WHERE {condition}", values)]
-    names = set(references.computed_by(connection, key))
     segments: set[int] = set()
     for uid in uids:
-        names |= references.held(connection, uid)
         segments.update(ledger.segments_of(connection, uid))
+        kv_changes.erase(connection, key, uid)
+    if not uids:
+        kv_changes.erase(connection, key, "")
     connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
     ledger.drop_unused(connection, sorted(segments, reverse=True))
-    quarantined = references.drop_quarantined_of(connection, key, names)
-    files, freed = references.drop_unreferenced(connection, key.namespace, names)
-    return Dropped(files, quarantined, len(uids), freed)
+    return len(uids)
 
 
-def count(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """How many agents have KV on disk, how many have it in the object store only, and how many have none."""
-    # Not looked for among the objects where there is a file: an agent with a long history has many.
-    on_disk, as_object = _REFERRED.format("files", "a"), _REFERRED.format("objects", "a")
-    rows = connection.execute(
-        f"SELECT CASE WHEN EXISTS ({on_disk}) THEN 'warm' WHEN EXISTS ({as_object} AND f.present) THEN 'remote'"
-        " ELSE 'none' END AS tier, count(*) FROM agents AS a GROUP BY tier"
-    )
-    found: dict[str, int] = dict(rows)
-    return found.get("warm", 0), found.get("remote", 0), found.get("none", 0)
-
-
-_REFERRED = "SELECT 1 FROM refs AS r JOIN {} AS f USING (kind, chain_hash) WHERE r.uid = {}.uid"
+def count(connection: sqlite3.Connection) -> tuple[int, set[str]]:
+    """How many agents there are, and which of them have KV in the object store."""
+    (agents,) = connection.execute("SELECT count(*) FROM agents").fetchone()
+    return int(agents), object_references.remote_uids(connection)
 
 
 # Of a head's segment.
 _TEMPLATE_TIME = "(SELECT template_time FROM segments WHERE id = ?)"
 
-# The page first, then its files: each is looked up once.
+# The page first, then its objects.
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
-    f" text_bytes, ifnull(sum(f.size_bytes), 0), count(f.kind), ifnull(sum(f.kind = {FileKind.BLOCK:d}), 0),"
-    f" ifnull(sum(f.token_count * (f.kind = {FileKind.BLOCK:d})), 0),"
-    f" EXISTS ({_REFERRED.format('objects', 'page')} AND f.present),"
+    " text_bytes, 0, 0, 0, 0, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
+    " WHERE r.uid = page.uid AND o.present),"
     " page.created, updated, pinned, ttl, delete_after, context_policy, template_time FROM page"
-    " LEFT JOIN refs AS r ON r.uid = page.uid"
-    " LEFT JOIN files AS f ON f.kind = r.kind AND f.chain_hash = r.chain_hash AND f.namespace = page.namespace"
-    " GROUP BY page.agent_id, page.model_id ORDER BY page.agent_id, page.model_id"
+    " ORDER BY page.agent_id, page.model_id"
 )
 
 

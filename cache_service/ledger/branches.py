@@ -1,11 +1,10 @@
 """Forks, cuts and returns: new states of agents that are made of old ones, by reference. Functions of a connection.
 
-Each costs rows, whatever the length of the ledger: a head of the segment tree, and references on the state's files.
+Each costs rows, whatever the length of the ledger: a head of the segment tree, and what becomes of the state's files.
 """
 
 import logging
 import sqlite3
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +15,8 @@ from agentmem.logs import event
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
-from cache_service.files import references
-from cache_service.ledger import agents, segments, snapshots, versions
+from cache_service.files.holding import OWN, WHOLE
+from cache_service.ledger import agents, kv_changes, object_references, segments, snapshots, versions
 from cache_service.ledger.agents import Agent, Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -29,19 +28,17 @@ _NEWEST = 16
 """How many snapshots a prompt is compared with; reading one of 32K tokens takes 2 ms."""
 
 
-class Moved(NamedTuple):
-    """An agent in its new state; `dropped` are files to unlink, after the transaction."""
-
-    agent: Agent
-    dropped: Sequence[FileName] = ()
-
-
 class _Kept(NamedTuple):
-    """A state that is still there: its ledger, what FindAgent finds it by, and the files it consists of."""
+    """A state that is still there: its ledger, what FindAgent finds it by, and its KV: the objects that it consists of,
+    and whose first tokens it has, by uid and snapshot.
+    """
 
     head: Head
     conversation: Conversation
-    files: set[FileName]
+    objects: set[FileName]
+    source: tuple[str, int]
+    tokens: int
+    """Of the source that it has: `WHOLE`, or where the two part."""
 
 
 def fork(
@@ -54,7 +51,7 @@ def fork(
     now: Moment,
     at_revision: bytes = b"",
 ) -> Agent:
-    """A second agent with the state of the first, or of its first tokens; it has a uid, versions and files of its own.
+    """A second agent with the state of the first, or of its first tokens; it has a uid and versions of its own.
 
     Raises NotFound for the agent, or for a version that is not kept or has another revision, AlreadyExists, and
     InvalidArgument for more tokens than there are.
@@ -67,7 +64,7 @@ def fork(
     kept = _cut(connection, source, keep_tokens)
     version = versions.first()
     agents.create(connection, target, version, kept.head, kept.conversation, now, state.context_policy)
-    references.give(connection, version, kept.files)
+    _give(connection, target, version, kept)
     return agents.change(connection, target, **idle_times._asdict())
 
 
@@ -78,7 +75,7 @@ def trim(
     if_version: int | None,
     now: Moment,
     if_revision: bytes = b"",
-) -> Moved:
+) -> Agent:
     """Cut the ledger, as a new version. Where there is nothing to drop, or it was done before, nothing changes.
 
     Raises NotFound, Aborted if the version is not `if_version` (with `if_revision`, unless that is empty), and
@@ -87,7 +84,7 @@ def trim(
     state = agents.existing(connection, key)
     if if_version not in (None, state.version.number):
         if _is_repeated(connection, state, keep_tokens, if_version, if_revision):
-            return Moved(agents.described(connection, key))
+            return agents.described(connection, key)
         raise Aborted(f"the agent is at version {state.version.number}, not {if_version}")
     if if_revision not in (b"", state.version.revision):
         raise Aborted(other_revision(state.version.number))
@@ -95,7 +92,7 @@ def trim(
     return _move(connection, key, state, kept, now)
 
 
-def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Moved:
+def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Agent:
     """Make a snapshot's state the agent's, as a new version; nothing changes if it is. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
@@ -142,7 +139,7 @@ def find_snapshot(
 
 def return_to(
     connection: sqlite3.Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: Moment
-) -> Moved:
+) -> None:
     """Make the first tokens of the snapshot of `version` the agent's state, as a new version.
 
     Raises Aborted if the snapshot is gone, and InvalidArgument for more tokens than it has.
@@ -151,7 +148,7 @@ def return_to(
     if snapshot is None:
         raise Aborted(f"the snapshot of version {version} is gone; send the turn again")
     kept = _cut(connection, _kept_by(connection, state, snapshot), keep_tokens)
-    return _move(connection, key, state, kept, now, always=True)
+    _move(connection, key, state, kept, now, always=True)
 
 
 def _common_bytes(a: bytes, b: bytes) -> int:
@@ -163,27 +160,31 @@ def _common_bytes(a: bytes, b: bytes) -> int:
 
 def _kept_by(connection: sqlite3.Connection, state: State, snapshot: Snapshot) -> _Kept:
     conversation = Conversation(state.conversation.label, snapshot.messages, snapshot.message_hash)
-    return _Kept(snapshot.head, conversation, references.of_snapshot(connection, snapshot.id))
+    objects = object_references.of_snapshot(connection, snapshot.id)
+    return _Kept(snapshot.head, conversation, objects, (state.version.uid, snapshot.id), WHOLE)
 
 
 def _move(
     connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: Moment, *, always: bool = False
-) -> Moved:
+) -> Agent:
     """Make `kept` the agent's state, as a new version; `always`, or unless it is the present one."""
     if kept.head == state.head and not always:
-        return Moved(agents.described(connection, key))
-    uid = state.version.uid
+        return agents.described(connection, key)
     drops_tokens = segments.common_tokens(connection, state.head, kept.head) < state.head.tokens
-    before = references.of(connection, uid)
     # The automatic snapshot takes what the agent has now, so it comes first; but what it pushes out may be the snapshot
     # that is restored, so the new head has to stand before anything is let go.
-    pushed_out = snapshots.add_automatic(connection, state, now) if drops_tokens else []
+    pushed_out = snapshots.add_automatic(connection, key, state, now) if drops_tokens else []
     version = versions.following(state.version)
     agents.advance(connection, version, kept.head, kept.conversation, now)
-    references.give(connection, version, kept.files)
-    dropped = snapshots.drop(connection, key, pushed_out)
-    more, _ = references.drop_unreferenced(connection, key.namespace, before - kept.files)
-    return Moved(agents.described(connection, key), [*dropped, *more])
+    _give(connection, key, version, kept)
+    snapshots.drop(connection, key, version.uid, pushed_out)
+    return agents.described(connection, key)
+
+
+def _give(connection: sqlite3.Connection, key: AgentKey, version: Version, kept: _Kept) -> None:
+    """Let an agent, now at `version`, have the KV of a state."""
+    object_references.give(connection, version.uid, kept.objects)
+    kv_changes.give(connection, key.namespace, version, kept.source, kept.tokens)
 
 
 def _state(connection: sqlite3.Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
@@ -194,7 +195,8 @@ def _state(connection: sqlite3.Connection, state: State, version: int, revision:
     uid = state.version.uid
     if version == state.version.number:
         _check_revision(version, state.version.revision, revision)
-        return _Kept(state.head, state.conversation, references.of(connection, uid))
+        objects = object_references.of(connection, uid)
+        return _Kept(state.head, state.conversation, objects, (uid, OWN), WHOLE)
     if version > state.version.number:
         raise NotFound("version", str(version), f"the present one is {state.version.number}")
     if (snapshot := snapshots.of_version(connection, uid, version)) is not None:
@@ -214,7 +216,8 @@ def _state(connection: sqlite3.Connection, state: State, version: int, revision:
     checksums.verify(f"the turn of version {version}", uid, version, head.segment, *turn, found=found)
     segments.check(connection, head)
     shared = segments.common_tokens(connection, state.head, head)
-    return _Kept(head, conversation, references.within(connection, references.of(connection, uid), shared))
+    objects = object_references.within(connection, object_references.of(connection, uid), shared)
+    return _Kept(head, conversation, objects, (uid, OWN), shared)
 
 
 def _check_revision(version: int, found: bytes, wanted: bytes) -> None:
@@ -227,8 +230,9 @@ def _cut(connection: sqlite3.Connection, kept: _Kept, tokens: int | None) -> _Ke
         return kept
     if tokens > kept.head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {kept.head.tokens} tokens")
-    files = references.within(connection, kept.files, tokens)
-    return _Kept(_cut_head(connection, kept.head, tokens), Conversation(kept.conversation.label, 0, b""), files)
+    objects = object_references.within(connection, kept.objects, tokens)
+    conversation = Conversation(kept.conversation.label, 0, b"")
+    return _Kept(_cut_head(connection, kept.head, tokens), conversation, objects, kept.source, min(kept.tokens, tokens))
 
 
 def _cut_head(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:

@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from agentmem import tracing
+from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
 from agentmem.logs import event
 from agentmem.tracing import Threads
@@ -81,10 +81,15 @@ def _nothing(_: object) -> bool:
 
 
 class Database:
-    """The store's database. `open` once; `read` and `write` on one event loop, the `_blocking` ones on threads."""
+    """One of the store's databases, store.db or warm.db. `open` once; `read` and `write` on one event loop, the
+    `_blocking` ones on threads.
 
-    def __init__(self, path: Path) -> None:
+    `prepare` makes and migrates the tables of a connection, once, in its thread.
+    """
+
+    def __init__(self, path: Path, prepare: Callable[[sqlite3.Connection], None] = schema.prepare) -> None:
         self._path = path
+        self._prepare = prepare
         self._thread = Threads(1, thread_name_prefix="database")
         self._reading = Threads(READERS, thread_name_prefix="database reads")
         self._readers: SimpleQueue[sqlite3.Connection] = SimpleQueue()
@@ -110,7 +115,7 @@ class Database:
         self._path.chmod(0o600)
         self._opened = self._path.stat()
         try:
-            self._connection = self._thread.submit(_connect, self._path).result()
+            self._connection, self._user_version = self._thread.submit(_connect, self._path, self._prepare).result()
         except BaseException as error:
             self._thread.shutdown()
             if isinstance(error, UnicodeDecodeError):  # SQLite's message has the damaged bytes
@@ -222,7 +227,7 @@ class Database:
         """
         if self._doubtful:
             with suppress(sqlite3.Error):
-                self._connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
+                self._connection.execute(f"PRAGMA user_version = {self._user_version}")
                 self._doubtful = False
 
     def _scrub(self, seconds: float) -> None:
@@ -265,7 +270,9 @@ class Database:
                 taken.append(self._readers.get(timeout=seconds))
             yield
         except Empty:
-            raise Unavailable("store.db is being read, so what was erased is still in its WAL; try again") from None
+            raise Unavailable(
+                f"{self._path.name} is being read, so what was erased is still in its WAL; try again"
+            ) from None
         finally:
             for connection in taken:
                 self._readers.put(connection)
@@ -274,7 +281,7 @@ class Database:
     def _failures(self) -> Iterator[None]:
         if self._is_left:
             raise Unavailable("the cache store is ending, because its store.db was removed; it starts again")
-        with database_errors(self.on_failure):
+        with database_errors(self.on_failure, self._path.name):
             try:
                 yield
             except LedgerDamaged as error:
@@ -298,20 +305,18 @@ class Database:
             raise LedgerDamaged("a row") from error
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, prepare: Callable[[sqlite3.Connection], None]) -> tuple[sqlite3.Connection, int]:
     connection = sqlite3.connect(path, timeout=_PATIENT, isolation_level=None)
     try:
         with database_errors():
             for pragma in _PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
-            schema.migrate(connection)
-            # Whom a damaged index hides must not begin anew. It takes microseconds an agent.
-            if (found := connection.execute("PRAGMA integrity_check(agents)").fetchone()) != ("ok",):
-                raise LedgerDamaged(f"the table of agents ({found[0]})")
+            prepare(connection)
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
     except BaseException:
         connection.close()
         raise
-    return connection
+    return connection, version
 
 
 def _reader(path: Path) -> sqlite3.Connection:
@@ -335,7 +340,9 @@ def _scrub(connection: sqlite3.Connection, seconds: float) -> None:
 
 
 @contextmanager
-def database_errors(on_failure: Callable[[Failure], None] = lambda _: None) -> Iterator[None]:
+def database_errors(
+    on_failure: Callable[[Failure], None] = lambda _: None, name: str = layout.DATABASE
+) -> Iterator[None]:
     """Raise an error of the contract for what SQLite says of disk, file and other programs; call `on_failure` with why.
 
     ResourceExhausted where the disk is full, Internal where it fails, LedgerDamaged where the file is damaged, and
@@ -352,19 +359,23 @@ def database_errors(on_failure: Callable[[Failure], None] = lambda _: None) -> I
             failure = Failure.DAMAGED
         if failure is None:
             raise
-        name = getattr(error, "sqlite_errorname", "not UTF-8")
+        code = getattr(error, "sqlite_errorname", "not UTF-8")
         if failure is not Failure.BUSY:
-            event(log, "store.db fails", logging.ERROR, reason=failure, error=str(error), sqlite=name)
+            event(log, f"{name} fails", logging.ERROR, reason=failure, error=str(error), sqlite=code)
             on_failure(failure)
+        # Files follow the ledger: what it says already, a transaction of theirs does not take back.
+        unchanged = (
+            "nothing was changed" if name == layout.DATABASE else "what the ledger says stays, and files follow later"
+        )
         match failure:
             case Failure.FULL:
-                raise ResourceExhausted("the cache store's disk is full; nothing was changed", 5.0) from error
+                raise ResourceExhausted(f"the cache store's disk is full; {unchanged}", 5.0) from error
             case Failure.BUSY:
-                raise Unavailable("another program holds store.db; try again") from error
+                raise Unavailable(f"another program holds {name}; try again") from error
             case Failure.DAMAGED:
-                raise LedgerDamaged(f"a page ({error}, {name})") from error
+                raise LedgerDamaged(f"a page ({error}, {code})") from error
             case Failure.IO_ERROR:
                 raise Internal(
-                    f"the cache store's disk fails ({error}, {name}); the ledger is unchanged; look at the disk and at"
+                    f"the cache store's disk fails ({error}, {code}); {unchanged}; look at the disk and at"
                     " the store's log, then try again"
                 ) from error

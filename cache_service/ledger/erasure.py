@@ -25,8 +25,10 @@ class Erased(NamedTuple):
 class Erasures:
     """Finishes erasures. Use from one event loop."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, finish_files: Callable[[], Awaitable[None]]) -> None:
+        """`finish_files` has files follow the ledger, and scrubs their rows."""
         self._database = database
+        self._finish_files = finish_files
         self._unfinished: dict[tuple[str, ...], Erased] = {}
 
     async def erase(self, name: tuple[str, ...], erase: Callable[[], Awaitable[Erased]]) -> Erased:
@@ -45,16 +47,17 @@ class Erasures:
         return total
 
     async def finish(self, name: tuple[str, ...], erased: Erased) -> Erased:
-        """Scrub the database; what this erasure of `name` and those before it that could not be finished erased.
+        """Scrub the databases; what this erasure of `name` and those before it that could not be finished erased.
 
         Raises Unavailable and ResourceExhausted as Database.scrub does: repeat the erasure and call this again.
         """
         before = self._unfinished.pop(name, Erased(0))
         total = Erased(before.things + erased.things, before.freed_bytes + erased.freed_bytes)
-        if self._database.scrub_owed:
+        if total.things or self._database.scrub_owed:
             self._unfinished[name] = total
             if len(self._unfinished) > MOST:
                 del self._unfinished[next(iter(self._unfinished))]
+            await self._finish_files()
             await asyncio.wrap_future(self._database.scrub())
             self._unfinished.pop(name, None)
         return total

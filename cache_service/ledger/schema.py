@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cache_service import checksums
+from cache_service.checksums import LedgerDamaged
+from cache_service.files import warm_database
 
 MIGRATIONS = tuple(
     path.read_text(encoding="utf-8")
@@ -20,6 +22,8 @@ MIGRATIONS = tuple(
 )
 """The scripts of `migrations/`, in the order of their numbers."""
 
+_TO_WARM_DATABASE = 4
+"""The script before which rows of files are copied to warm.db."""
 _MAGIC = b"SQLite format 3\0"
 _HEADER, _FRAME_HEADER = 32, 24
 _SALTS = slice(16, 24)  # of the header of a WAL; a frame of an earlier use of the file has others at 8:16
@@ -60,13 +64,30 @@ def is_older(path: Path) -> bool:
     return page is not None and page.user_version < len(MIGRATIONS)
 
 
+def prepare(connection: sqlite3.Connection) -> None:
+    """Bring the database to this version, and look whether it hides an agent.
+
+    Raises SchemaTooNew, LedgerDamaged, OSError, sqlite3.Error.
+    """
+    migrate(connection)
+    # Whom a damaged index hides must not begin anew. It takes microseconds an agent.
+    if (found := connection.execute("PRAGMA integrity_check(agents)").fetchone()) != ("ok",):
+        raise LedgerDamaged(f"the table of agents ({found[0]})")
+
+
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the database to this version, in one transaction per script. Raises SchemaTooNew."""
+    """Bring the database to this version, in one transaction per script.
+
+    Raises SchemaTooNew, OSError, sqlite3.Error.
+    """
     checksums.register(connection)
     (applied,) = connection.execute("PRAGMA user_version").fetchone()
     if applied > len(MIGRATIONS):
         raise SchemaTooNew(_too_new(applied))
     for number, script in enumerate(MIGRATIONS[applied:], start=applied + 1):
+        if number == _TO_WARM_DATABASE and applied:
+            path = connection.execute("PRAGMA database_list").fetchone()[2]
+            warm_database.take_over(connection, warm_database.beside(Path(path)))
         connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number}; COMMIT;")
 
 

@@ -1,7 +1,7 @@
 """Snapshots: an agent's states that are kept under a name, by reference. Functions of a connection.
 
-A snapshot is a head of the segment tree and references of its own on the state's files; making one copies no token and
-no file. Those named `auto-<version>` are made where tokens of a ledger are dropped, and only the last few stay.
+A snapshot is a head of the segment tree and a state of its own to whoever has files; making one copies no token and no
+file. Those named `auto-<version>` are made where tokens of a ledger are dropped, and only the last few stay.
 """
 
 import sqlite3
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from agentmem.errors import AlreadyExists, NotFound
-from agentmem.identity import FileName, Version
+from agentmem.identity import Version
 from agentmem.validation import AgentKey, automatic_snapshot
 from cache_service import checksums
-from cache_service.files import references
-from cache_service.ledger import agents, segments
+from cache_service.files.holding import OWN, WHOLE
+from cache_service.ledger import agents, kv_changes, object_references, segments
 from cache_service.ledger.agents import State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -40,15 +40,15 @@ def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment
     state = agents.existing(connection, key)
     known = find(connection, state.version.uid, name)
     if known is None:
-        return _add(connection, state, name, automatic=False, now=now)
+        return _add(connection, key, state, name, automatic=False, now=now)
     if known.version != state.version:
         raise AlreadyExists(f"snapshot {name!r} is of version {known.version.number}; choose another name")
     return known
 
 
-def add_automatic(connection: sqlite3.Connection, state: State, now: Moment) -> list[int]:
+def add_automatic(connection: sqlite3.Connection, key: AgentKey, state: State, now: Moment) -> list[int]:
     """Keep a state whose tokens are about to be dropped; the automatic snapshots that there are too many of now."""
-    _add(connection, state, automatic_snapshot(state.version.number), automatic=True, now=now)
+    _add(connection, key, state, automatic_snapshot(state.version.number), automatic=True, now=now)
     surplus = connection.execute(
         "SELECT id FROM snapshots WHERE uid = ? AND automatic ORDER BY id DESC LIMIT -1 OFFSET ?",
         (state.version.uid, AUTOMATIC_KEPT),
@@ -56,15 +56,12 @@ def add_automatic(connection: sqlite3.Connection, state: State, now: Moment) -> 
     return [row[0] for row in surplus.fetchall()]
 
 
-def drop(connection: sqlite3.Connection, key: AgentKey, snapshots: Iterable[int]) -> list[FileName]:
-    """Forget snapshots and what only they used; the files to unlink."""
-    dropped = []
+def drop(connection: sqlite3.Connection, key: AgentKey, uid: str, snapshots: Iterable[int]) -> None:
+    """Forget snapshots of an agent, and what of the ledger only they used."""
     for number in snapshots:
-        names = references.of_snapshot(connection, number)
         delete = "DELETE FROM snapshots WHERE id = ? RETURNING head_segment"
         segments.drop_unused(connection, connection.execute(delete, (number,)).fetchone())
-        dropped += references.drop_unreferenced(connection, key.namespace, names)[0]
-    return dropped
+        kv_changes.end(connection, key, uid, number)
 
 
 def find(connection: sqlite3.Connection, uid: str, name: str) -> Snapshot | None:
@@ -97,15 +94,11 @@ def page(connection: sqlite3.Connection, key: AgentKey, before: int | None, limi
     return list(map(_snapshot, rows))
 
 
-def delete(connection: sqlite3.Connection, key: AgentKey, name: str) -> list[FileName]:
-    """Erase a snapshot, what only it used, and what turns answered that no branch has any more. Raises NotFound.
-
-    Returns the files to unlink.
-    """
+def delete(connection: sqlite3.Connection, key: AgentKey, name: str) -> None:
+    """Erase a snapshot, what only it used, and what turns answered that no branch has any more. Raises NotFound."""
     uid = agents.existing(connection, key).version.uid
-    dropped = drop(connection, key, [existing(connection, uid, name).id])
+    drop(connection, key, uid, [existing(connection, uid, name).id])
     connection.execute("DELETE FROM turns WHERE uid = ? AND segment IS NULL", (uid,))
-    return dropped
 
 
 _SELECT = (
@@ -121,7 +114,9 @@ def _snapshot(row: tuple[Any, ...]) -> Snapshot:
     return Snapshot(number, name, state, Head(*place), messages, message_hash, automatic, created)
 
 
-def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
+def _add(
+    connection: sqlite3.Connection, key: AgentKey, state: State, name: str, *, automatic: bool, now: Moment
+) -> Snapshot:
     uid, *version = state.version
     connection.execute(
         "INSERT INTO snapshots (uid, name, version, revision, head_segment, tokens, text_bytes, turns, messages,"
@@ -130,9 +125,6 @@ def _add(connection: sqlite3.Connection, state: State, name: str, *, automatic: 
         (name, *version, *state.head, automatic, now.wall, uid),
     )
     added = existing(connection, uid, name)
-    connection.execute(
-        "INSERT INTO snapshot_refs (snapshot, kind, chain_hash, warm)"
-        " SELECT ?, kind, chain_hash, warm FROM refs WHERE uid = ?",
-        (added.id, uid),
-    )
+    object_references.keep(connection, uid, added.id)
+    kv_changes.give(connection, key.namespace, state.version, (uid, OWN), WHOLE, added.id)
     return added

@@ -4,14 +4,14 @@ An agent that is there at once, with all of its turns: an import. Functions of a
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument
-from agentmem.identity import NO_VERSION, FileName, Ledger, Version, other_revision
+from agentmem.identity import NO_VERSION, Ledger, Version, other_revision
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.ledger import agents, branches, segments, snapshots, versions
@@ -70,12 +70,12 @@ class Opened(NamedTuple):
 class Commit(NamedTuple):
     """What a commit made: the new version, or that of the turn when it was first committed, and then that turn.
 
-    `dropped` are files to unlink, after the transaction. `repeated`: this very call had made the version before.
+    `dropped_tokens`: of the ledger, so that KV has to follow. `repeated`: this very call had made the version before.
     """
 
     version: Version
     replayed: Committed | None = None
-    dropped: Sequence[FileName] = ()
+    dropped_tokens: bool = False
     repeated: bool = False
 
 
@@ -95,13 +95,14 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
         return Commit(known.version, known)
     if turn.base != state.version:
         raise Aborted(_conflict(turn.base, state.version))
-    dropped: Sequence[FileName] = ()
     if turn.snapshot_version:
-        dropped = branches.return_to(connection, turn.key, state, turn.snapshot_version, turn.keep_tokens, now).dropped
+        branches.return_to(connection, turn.key, state, turn.snapshot_version, turn.keep_tokens, now)
         state = agents.existing(connection, turn.key)
     _check_kept(connection, turn, state.head)
-    if turn.keep_tokens < state.head.tokens:
-        dropped = snapshots.drop(connection, turn.key, snapshots.add_automatic(connection, state, now))
+    drops = turn.keep_tokens < state.head.tokens
+    if drops:
+        pushed_out = snapshots.add_automatic(connection, turn.key, state, now)
+        snapshots.drop(connection, turn.key, state.version.uid, pushed_out)
     version = versions.following(state.version)
     *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
     if state.version == NO_VERSION:
@@ -112,7 +113,7 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
     named = turn.request_id, turn.request_digest, *turn.conversation[1:]
     row = *version, head.segment, *named, now.wall, turn.record, turn.key.namespace, turn.commit_id
     connection.execute(_ADD, row)
-    return Commit(version, dropped=dropped)
+    return Commit(version, dropped_tokens=drops or turn.snapshot_version > 0)
 
 
 def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, request_id: str) -> Opened:

@@ -46,27 +46,29 @@ class Names:
         return (expected, parent) == (row.name.chain_hash, origin.parent)
 
 
-def foreign(connection: sqlite3.Connection, report: Report) -> dict[FileName, tuple[str, ...]]:
-    """Files that none of the agents that refer to them can have computed, each with those agents.
+def foreign(ledger: sqlite3.Connection, warm: sqlite3.Connection, report: Report) -> dict[FileName, tuple[str, ...]]:
+    """Files that none of the agents that hold them can have computed, each with those agents.
 
     Agents whose ledgers cannot be read are reported. Raises sqlite3.DatabaseError.
 
-    References follow a turn off the request path, so those of an agent or a snapshot may be of a state before its own,
-    which may not be kept. They prove a name right where they can; only an agent that is at its published version, and
-    refers to nothing but that state's files, proves one wrong.
+    What states hold follows a turn off the request path, so files of an agent or a snapshot may be of a state before
+    its own, which may not be kept. They prove a name right where they can; only an agent that is at its published
+    version, and holds nothing but that state's files, proves one wrong.
     """
     right: set[FileName] = set()
     wrong: dict[FileName, set[str]] = {}
-    for holder in tree.holders(connection):
-        files = _referred(connection, holder)
+    published: dict[str, int] = dict(warm.execute("SELECT uid, version FROM published"))
+    for holder in tree.holders(ledger):
+        files, version = _held(warm, holder), published.get(holder.uid, 0)
         try:
-            states = [Names(segments.read(connection, head).token_ids) for head in _states(connection, holder) if files]
+            heads = _heads(ledger, holder, version) if files else []
+            states = [Names(segments.read(ledger, head).token_ids) for head in heads]
         except (LedgerDamaged, ValueError, IndexError) as error:
             problem = f"its ledger cannot be read ({type(error).__name__})"
             consequence, repair = "its turns fail until it is deleted", "delete the agent, or recover"
             report(Finding("ledger", holder.where, problem, consequence, repair, (holder.agent,)))
             continue
-        is_certain = holder.snapshot is None and holder.published == holder.version
+        is_certain = holder.snapshot is None and version == holder.version
         for row, origin in files:
             if any(names.has(row, origin) for names in states):
                 right.add(row.name)
@@ -75,22 +77,21 @@ def foreign(connection: sqlite3.Connection, report: Report) -> dict[FileName, tu
     return {name: tuple(sorted(agents)) for name, agents in wrong.items() if name not in right}
 
 
-def _referred(connection: sqlite3.Connection, holder: Holder) -> list[tuple[FileRow, FileOrigin]]:
-    table, column, value = holder.refs
-    rows = connection.execute(
-        f"SELECT {references.COLUMNS} FROM {table} JOIN files USING (kind, chain_hash) WHERE {column} = ?", (value,)
+def _held(warm: sqlite3.Connection, holder: Holder) -> list[tuple[FileRow, FileOrigin]]:
+    rows = warm.execute(
+        f"SELECT {references.COLUMNS} FROM held JOIN files USING (kind, chain_hash) WHERE uid = ? AND snapshot = ?",
+        holder.state,
     )
     return [*map(references.described, rows)]
 
 
-def _states(connection: sqlite3.Connection, holder: Holder) -> list[Head]:
+def _heads(ledger: sqlite3.Connection, holder: Holder, published: int) -> list[Head]:
     """The holder's ledger, and that of the agent's published version, where it is kept."""
-    rows = connection.execute(
+    rows = ledger.execute(
         "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns FROM agents AS a"
-        " JOIN turns AS t ON t.uid = a.uid AND t.version = a.published_version JOIN segments AS s ON s.id = t.segment"
-        " WHERE a.uid = :uid AND a.version != a.published_version UNION"
-        " SELECT s.head_segment, s.tokens, s.text_bytes, s.turns FROM agents AS a"
-        " JOIN snapshots AS s ON s.uid = a.uid AND s.version = a.published_version WHERE a.uid = :uid",
-        {"uid": holder.uid},
+        " JOIN turns AS t ON t.uid = a.uid AND t.version = :published JOIN segments AS s ON s.id = t.segment"
+        " WHERE a.uid = :uid AND a.version != :published UNION"
+        " SELECT head_segment, tokens, text_bytes, turns FROM snapshots WHERE uid = :uid AND version = :published",
+        {"uid": holder.uid, "published": published},
     )
     return [holder.head, *(Head(*row) for row in rows)]

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from agentmem.identity import FileKind
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import sync_directory
-from cache_service.offline import chains, database, files, ledgers
+from cache_service.offline import chains, database, files, ledgers, tree, warm_index
 from cache_service.offline.database import alone, reading, writing
 from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Mend, Report
-from cache_service.tiers import eviction, quotas
-from cache_service.tiers.quotas import Usage
+from cache_service.tiers import quotas
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,10 @@ class Checked:
 def check(root: Path, repair: bool = False) -> Checked:
     """Check everything, and mend what can be mended. No store may use the directory meanwhile.
 
-    Raises CannotCheck if it is no data directory, a store's that runs, or a newer program's. A damaged database is a
+    Raises CannotCheck if it is no data directory, a store's that runs, or a newer program's. A damaged store.db is a
     finding: ledgers are then checked as far as they can be read, and nothing is mended, since rows that cannot be read
-    would make good files look like orphans. So is one that is lost. Nothing is written but by a repair.
+    would make good files look like orphans. So is one that is lost. Without warm.db no file can be checked before it is
+    made anew. Nothing is written but by a repair.
     """
     try:
         directory = database.find(root)
@@ -55,16 +54,22 @@ def check(root: Path, repair: bool = False) -> Checked:
         files.check_modes(directory, findings.append)
         counts = (0, 0, 0)
         try:
-            with reading(directory.database) as connection:
-                whole = database.check(connection, directory.database, findings.append)
-                if whole and (lost := database.lost_by_rows(directory, connection)):
+            with reading(directory.database) as ledger:
+                whole = database.check(ledger, directory.database, findings.append)
+                if whole and (lost := database.lost_by_rows(directory, ledger)):
                     return Checked([*findings, database.lost(lost, directory.database)], [], 0, 0, 0)
-                ledgers.check(connection, findings.append)
-                foreign = chains.foreign(connection, findings.append)
-                files.check_published(directory, connection, foreign, findings.append)
-                _check_counters(connection, findings.append)
-                files.check_strays(directory, connection, findings.append)
-                counts = _counts(connection)
+                counts = (ledger.execute("SELECT count(*) FROM agents").fetchone()[0], 0, 0)
+                ledgers.check(ledger, findings.append)
+                _check_objects(ledger, findings.append)
+                _check_sums(ledger, findings.append)
+                problem = warm_index.unusable(directory)
+                if not problem:
+                    with reading(directory.warm_database) as warm:
+                        if not (problem := warm_index.damage(warm)):
+                            _check_files(directory, ledger, warm, findings.append)
+                            counts = (counts[0], *_counts(warm))
+                if problem:
+                    findings.append(warm_index.lost(directory, problem))
         except sqlite3.OperationalError as error:
             raise CannotCheck(f"cannot read {directory.database}: {error}") from error
         except sqlite3.DatabaseError as error:
@@ -91,11 +96,16 @@ def _mend(directory: DataDirectory, findings: Sequence[Finding]) -> list[Finding
     mends = [finding.mend for finding in mended if finding.mend]
     for each in mends:
         each.mode()
-    with writing(directory.database) as connection:
+    with writing(directory.database) as ledger:
         for each in mends:
-            each.rows(connection)
-        references.recount(connection)
-        quotas.recount(connection)
+            each.ledger(ledger)
+        quotas.recount_ledgers(ledger)
+    if not any(finding.what == "warm" for finding in findings):
+        with writing(directory.warm_database) as warm:
+            for each in mends:
+                each.warm(warm)
+            references.recount(warm)
+            quotas.recount_kv(warm)
     directory.quarantine.mkdir(mode=0o700, exist_ok=True)
     for each in mends:
         each.files()
@@ -103,34 +113,48 @@ def _mend(directory: DataDirectory, findings: Sequence[Finding]) -> list[Finding
     return mended
 
 
-def _counts(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    agents, published = connection.execute("SELECT (SELECT count(*) FROM agents), count(*) FROM files").fetchone()
-    return agents, published, len(references.quarantined(connection))
+def _check_files(
+    directory: DataDirectory, ledger: sqlite3.Connection, warm: sqlite3.Connection, report: Report
+) -> None:
+    """Report what is wrong with files, and with what warm.db says of them."""
+    agents = tree.agents(ledger)
+    warm_index.check_states(directory, ledger, warm, agents, report)
+    foreign = chains.foreign(ledger, warm, report)
+    files.check_published(directory, warm, agents, foreign, report)
+    warm_index.check_evicted(warm, agents, report)
+    warm_index.check_sums(warm, report)
+    files.check_strays(directory, warm, report)
 
 
-def _check_counters(connection: sqlite3.Connection, report: Report) -> None:
-    """Report sums that are not those of the files, and files that are said to be evicted and are there."""
-    kinds, of_kinds = references.sizes(connection), references.sums(connection)
-    spaces, of_spaces = quotas.of_all(connection), quotas.sums(connection)
-    counters = [
-        (f"usage, kind {kind:d}", kinds.get(kind), of_kinds[kind], "KV is evicted too early or too late")
-        for kind in FileKind
-    ] + [
-        (f"namespaces, {each}, {what}", kept, found, "the namespace's quota is kept wrongly")
-        for each in sorted(spaces.keys() | of_spaces.keys())
-        for what, kept, found in zip(Usage._fields, spaces.get(each, (0, 0)), of_spaces.get(each, (0, 0)), strict=True)
-    ]
-    for where, kept, found, consequence in counters:
-        if kept != found:
-            problem, consequence = f"counts {kept} bytes, not {found}", f"{consequence}, until the next start"
-            report(Finding("usage", f"table {where}", problem, consequence, "count them", mend=Mend()))
-    evicted = connection.execute(
-        "SELECT kind, chain_hash, a.namespace, a.agent_id, a.model_id FROM evicted JOIN files USING (kind, chain_hash)"
-        " JOIN agents AS a USING (uid)"
-    )
-    for kind, chain_hash, *key in evicted:
-        where = f"table evicted, {chain_hash.hex()}"
-        consequence = "once it is missing for another reason, a turn reports that it was evicted"
-        mend = Mend(rows=partial(eviction.forget, uid="", names=[references.named(kind, chain_hash)]))
-        agents = ("/".join(key),)
-        report(Finding("evicted", where, "the file is there", consequence, "forget that it was", agents, mend))
+def _counts(warm: sqlite3.Connection) -> tuple[int, int]:
+    (published,) = warm.execute("SELECT count(*) FROM files").fetchone()
+    return published, len(references.quarantined(warm))
+
+
+def _check_sums(ledger: sqlite3.Connection, report: Report) -> None:
+    """Report sums that are not those of the ledgers."""
+    spaces, of_spaces = quotas.all_ledger_bytes(ledger), quotas.ledger_sums(ledger)
+    for each in sorted(spaces.keys() | of_spaces.keys()):
+        found = spaces.get(each, 0), of_spaces.get(each, 0)
+        warm_index.report_sum(report, f"namespaces, {each}", *found, "the namespace's quota is kept wrongly")
+
+
+_USELESS = (
+    "NOT EXISTS (SELECT 1 FROM object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash) AND NOT EXISTS"
+    " (SELECT 1 FROM snapshot_object_refs AS r WHERE r.kind = o.kind AND r.chain_hash = o.chain_hash)"
+)
+
+
+def _check_objects(ledger: sqlite3.Connection, report: Report) -> None:
+    """Report objects that no state refers to. They go when the store has its object store again."""
+    for kind, chain_hash, *key in ledger.execute(
+        f"SELECT kind, chain_hash, namespace, agent_id, model_id FROM objects AS o WHERE {_USELESS}"
+    ).fetchall():
+        where, agents = f"table objects, {chain_hash.hex()}", ("/".join(key),)
+        consequence = "it stays in the object store for nobody, and may hold what a deleted agent said"
+        mend = Mend(ledger=partial(_let_go, kind=kind, chain_hash=chain_hash))
+        report(Finding("object", where, "no state refers to it", consequence, "let it be deleted", agents, mend))
+
+
+def _let_go(ledger: sqlite3.Connection, kind: int, chain_hash: bytes) -> None:
+    ledger.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", (kind, chain_hash))

@@ -1,4 +1,5 @@
-"""The database: opened without a store; whether it is there, SQLite can read it, and its rows refer to rows that exist.
+"""Databases, opened without a store; of store.db whether it is there, SQLite can read it, and its rows refer to rows
+that exist. (Of warm.db see `warm_index`.)
 
 `refuse_damaged` is also the store's own look at start. A directory with files of KV whose store.db is missing, empty or
 not the one that published them is damaged and not new: served as a new one it would lose the files as orphans, and with
@@ -21,8 +22,8 @@ from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Rep
 
 _MOST = 20
 _WAS_USED = (
-    "SELECT EXISTS (SELECT 1 FROM files) OR EXISTS (SELECT 1 FROM quarantined) OR EXISTS (SELECT 1 FROM segments)"
-    " OR EXISTS (SELECT 1 FROM workflow_records) OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'segments')"
+    "SELECT EXISTS (SELECT 1 FROM segments) OR EXISTS (SELECT 1 FROM workflow_records)"
+    " OR EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'segments')"
     " OR EXISTS (SELECT 1 FROM data_directory WHERE has_published)"
 )
 """Whether there is anything in the database, or was: SQLite keeps the last id of a segment."""
@@ -165,7 +166,7 @@ def lost_by_names(directory: DataDirectory) -> str:
 def lost_by_rows(directory: DataDirectory, connection: sqlite3.Connection) -> str:
     """Likewise, by what the database says of itself. Raises sqlite3.Error and OSError."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not {"files", "quarantined", "segments", "workflow_records"} & tables:
+    if not {"segments", "workflow_records"} & tables:
         return _beside_files(directory, "lacks its tables")
     (used,) = connection.execute(_WAS_USED).fetchone()
     return "" if used else _beside_files(directory, "is new")

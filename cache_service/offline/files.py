@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -11,11 +12,11 @@ from pathlib import Path
 from agentmem import blockfile
 from agentmem.blockfile import BlockFileError
 from agentmem.identity import FileName
-from cache_service.files import references
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory, is_disposable
 from cache_service.files.disk import open_regular
 from cache_service.files.publication import header_of
-from cache_service.files.references import HELD, FileOrigin, FileRow
+from cache_service.files.references import FileOrigin, FileRow
 from cache_service.offline.findings import Finding, Mend, Report
 
 _RECOMPUTED = "a turn that needs it computes its tokens again from the ledger"
@@ -23,21 +24,26 @@ _LEAKED = "takes up disk that nobody counts, and may hold what a deleted agent s
 
 
 def check_published(
-    directory: DataDirectory, connection: sqlite3.Connection, foreign: dict[FileName, tuple[str, ...]], report: Report
+    directory: DataDirectory,
+    warm: sqlite3.Connection,
+    agents: Mapping[str, str],
+    foreign: Mapping[FileName, tuple[str, ...]],
+    report: Report,
 ) -> None:
     """Report every published file that is gone or not what its row says, and those in `foreign`.
 
-    `foreign` are files whose names the ledgers of these agents do not have. Every byte is read.
+    `agents` are all agents in words, by uid; `foreign` are files whose names the ledgers of these agents do not have.
+    Every byte is read.
     """
-    for each in connection.execute(f"SELECT {references.COLUMNS} FROM files"):
+    for each in warm.execute(f"SELECT {references.COLUMNS} FROM files"):
         row, origin = references.described(each)
         path = directory.path(row.name)
         where = str(path.relative_to(directory.root))
-        users = _users(connection, row.name)
+        users = tuple(sorted({agents[uid] for uid, _ in holding.holders(warm, row.name) if uid in agents}))
         try:
             problem = file_problem(path, row, origin)
         except FileNotFoundError:
-            problem, mend = "the file of a row is gone", Mend(rows=partial(references.forget, names=[row.name]))
+            problem, mend = "the file of a row is gone", Mend(warm=partial(references.forget, names=[row.name]))
             report(Finding("missing file", where, problem, _RECOMPUTED, "drop the row", users, mend))
             continue
         what = problem.partition(":")[0]
@@ -50,12 +56,17 @@ def check_published(
 
 
 def _quarantining(directory: DataDirectory, name: FileName, reason: str) -> Mend:
-    kept = directory.new_quarantine_name(name)
+    kept, done = directory.new_quarantine_name(name), []
 
-    def change(connection: sqlite3.Connection) -> None:
-        references.quarantine(connection, references.namespace_of(connection, name) or "", name, kept)
+    def rows(warm: sqlite3.Connection) -> None:
+        if references.quarantine(warm, references.namespace_of(warm, name) or "", name, kept):
+            done.append(name)
 
-    return Mend(rows=change, files=partial(directory.set_aside, name, kept, reason))
+    def file() -> None:
+        if done:  # or another mend has let the file go
+            directory.set_aside(name, kept, reason)
+
+    return Mend(warm=rows, files=file)
 
 
 def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
@@ -81,22 +92,22 @@ def file_problem(path: Path, row: FileRow, origin: FileOrigin) -> str:
     return "" if blockfile.digest(data) == row.digest else "digest: the bytes are not those that were published"
 
 
-def check_strays(directory: DataDirectory, connection: sqlite3.Connection, report: Report) -> None:
+def check_strays(directory: DataDirectory, warm: sqlite3.Connection, report: Report) -> None:
     """Report files without a row, in quarantine/ too, what is left in staging/, and quarantined rows without a file."""
-    rows = {*map(directory.path, references.all_names(connection))}
+    rows = {*map(directory.path, references.all_names(warm))}
     for folder in ("blocks", "windows"):
         for path in sorted((directory.root / folder).rglob("*")):
             if path not in rows and (path.is_symlink() or not path.is_dir()):
                 report(_stray(directory, path, "orphan", "no row knows the file"))
     for path in sorted(directory.staging.glob("*")):
         report(_stray(directory, path, "staging", "a publication that was never finished has left it"))
-    kept = references.quarantined(connection)
+    kept = references.quarantined(warm)
     for path in sorted({*directory.quarantine.glob("*")} - {*chain(*map(directory.quarantine_paths, kept))}):
         report(_stray(directory, path, "orphan", "no row knows the file"))
     for file in sorted(kept):
         if not directory.quarantine_paths(file)[0].exists():
             where = f"{directory.quarantine.name}/{file}"
-            mend = Mend(rows=partial(references.forget_quarantined, files=[file]))
+            mend = Mend(warm=partial(references.forget_quarantined, files=[file]))
             report(Finding("missing file", where, "a quarantined file is gone", "none", "drop the row", mend=mend))
 
 
@@ -120,15 +131,6 @@ def check_modes(directory: DataDirectory, report: Report) -> None:
 def _set_mode(path: Path, mode: int) -> None:
     with suppress(FileNotFoundError):  # SQLite's WAL, gone since
         path.chmod(mode)
-
-
-def _users(connection: sqlite3.Connection, name: FileName) -> tuple[str, ...]:
-    rows = connection.execute(
-        f"SELECT DISTINCT namespace, agent_id, model_id FROM ({HELD}) JOIN agents USING (uid)"
-        " WHERE warm AND kind = ? AND chain_hash = ? ORDER BY namespace, agent_id, model_id",
-        name,
-    )
-    return tuple("/".join(row) for row in rows)
 
 
 def _stray(directory: DataDirectory, path: Path, what: str, problem: str) -> Finding:

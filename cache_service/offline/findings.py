@@ -10,11 +10,14 @@ def _nothing(*_: object) -> None: ...
 
 
 class Mend(NamedTuple):
-    """What `--repair` does about a fault: first modes, then all rows in one transaction, then files."""
+    """What `--repair` does about a fault: first modes, then rows, all of a database in one transaction, then files."""
 
     mode: Callable[[], None] = _nothing
-    rows: Callable[[sqlite3.Connection], object] = _nothing
-    files: Callable[[], None] = _nothing
+    ledger: Callable[[sqlite3.Connection], object] = _nothing
+    """Rows of store.db."""
+    warm: Callable[[sqlite3.Connection], object] = _nothing
+    """Rows of warm.db."""
+    files: Callable[[], object] = _nothing
 
 
 @dataclass(frozen=True)

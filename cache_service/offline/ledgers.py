@@ -26,7 +26,7 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
         held = "nothing stands on it" if needed is None else f"only {needed} of its tokens are needed"
         problem = f"{held}, so the rest should have been erased"
         consequence = "what a deleted agent or branch said may still be in the database"
-        mend = Mend(rows=partial(erase, segment=segment.id, tokens=needed))
+        mend = Mend(ledger=partial(erase, segment=segment.id, tokens=needed))
         report(Finding("unerased", f"segment {segment.id}", problem, consequence, "erase it", mend=mend))
 
 
@@ -112,10 +112,10 @@ def head_problem(connection: sqlite3.Connection, head: Head, namespace: str, seg
 
 
 def turn_problems(connection: sqlite3.Connection, agent: Holder, segments: Mapping[int, Segment]) -> Iterator[str]:
-    """How the turns that an agent can replay, and what is published of it, contradict the agent and its segments."""
+    """How the turns that an agent can replay contradict the agent and its segments."""
     (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
-    if (last := max(newest or 0, agent.published)) > agent.version:
-        yield f"it is at version {agent.version}, but has turns or KV of version {last}"
+    if (newest or 0) > agent.version:
+        yield f"it is at version {agent.version}, but has turns of version {newest}"
     rows = connection.execute("SELECT version, segment FROM turns WHERE uid = ? AND segment IS NOT NULL", (agent.uid,))
     for version, number in rows:
         segment = segments.get(number)

@@ -9,20 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentmem.errors import AgentmemError
+from agentmem.identity import FileName
 from cache_service import checksums
-from cache_service.files import references
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.files.disk import open_private
+from cache_service.files.references import FileOrigin, FileRow
 from cache_service.ledger.database import Database
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew, refuse_newer
-from cache_service.offline import linking, states
+from cache_service.offline import adoption, linking, states, warm_index
 from cache_service.offline.database import alone, lost_by_names, lost_by_rows, writing
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.states import RecoveredAgent
-from cache_service.offline.transfer import transfer
+from cache_service.offline.transfer import readable_files, transfer
 from cache_service.tiers import quotas
 
-_COPY = "store.db-damaged"
+_COPY, _WARM_COPY = "store.db-damaged", "warm.db-damaged"
 _PAGE = 4096
 
 
@@ -92,37 +93,52 @@ def _new(directory: DataDirectory) -> Iterator[None]:
 
 
 def _recover(source: DataDirectory, target: DataDirectory) -> Recovered:
-    copy = target.root / _COPY
     try:
         for suffix in ("", "-wal"):
             _copy_readable(source.root / f"store.db{suffix}", target.root / f"{_COPY}{suffix}")
+            _copy_readable(source.root / f"warm.db{suffix}", target.root / f"{_WARM_COPY}{suffix}")
         database = Database(target.database)
         database.open()
         database.close()
-        with closing(sqlite3.connect(copy, isolation_level=None)) as damaged:
-            checksums.register(damaged)
-            damaged.execute("PRAGMA writable_schema = ON")  # read on behind an entry that makes no sense
-            with writing(target.database, foreign_keys=False) as connection:
-                return _rebuild(source, target, damaged, connection)
+        warm_index.create(target)
+        with (
+            _damaged(target.root / _COPY) as damaged,
+            writing(target.database, foreign_keys=False) as ledger,
+            writing(target.warm_database) as warm,
+        ):
+            return _rebuild(source, target, damaged, ledger, warm)
     finally:
-        for path in target.root.glob(f"{_COPY}*"):
-            path.unlink()
+        for copy in (_COPY, _WARM_COPY):
+            for path in target.root.glob(f"{copy}*"):
+                path.unlink()
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        checksums.register(connection)
+        connection.execute("PRAGMA writable_schema = ON")  # read on behind an entry that makes no sense
+        yield connection
 
 
 def _rebuild(
-    source: DataDirectory, target: DataDirectory, damaged: sqlite3.Connection, connection: sqlite3.Connection
+    source: DataDirectory,
+    target: DataDirectory,
+    damaged: sqlite3.Connection,
+    ledger: sqlite3.Connection,
+    warm: sqlite3.Connection,
 ) -> Recovered:
-    references.note_published(connection)
+    ledger.execute("UPDATE data_directory SET has_published = 1")
     if _is_lost(source, damaged):
-        unclaimed_files = linking.link_unclaimed(source, target, connection)
+        unclaimed_files = linking.link_unclaimed(source, target, warm)
         if not unclaimed_files:
             raise CannotCheck("nothing can be recovered: the ledgers are lost, and no file of KV is whole")
         return Recovered([], 0, [], unclaimed_files)
-    found = transfer(damaged, connection)
-    kept = states.keep_newest(connection, found.links)
-    files = linking.link(source, target, connection, found.files)
-    quotas.recount(connection)
-    (records,) = connection.execute("SELECT count(*) FROM workflow_records").fetchone()
+    found = transfer(damaged, ledger)
+    kept = states.keep_newest(ledger, found.links)
+    files = linking.link(source, target, ledger, warm, _files(source, target, damaged))
+    quotas.recount_ledgers(ledger)
+    (records,) = ledger.execute("SELECT count(*) FROM workflow_records").fetchone()
     agents = [RecoveredAgent(key, "gone") for key in found.lost]
     for each in kept:
         whole, lost = files.get(each.key, (0, 0))
@@ -131,6 +147,20 @@ def _rebuild(
     if found.damaged and not records and all(agent.state == "gone" for agent in agents):
         raise CannotCheck("nothing can be recovered: no ledger of the database holds together")
     return Recovered(sorted(agents, key=lambda agent: agent.key), records, found.damaged)
+
+
+def _files(
+    source: DataDirectory, target: DataDirectory, damaged: sqlite3.Connection
+) -> Iterator[tuple[FileRow, FileOrigin]]:
+    """Published files: by their rows, in warm.db or in a store.db of before it; others by what is in them."""
+    known: set[FileName] = set()
+    with _damaged(target.root / _WARM_COPY) as damaged_warm:
+        for connection in (damaged, damaged_warm):
+            for row, origin in readable_files(connection):
+                if row.name not in known:
+                    known.add(row.name)
+                    yield row, origin
+    yield from adoption.described(source, known)
 
 
 def _is_lost(source: DataDirectory, damaged: sqlite3.Connection) -> bool:

@@ -108,16 +108,15 @@ def _keep_newest_of(
     """The agent's head from now on; None if it had to be deleted."""
     (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
     if _holds(connection, agent, segments, good) and (newest or 0) <= agent.version:
-        connection.execute("UPDATE agents SET published_version = version WHERE uid = ?", (agent.uid,))
         return agent.head
     for number, tokens in (*_beginnings(agent, links), *_earlier(connection, agent)):
         place = ledgers.cut_place(connection, segments[number], tokens) if number in good else None
         if place is not None and place.tokens > 0:
             version = max(agent.version, newest or 0) + 1
             connection.execute(
-                "UPDATE agents SET version = ?, published_version = ?, revision = ?, head_segment = ?, tokens = ?,"
-                " text_bytes = ?, turns = ?, messages = 0, message_hash = x'' WHERE uid = ?",
-                (version, version, versions.revision(), *place, agent.uid),
+                "UPDATE agents SET version = ?, revision = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?,"
+                " messages = 0, message_hash = x'' WHERE uid = ?",
+                (version, versions.revision(), *place, agent.uid),
             )
             return place
     connection.execute("DELETE FROM agents WHERE uid = ?", (agent.uid,))

@@ -106,7 +106,6 @@ class Transferred(NamedTuple):
     links: dict[int, Link]
     made: list[AgentKey]
     lost: list[AgentKey]
-    files: list[tuple[FileRow, FileOrigin]]
     damaged: list[str]
 
 
@@ -129,8 +128,19 @@ def transfer(source: sqlite3.Connection, target: sqlite3.Connection) -> Transfer
     links = _links(source) if "segments" in damaged else {}
     made, lost = _remake_agents(source, target) if "agents" in damaged else ([], [])
     versions.draw_missing(target)  # of those made again, and of all where an older program wrote the source
-    files, is_damaged = _files(source) if "files" in tables else ([], False)
-    return Transferred(links, made, lost, files, [*damaged, *(["files"] if is_damaged else [])])
+    return Transferred(links, made, lost, damaged)
+
+
+def readable_files(source: sqlite3.Connection) -> Iterator[tuple[FileRow, FileOrigin]]:
+    """What can be read of rows of files; none where there is no such table."""
+    try:
+        if source.execute("SELECT 1 FROM sqlite_master WHERE name = 'files'").fetchone() is None:
+            return
+    except sqlite3.DatabaseError:
+        return
+    for row in Salvaged(source, "files", COLUMNS.split(", ")).rows():
+        if row[1] in tuple(FileKind):
+            yield described(row[1:])
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
@@ -159,12 +169,6 @@ def _links(source: sqlite3.Connection) -> dict[int, Link]:
         for _, number, parent, parent_tokens in rows
         if isinstance(number, int) and isinstance(parent_tokens, int) and isinstance(parent, int | None)
     }
-
-
-def _files(source: sqlite3.Connection) -> tuple[list[tuple[FileRow, FileOrigin]], bool]:
-    salvaged = Salvaged(source, "files", COLUMNS.split(", "))
-    found = [described(row[1:]) for row in salvaged.rows() if row[1] in tuple(FileKind)]
-    return found, salvaged.is_damaged
 
 
 def _remake_agents(source: sqlite3.Connection, target: sqlite3.Connection) -> tuple[list[AgentKey], list[AgentKey]]:

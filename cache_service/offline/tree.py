@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from agentmem.validation import AgentKey
+from cache_service.files.holding import OWN
 from cache_service.ledger.segments import FRAGMENT, Head
 
 
@@ -40,7 +41,7 @@ class Segment(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who has a head: an agent's present state, or a snapshot of it. `published` is the agent's, of both."""
+    """Who has a head: an agent's present state, or a snapshot of it."""
 
     uid: str
     key: AgentKey
@@ -49,7 +50,6 @@ class Holder(NamedTuple):
     name: str
     """Of the snapshot."""
     version: int
-    published: int
     head: Head
 
     @property
@@ -63,12 +63,12 @@ class Holder(NamedTuple):
         return f"agent {self.agent}" if self.snapshot is None else f"snapshot {self.name} of {self.agent}"
 
     @property
-    def refs(self) -> tuple[str, str, str | int]:
-        """Where its references on files are: the table, the column that says whose they are, and its value there."""
-        return ("refs", "uid", self.uid) if self.snapshot is None else ("snapshot_refs", "snapshot", self.snapshot)
+    def state(self) -> tuple[str, int]:
+        """What warm.db calls it: a uid, and a snapshot or OWN."""
+        return self.uid, OWN if self.snapshot is None else self.snapshot
 
 
-_STATE = "x.version, published_version, x.head_segment, x.tokens, x.text_bytes, x.turns"
+_STATE = "x.version, x.head_segment, x.tokens, x.text_bytes, x.turns"
 _HOLDERS = (
     f"SELECT uid, namespace, agent_id, model_id, NULL, '', {_STATE} FROM agents AS x UNION ALL"
     f" SELECT uid, namespace, agent_id, model_id, x.id, x.name, {_STATE} FROM snapshots AS x JOIN agents USING (uid)"
@@ -84,7 +84,13 @@ def segments(connection: sqlite3.Connection) -> dict[int, Segment]:
 def holders(connection: sqlite3.Connection) -> list[Holder]:
     """All agents, and then all snapshots of agents that exist."""
     rows = connection.execute(_HOLDERS).fetchall()
-    return [Holder(row[0], AgentKey(*row[1:4]), row[4], row[5], row[6], row[7], Head(*row[8:])) for row in rows]
+    return [Holder(row[0], AgentKey(*row[1:4]), row[4], row[5], row[6], Head(*row[7:])) for row in rows]
+
+
+def agents(connection: sqlite3.Connection) -> dict[str, str]:
+    """All agents in words, by uid."""
+    rows = connection.execute("SELECT uid, namespace, agent_id, model_id FROM agents")
+    return {uid: "/".join(key) for uid, *key in rows}
 
 
 class Tree:

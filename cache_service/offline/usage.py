@@ -9,7 +9,7 @@ from agentmem.validation import AgentKey
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
-from cache_service.files.references import HELD
+from cache_service.offline import warm_index
 from cache_service.offline.database import find, reading
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.ledgers import cut_place
@@ -52,10 +52,13 @@ class Usage:
 def usage(root: Path) -> Usage:
     """Add up a directory, also one that a store is using; nothing is locked or changed. Raises CannotCheck."""
     directory = find(root)
+    if problem := warm_index.unusable(directory):
+        raise CannotCheck(f"{directory.warm_database} {problem}; start the store once, which makes it anew")
     try:
-        with reading(directory.database) as connection:
-            connection.execute("BEGIN")  # one state for all that follows
-            return _usage(directory, connection)
+        with reading(directory.database) as ledger, reading(directory.warm_database) as warm:
+            ledger.execute("BEGIN")  # one state of each for all that follows
+            warm.execute("BEGIN")
+            return _usage(directory, ledger, warm)
     except sqlite3.Error as error:
         raise CannotCheck(f"cannot read {directory.database}: {error}; run: agentmem store check {root}") from error
     except OSError as error:
@@ -65,58 +68,64 @@ def usage(root: Path) -> Usage:
 class _Files:
     """Published files and those in quarantine: their sizes, who computed them and who refers to them."""
 
-    def __init__(self, directory: DataDirectory, connection: sqlite3.Connection) -> None:
+    def __init__(self, directory: DataDirectory, warm: sqlite3.Connection) -> None:
         self.sizes: dict[_Name, int] = {}
         self._computed: defaultdict[AgentKey, set[_Name]] = defaultdict(set)
-        for kind, chain_hash, size, *key in connection.execute(
+        for kind, chain_hash, size, *key in warm.execute(
             "SELECT kind, chain_hash, size_bytes, namespace, agent_id, model_id FROM files"
         ):
             self.sizes[kind, chain_hash] = size
             self._computed[AgentKey(*key)].add((kind, chain_hash))
-        self._refs: defaultdict[str, set[_Name]] = defaultdict(set)
-        for uid, kind, chain_hash in connection.execute(f"SELECT uid, kind, chain_hash FROM ({HELD}) WHERE warm"):
-            self._refs[uid].add((kind, chain_hash))
-        self._referring = Counter(name for names in self._refs.values() for name in names)
+        self._held: defaultdict[str, set[_Name]] = defaultdict(set)
+        for uid, kind, chain_hash in warm.execute("SELECT DISTINCT uid, kind, chain_hash FROM held"):
+            self._held[uid].add((kind, chain_hash))
+        self._holding = Counter(name for names in self._held.values() for name in names)
         self._quarantined = [
             (AgentKey(*key), (kind, chain_hash), _size(*directory.quarantine_paths(file)))
-            for file, kind, chain_hash, *key in connection.execute(
+            for file, kind, chain_hash, *key in warm.execute(
                 "SELECT file, kind, chain_hash, namespace, agent_id, model_id FROM quarantined"
             )
         ]
 
     @property
     def unowned(self) -> int:
-        return sum(size for name, size in self.sizes.items() if not self._referring[name])
+        return sum(size for name, size in self.sizes.items() if not self._holding[name])
 
     def of(self, uid: str, key: AgentKey) -> tuple[int, int, int]:
         """Bytes of an agent's KV that are only its, that are others', too, and that are in quarantine."""
-        refs, computed = self._refs[uid], self._computed[key]
-        mine = refs & self.sizes.keys()
-        own = {name for name in mine if self._referring[name] == 1}
-        own |= {name for name in computed if not self._referring[name]}
+        held, computed = self._held[uid], self._computed[key]
+        mine = held & self.sizes.keys()
+        own = {name for name in mine if self._holding[name] == 1}
+        own |= {name for name in computed if not self._holding[name]}
         aside = sum(
             size
             for whose, name, size in self._quarantined
-            if whose == key or (whose.namespace == key.namespace and name in refs | computed)
+            if whose == key or (whose.namespace == key.namespace and name in held | computed)
         )
         return sum(map(self.sizes.__getitem__, own)), sum(map(self.sizes.__getitem__, mine - own)), aside
 
 
-def _usage(directory: DataDirectory, connection: sqlite3.Connection) -> Usage:
-    files, tree, agents = _Files(directory, connection), Tree(connection), []
+def _usage(directory: DataDirectory, ledger_rows: sqlite3.Connection, warm: sqlite3.Connection) -> Usage:
+    files, tree, agents = _Files(directory, warm), Tree(ledger_rows), []
     for agent in (holder for holder in tree.holders if holder.snapshot is None):
         own, shared, aside = files.of(agent.uid, agent.key)
         answered = "SELECT coalesce(sum(length(record)), 0) FROM turns WHERE uid = ?"
-        (records,) = connection.execute(answered, (agent.uid,)).fetchone()
+        (records,) = ledger_rows.execute(answered, (agent.uid,)).fetchone()
         ledger = records + sum(tree.segments[segment].bytes for segment in tree.stands_on(agent.uid))
-        frees = own + aside + records + _freed(connection, tree, agent.uid)
+        frees = own + aside + records + _freed(ledger_rows, tree, agent.uid)
         agents.append(AgentUsage(agent.key, own, shared, ledger, aside, frees))
-    totals = {f"{kind.name.lower()}s": size for kind, size in references.sizes(connection).items()}
+    totals = {f"{kind.name.lower()}s": size for kind, size in references.sizes(warm).items()}
     for folder in (directory.quarantine, directory.staging):
         totals[folder.name] = size_of(folder) if folder.is_dir() else 0
-    totals["database"] = _size(directory.database, directory.root / "store.db-wal")
-    namespaces = {namespace: found.total for namespace, found in sorted(quotas.sums(connection).items())}
-    return Usage(sorted(agents, key=lambda agent: (-agent.frees, agent.key)), files.unowned, totals, namespaces)
+    databases = directory.database, directory.warm_database
+    totals["database"] = _size(*databases, *(path.with_name(f"{path.name}-wal") for path in databases))
+    namespaces = Counter(quotas.ledger_sums(ledger_rows)) + Counter(quotas.kv_sums(warm))
+    return Usage(
+        sorted(agents, key=lambda agent: (-agent.frees, agent.key)),
+        files.unowned,
+        totals,
+        dict(sorted(namespaces.items())),
+    )
 
 
 def _freed(connection: sqlite3.Connection, tree: Tree, uid: str) -> int:

@@ -1,9 +1,10 @@
 """The storage half of AgentService, for the worker; what needs the model is the worker's own."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import grpc
 
@@ -14,9 +15,9 @@ from agentmem.shielding import run_shielded
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_revision, check_text
+from cache_service.files import holding
 from cache_service.ledger import agents, branches, finding, history, snapshots
 from cache_service.ledger.agents import Agent
-from cache_service.ledger.branches import Moved
 from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database, Query
 from cache_service.ledger.erasure import Erased
@@ -25,8 +26,10 @@ from cache_service.rpc.agent_conversions import agent_filter, agent_message, onl
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.replication import Replicator
+from cache_service.tiers.warm_rows import WarmRows
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_NAME_BYTES = 128
@@ -44,6 +47,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """
 
     _database: Database
+    _rows: WarmRows
     _clock: Clock
     _blocks: BlockStore
     _hints: TurnHints
@@ -52,13 +56,13 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         agent = await self._database.read(agents.described, AgentKey.from_proto(request.key))
-        return pb.GetAgentResponse(agent=agent_message(agent))
+        return pb.GetAgentResponse(agent=await self._message(agent))
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
         size, after = paging.asked_size(request), paging.pair(request.page_token)
         found = await self._database.read(agents.page, agent_filter(request), after, size + 1)
         page, following = paging.cut(found, size, lambda agent: (agent.key.agent_id, agent.key.model_id))
-        return pb.ListAgentsResponse(agents=map(agent_message, page), next_page_token=following)
+        return pb.ListAgentsResponse(agents=await self._messages(page), next_page_token=following)
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:
         key = AgentKey.from_proto(request.key)
@@ -85,7 +89,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         if found is None:
             return pb.FindAgentResponse()
         return pb.FindAgentResponse(
-            agent=agent_message(found.agent),
+            agent=await self._message(found.agent),
             matched_messages=found.messages,
             version=found.version.to_proto(),
         )
@@ -102,7 +106,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def ForkAgent(self, request: pb.ForkAgentRequest, context: Context) -> pb.ForkAgentResponse:
         key = AgentKey.from_proto(request.key)
         at_version = request.at_version if request.HasField("at_version") else None
-        agent = await self._database.write(
+        moved = self._move(
             branches.fork,
             key,
             target=key._replace(agent_id=check_text("new_agent_id", request.new_agent_id)),
@@ -112,20 +116,20 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             now=self._clock.now(),
             at_revision=_revision("at_revision", request.at_revision, at_version),
         )
-        return pb.ForkAgentResponse(agent=agent_message(agent))
+        return pb.ForkAgentResponse(agent=await self._message(await run_shielded(moved)))
 
     async def TrimAgent(self, request: pb.TrimAgentRequest, context: Context) -> pb.TrimAgentResponse:
         key = AgentKey.from_proto(request.key)
         if_version = request.if_version if request.HasField("if_version") else None
         revision = _revision("if_revision", request.if_revision, if_version)
         moved = self._move(branches.trim, key, request.keep_tokens, if_version, self._clock.now(), revision)
-        return pb.TrimAgentResponse(agent=agent_message(await run_shielded(moved)))
+        return pb.TrimAgentResponse(agent=await self._message(await run_shielded(moved)))
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
         if name.startswith(AUTOMATIC_SNAPSHOT):
             raise InvalidArgument("name", f"must not begin with {AUTOMATIC_SNAPSHOT!r}")
-        made = await self._database.write(snapshots.create, key=key, name=name, now=self._clock.now())
+        made = await run_shielded(self._move(snapshots.create, key=key, name=name, now=self._clock.now()))
         return pb.CreateSnapshotResponse(snapshot=snapshot_message(key, made))
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
@@ -140,15 +144,13 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def RestoreSnapshot(self, request: pb.RestoreSnapshotRequest, context: Context) -> pb.RestoreSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
         moved = self._move(branches.restore, key, name, self._clock.now())
-        return pb.RestoreSnapshotResponse(agent=agent_message(await run_shielded(moved)))
+        return pb.RestoreSnapshotResponse(agent=await self._message(await run_shielded(moved)))
 
     async def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest, context: Context) -> pb.DeleteSnapshotResponse:
         key, name = AgentKey.from_proto(request.key), _name(request.name)
 
         async def delete() -> Erased:
-            erased = self._database.erase(lambda _: True, snapshots.delete, key, name)
-            dropped = await asyncio.wrap_future(erased)
-            await asyncio.wrap_future(self._blocks.unlink_dropped(dropped))
+            await asyncio.wrap_future(self._database.erase(lambda _: True, snapshots.delete, key, name))
             return Erased(1)
 
         await run_shielded(self._blocks.erasures.erase(("snapshot", *key, name), delete))
@@ -156,12 +158,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def PinAgent(self, request: pb.PinAgentRequest, context: Context) -> pb.PinAgentResponse:
         agent = await self._database.write(agents.change, AgentKey.from_proto(request.key), pinned=request.pinned)
-        return pb.PinAgentResponse(agent=agent_message(agent))
+        return pb.PinAgentResponse(agent=await self._message(agent))
 
     async def SetAgentTtl(self, request: pb.SetAgentTtlRequest, context: Context) -> pb.SetAgentTtlResponse:
         key, times = AgentKey.from_proto(request.key), IdleTimes.from_proto(request)
         agent = await self._database.write(agents.change, key, **times._asdict())
-        return pb.SetAgentTtlResponse(agent=agent_message(agent))
+        return pb.SetAgentTtlResponse(agent=await self._message(agent))
 
     async def SetContextPolicy(
         self, request: pb.SetContextPolicyRequest, context: Context
@@ -169,7 +171,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         key = AgentKey.from_proto(request.key)
         policy = conversions.context_policy(request.context_policy, needed=True)
         agent = await self._database.write(agents.change, key, context_policy=policy)
-        return pb.SetContextPolicyResponse(agent=agent_message(agent))
+        return pb.SetContextPolicyResponse(agent=await self._message(agent))
 
     async def EvictAgent(self, request: pb.EvictAgentRequest, context: Context) -> pb.EvictAgentResponse:
         key = AgentKey.from_proto(request.key)
@@ -184,10 +186,20 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._hints.set(from_request(request))
         return pb.SetTurnHintsResponse()
 
-    async def _move(self, work: Query[_P, Moved], *args: _P.args, **kwargs: _P.kwargs) -> Agent:
-        moved = await self._database.write(work, *args, **kwargs)
-        self._blocks.unlink_dropped(moved.dropped)
-        return moved.agent
+    async def _move(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """A transaction that makes states of others, and what follows from it for files."""
+        try:
+            return await self._database.write(work, *args, **kwargs)
+        finally:  # Also where it was done before, and files could not follow then.
+            await asyncio.wrap_future(self._blocks.follow())
+
+    async def _message(self, agent: Agent) -> pb.Agent:
+        return (await self._messages([agent]))[0]
+
+    async def _messages(self, found: Sequence[Agent]) -> list[pb.Agent]:
+        """What there is of these agents, with what of it is warm."""
+        warmth = await self._rows.read(holding.warmth, [agent.version.uid for agent in found])
+        return [agent_message(agent.with_warmth(warmth[agent.version.uid])) for agent in found]
 
     async def _objects_deleted(self, key: AgentKey) -> None:
         """Wait until nothing of the agent is in the object store. Raises Unavailable."""

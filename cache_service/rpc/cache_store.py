@@ -1,7 +1,8 @@
 """CacheStoreService, which the worker calls; and, for records of workflow runs, the gateway."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -17,22 +18,24 @@ from agentmem.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
-from cache_service.files import references
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.publication import Publication
 from cache_service.files.references import FileRow
-from cache_service.ledger import agents, branches, turns, workflow_records
+from cache_service.ledger import agents, branches, object_references, turns, workflow_records
 from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database
 from cache_service.ledger.erasure import Erased
-from cache_service.ledger.turns import Commit, Opened, Turn
+from cache_service.ledger.turns import Commit, Turn
 from cache_service.rpc import conversions
 from cache_service.tiers import eviction, objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.objects import Object
 from cache_service.tiers.quotas import LedgerWriter
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
+from cache_service.tiers.warm_rows import WarmRows
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -48,6 +51,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """Each RPC is one transaction of the ledger's functions, or one call of BlockStore or BlockStreams. Event loop."""
 
     _database: Database
+    _rows: WarmRows
     _clock: Clock
     _blocks: BlockStore
     _hints: TurnHints
@@ -65,19 +69,14 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         names = conversions.chain_hashes("block_hashes", FileKind.BLOCK, request.block_hashes)
         names += conversions.chain_hashes("window_hashes", FileKind.WINDOW, request.window_hashes)
 
-        def work(connection: Any) -> tuple[Opened, list[FileRow], list[FileRow], list[FileName], str]:
-            opened = turns.open_agent(connection, key, known, request.request_id)
-            files = references.find(connection, key.namespace, dict.fromkeys(names))
-            missing = dict.fromkeys(names).keys() - {file.name for file in files}
-            has_remote = self._retriever is not None
-            copies = objects.find(connection, key.namespace, missing) if has_remote else []
-            remote = [each.file for each in copies]
-            lost = missing - {file.name for file in remote}
-            evicted = eviction.evicted(connection, key.namespace, lost)
-            fingerprint = references.fingerprint(connection, opened.version.uid, remote=has_remote)
-            return opened, files, remote, evicted, fingerprint
-
-        opened, files, remote, evicted, fingerprint = await self._database.read(work)
+        opened = await self._database.read(turns.open_agent, key, known, request.request_id)
+        files, evicted, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
+        remote: list[FileRow] = []
+        if self._retriever is not None:
+            missing = set(names) - {file.name for file in files}
+            copies, of_copies = await self._database.read(_copies, key.namespace, missing, opened.version.uid)
+            remote, fingerprint = [each.file for each in copies], fingerprint or of_copies
+            evicted -= {file.name for file in remote}
         if not request.peek:
             self._last_use.note(opened.version.uid, [file.name for file in files], self._clock.time())
         return pb.OpenCacheResponse(
@@ -95,13 +94,13 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         namespace = check_text("namespace", request.namespace)
         names = list(dict.fromkeys(conversions.file_names("names", request.names)))
         if self._retriever is None:
-            files = await self._database.read(references.find, namespace=namespace, names=names)
+            files = await self._rows.read(references.find, namespace=namespace, names=names)
         else:
             files = await self._retriever.fetch(namespace, names)
         return pb.FetchBlocksResponse(files=self._messages(files))
 
     async def FindBlock(self, request: pb.FindBlockRequest, context: Context) -> pb.FindBlockResponse:
-        found = await self._database.read(references.closest, *conversions.block_place(request))
+        found = await self._rows.read(references.closest, *conversions.block_place(request))
         if found is None:
             return pb.FindBlockResponse()
         if not request.peek:
@@ -233,11 +232,26 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         done = await self._ledgers.write(turn.key.namespace, turns.commit, turn, self._clock.now())
         if not done.repeated:  # the first call has forgotten it; this one may have found a newer hint
             self._hints.forget(turn.key, ended)
-        self._blocks.unlink_dropped(done.dropped)
+        if done.dropped_tokens or self._blocks.is_behind:
+            self._blocks.follow()
         return done
 
     def _messages(self, files: Iterable[FileRow]) -> list[pb.StoredFile]:
         return [conversions.file_message(file, self._directory.path(file.name)) for file in files]
+
+
+def _found(
+    connection: sqlite3.Connection, namespace: str, names: Sequence[FileName], uid: str
+) -> tuple[list[FileRow], set[FileName], str]:
+    """Of warm.db: which of these files are here, which of the others were evicted, and the agent's fingerprint."""
+    files = references.find(connection, namespace, dict.fromkeys(names))
+    missing = set(names) - {file.name for file in files}
+    return files, set(eviction.evicted(connection, namespace, missing)), holding.fingerprint(connection, uid)
+
+
+def _copies(connection: sqlite3.Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:
+    """Of store.db: which of these files have a copy in the object store, and the agent's fingerprint there."""
+    return objects.find(connection, namespace, names), object_references.fingerprint(connection, uid)
 
 
 async def _described(requests: Requests) -> tuple[FileRow, Publication]:

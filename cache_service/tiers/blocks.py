@@ -10,6 +10,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -21,12 +22,12 @@ from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
-from cache_service.files import references
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
 from cache_service.files.references import Dropped, FileOrigin, FileRow
-from cache_service.ledger import agents
+from cache_service.ledger import agents, kv_changes, object_references
 from cache_service.ledger.clock import Clock
 from cache_service.ledger.database import Database
 from cache_service.ledger.erasure import Erased, Erasures
@@ -34,6 +35,7 @@ from cache_service.metrics import StoreMetrics
 from cache_service.tiers import eviction, objects
 from cache_service.tiers.objects import Object
 from cache_service.tiers.warm import WarmTier
+from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
@@ -64,30 +66,36 @@ class BlockStore:
 
     _directory: DataDirectory
     _database: Database
+    _rows: WarmRows
     _clock: Clock
     _metrics: StoreMetrics
     _warm: WarmTier
 
     def __post_init__(self) -> None:
-        self.erasures = Erasures(self._database)
+        self.erasures = Erasures(self._database, self._finish_erasure)
+        self.is_behind = False
+        """Whether files could not follow the ledger when they should have."""
         self._thread = Threads(1, thread_name_prefix="files")
         self._noted = False
+        self._unlinkable = 0
+        """Files of what was erased that could not be unlinked, and are not reported yet."""
 
     def reconcile(self) -> None:
         """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
 
         Blocks; call before serving.
         """
+        self._rows.reconcile()
         swept = self._directory.sweep_staging()
         found = set(self._directory.published())
-        rows = set(self._database.read_blocking(references.all_names))
+        rows = set(self._rows.read_blocking(references.all_names))
         self._directory.remove(found - rows)
         if missing := rows - found:
-            self._database.write_blocking(references.forget, names=missing)
-        known = self._database.read_blocking(references.quarantined)
+            self._rows.write(references.forget, names=missing)
+        known = self._rows.read_blocking(references.quarantined)
         self._directory.sweep_quarantine(known)
         if lost := known - self._directory.quarantined():
-            self._database.write_blocking(references.forget_quarantined, files=lost)
+            self._rows.write(references.forget_quarantined, files=lost)
         self._warm.start()
         files, orphans = len(rows & found), len(found - rows)
         event(log, "data directory swept", staged=swept, files=files, orphans=orphans, missing=len(missing))
@@ -99,10 +107,10 @@ class BlockStore:
         Raises ResourceExhausted if some don't, and there is no room for them even when who is idle has left.
         """
         asked = list(dict.fromkeys(names))
-        rows = {row.name for row in self._database.read_blocking(references.find, namespace=namespace, names=asked)}
+        rows = {row.name for row in self._rows.read_blocking(references.find, namespace=namespace, names=asked)}
         if vanished := {name for name in rows if not self._directory.has(name)}:
             event(log, "files have vanished", logging.WARNING, files=len(vanished))
-            self._database.write_blocking(references.forget, names=vanished)
+            self._rows.write(references.forget, names=vanished)
         missing = [name for name in asked if name not in rows - vanished]
         if missing:
             self._warm.admit(namespace)
@@ -141,12 +149,16 @@ class BlockStore:
                     self._directory.removal.remove([staged.path])
                     refused.append(f"{name.chain_hash.hex()} ({error})")
             self._directory.sync(placed)
-            gone = self._database.write_blocking(_register, publication, placed, self._clock.time())
+            registered = self._rows.write(self._register, publication, placed, self._clock.time())
         except BaseException:
             self._directory.remove(placed)
             self._discard(publication)
             raise
-        self._directory.remove(gone)
+        if registered is None:
+            self._directory.remove(placed)
+            return Published(0, len(publication.staged))
+        self._rows.unlink_files(registered)
+        self._let_objects_go(publication)
         self._enforce_limits(publication, list(placed))
         if refused:
             raise DataLoss(f"{len(refused)} staged files failed verification and were deleted: {'; '.join(refused)}")
@@ -159,10 +171,10 @@ class BlockStore:
         One that isn't there loses its row, and that is all.
         """
         if not self._directory.has(name):
-            self._database.write_blocking(references.forget, names=[name], namespace=namespace)
+            self._rows.write(references.forget, names=[name], namespace=namespace)
             return
         kept = self._directory.new_quarantine_name(name)
-        if not self._database.write_blocking(references.quarantine, namespace, name, kept, digest):
+        if not self._rows.write(references.quarantine, namespace, name, kept, digest):
             return
         self._metrics.quarantined(reason)
         event(log, "file quarantined", logging.WARNING, chain_hash=name.chain_hash.hex(), reason=reason)
@@ -188,7 +200,7 @@ class BlockStore:
         try:
             self._place(staged, name)
             self._directory.sync([name])
-            adopted = self._database.write_blocking(_readmit, each, self._clock.time())
+            adopted = self._rows.write(self._readmit, each, self._clock.time())
         finally:
             if not adopted:
                 self._directory.remove([name])
@@ -214,23 +226,22 @@ class BlockStore:
         self._warm.make_room(namespace)
 
     @_on_thread_of_files
-    def unlink_dropped(self, names: Sequence[FileName]) -> None:
-        """Unlink files whose rows a transaction has dropped; a crash before leaves them to `reconcile`.
-
-        Not those that were published again meanwhile.
-        """
-        if names:
-            existing = self._database.read_blocking(references.existing, names=names)
-            _check_erased(self._directory.remove(set(names) - existing))
+    def follow(self) -> None:
+        """Do to files what the ledger has said of states; where this fails, the next call or the upkeep does it."""
+        self.is_behind = True
+        try:
+            self._rows.follow()
+            self.is_behind = False
+        except (AgentmemError, sqlite3.Error) as error:
+            event(log, "files follow the ledger later", logging.WARNING, error=str(error))
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
         """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
 
         Raises what Erasures.finish raises, when the agent is gone; the repetition returns what the first call did.
         """
-        deleted, kept = await asyncio.wrap_future(self._delete_agent(key))
+        deleted = await asyncio.wrap_future(self._delete_agent(key))
         erased = await self.erasures.finish(("agent", *key), Erased(deleted.agents, deleted.freed_bytes))
-        _check_erased(kept)
         return replace(deleted, agents=erased.things, freed_bytes=erased.freed_bytes)
 
     async def upkeep(self, now: int) -> None:
@@ -238,19 +249,35 @@ class BlockStore:
         await asyncio.wrap_future(self._keep_limits(now))
         if self._database.scrub_owed:
             await asyncio.wrap_future(self._database.scrub(patient=False))
+        if self._rows.scrub_owed:
+            await self._rows.scrub(patient=False)
 
     def close(self) -> None:
         """Wait for what is running."""
         self._thread.shutdown()
 
     @_on_thread_of_files
-    def _delete_agent(self, key: AgentKey) -> tuple[Dropped, int]:
-        deleted = self._database.erase(Dropped.is_anything, _erase, key).result()
-        kept = self._directory.remove(deleted.files) + self._directory.remove_quarantined(deleted.quarantined)
-        return deleted, kept
+    def _delete_agent(self, key: AgentKey) -> Dropped:
+        count = self._database.erase(lambda _: True, _erase, key).result()
+        dropped = Dropped()
+        with suppress(AgentmemError, sqlite3.Error):  # It is tried again to finish the erasure, and raises there.
+            dropped, self._unlinkable = self._rows.follow(erase=True)
+        return replace(dropped, agents=count)
+
+    async def _finish_erasure(self) -> None:
+        await asyncio.wrap_future(self._follow_erasure())
+        await self._rows.scrub()
+
+    @_on_thread_of_files
+    def _follow_erasure(self) -> None:
+        _, kept = self._rows.follow(erase=True)
+        kept, self._unlinkable = kept + self._unlinkable, 0
+        _check_erased(kept)
 
     @_on_thread_of_files
     def _keep_limits(self, now: int) -> None:
+        self._rows.follow()
+        self._rows.forget_followed()
         self._warm.expire(now)
         self._warm.enforce_quotas()
         if not self._warm.enforce():
@@ -266,18 +293,18 @@ class BlockStore:
             return
         if names and not within_limits:
             refusal = self._warm.refusal(namespace)
-            self._directory.remove(self._database.write_blocking(references.withdraw, namespace, uid, names))
+            self._rows.unlink_files(self._rows.write(holding.withdraw, namespace, uid, names))
             if refusal is not None:
                 raise refusal
 
     def _found(self, namespace: str, name: FileName) -> FileRow | None:
-        found = self._database.read_blocking(references.find, namespace, [name])
+        found = self._rows.read_blocking(references.find, namespace, [name])
         return found[0] if found and self._directory.has(name) else None
 
     def _verify_and_place(self, staged: Staged, publication: Publication) -> FileOrigin:
         name = staged.file.name
         parent = verify(staged, publication.key.namespace, publication.fingerprint)
-        owner = self._database.read_blocking(references.namespace_of, name=name)
+        owner = self._rows.read_blocking(references.namespace_of, name=name)
         if owner not in (None, publication.key.namespace):
             raise BlockFileError("header", "the chain hash is another namespace's")
         self._place(staged.path, name)
@@ -285,9 +312,51 @@ class BlockStore:
 
     def _place(self, staged: Path, name: FileName) -> None:
         if not self._noted:
-            self._database.write_blocking(references.note_published)
+            self._database.write_blocking(_note_published)
             self._noted = True
         self._directory.place(staged, name)
+
+    def _register(
+        self,
+        connection: sqlite3.Connection,
+        publication: Publication,
+        placed: Mapping[FileName, tuple[FileRow, FileOrigin]],
+        now: int,
+    ) -> list[FileName] | None:
+        """Make files visible and their agent's; the files that are nobody's now, None if the agent is gone.
+
+        The ledger is asked within this transaction of warm.db: of an agent that it erases later, the erasure is
+        followed by a later one.
+        """
+        key, version = publication.key, publication.version
+        standing = self._database.read_blocking(kv_changes.standing, key, version)
+        if not standing.exists:
+            return None
+        for row, origin in placed.values():
+            references.add(connection, row, origin, now)
+        gone: list[FileName] = []
+        if publication.references is None:
+            holding.extend(connection, version, placed, standing)
+        else:
+            gone = holding.replace(connection, key, version, publication.references, standing)
+        eviction.forget(connection, version.uid, placed)
+        return gone
+
+    def _let_objects_go(self, publication: Publication) -> None:
+        """Let the agent's state refer to objects of its present files only."""
+        uid = publication.version.uid
+        if publication.references is None or not self._database.read_blocking(object_references.of, uid):
+            return
+        if self._rows.read_blocking(holding.published, uid) == publication.version.number:
+            self._database.write_blocking(object_references.keep_only, uid, publication.references)
+
+    def _readmit(self, connection: sqlite3.Connection, each: Object, now: int) -> bool:
+        if not self._database.read_blocking(objects.exists, each.name):
+            return False
+        references.add(connection, each.file, each.origin, now)
+        holders = self._database.read_blocking(object_references.holders_of, each.file.name)
+        holding.hold(connection, holders, each.file.name)
+        return True
 
     def _discard(self, publication: Publication) -> None:
         self._directory.removal.remove(staged.path for staged in publication.staged)
@@ -301,33 +370,13 @@ def _check_erased(kept: int) -> None:
         )
 
 
-def _readmit(connection: sqlite3.Connection, each: Object, now: int) -> bool:
-    if not objects.exists(connection, each.name):
-        return False
-    references.add(connection, each.file, each.origin, now)
-    references.warm(connection, [each.file.name])
-    return True
+def _note_published(connection: sqlite3.Connection) -> None:
+    """Note that files are published from now on, before the first of them is in its place."""
+    connection.execute("UPDATE data_directory SET has_published = 1")
 
 
-def _erase(connection: sqlite3.Connection, key: AgentKey) -> Dropped:
+def _erase(connection: sqlite3.Connection, key: AgentKey) -> int:
     before = objects.last_deletion(connection)
     deleted = agents.delete(connection, key)
     objects.attribute(connection, key, before)
     return deleted
-
-
-def _register(
-    connection: sqlite3.Connection,
-    publication: Publication,
-    placed: Mapping[FileName, tuple[FileRow, FileOrigin]],
-    now: int,
-) -> list[FileName]:
-    for row, origin in placed.values():
-        references.add(connection, row, origin, now)
-    if publication.references is None:
-        references.extend(connection, publication.key, publication.version, placed)
-        gone = []
-    else:
-        gone = references.replace(connection, publication.key, publication.version, publication.references)
-    eviction.forget(connection, publication.version.uid, placed)
-    return gone

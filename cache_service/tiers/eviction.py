@@ -1,8 +1,9 @@
 """Dropping KV to make room: who goes first, by last use and by what agents are given to live.
 
-Functions of a connection, inside the caller's transaction; rows go here, files after the transaction. The ledger is
-never touched: what is dropped costs time and nothing else, and is remembered until it is there again, so that a worker
-can say why it found nothing. Times are nanoseconds.
+Functions of a connection, inside the caller's transaction: to store.db, where they say so, or to warm.db, and then they
+take what the ledger has to say as values. Rows go here, files after the transaction. No ledger is touched: what is
+dropped costs time and nothing else, and is remembered until it is there again, so that a worker can say why it found
+nothing. Times are nanoseconds.
 
 When agents and files were last used is kept in memory and written with the next transaction, so that reads cost no
 fsync. A crash or a failed commit loses the notes since the last commit: eviction may then misjudge by one turn.
@@ -10,103 +11,93 @@ fsync. A crash or a failed commit loses the notes since the last commit: evictio
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import chain
+from typing import NamedTuple
 
 from agentmem.hints import TurnHints
 from agentmem.identity import FileName
 from agentmem.validation import AgentKey
-from cache_service.files import references
-from cache_service.files.references import HELD, Dropped
-from cache_service.ledger import agents
+from cache_service.files import holding, references
+from cache_service.files.references import Dropped
+from cache_service.ledger import agents, object_references
 
-HAS_ANY_KV = f"EXISTS (SELECT 1 FROM ({HELD}) AS h WHERE h.uid = agents.uid)"
-"""Whether an agent has KV, its own or a snapshot's, on disk or in the object store."""
-HAS_KV = f"EXISTS (SELECT 1 FROM ({HELD}) AS h WHERE h.uid = agents.uid AND h.warm)"
-"""Likewise, on disk."""
+Copies = Callable[[Set[FileName]], Set[FileName]]
+"""Which of these files have a copy in the object store."""
+
+
+def idle_order(
+    connection: sqlite3.Connection, protected: str | None, namespace: str | None = None
+) -> dict[AgentKey, str]:
+    """The uids of all agents (of the namespace, if one is given) that are not pinned, but for `protected`; who was used
+    longest ago in front. Of store.db.
+    """
+    within, values = _within(namespace)
+    rows = connection.execute(
+        "SELECT namespace, agent_id, model_id, uid FROM agents"
+        f" WHERE {within} AND NOT pinned AND uid IS NOT ? ORDER BY used, uid",
+        (*values, protected),
+    )
+    return {AgentKey(*row[:3]): str(row[3]) for row in rows}
 
 
 def evict(
-    connection: sqlite3.Connection, goal: int, protected: str | None, hints: TurnHints, namespace: str | None = None
+    connection: sqlite3.Connection,
+    goal: int,
+    idle: dict[AgentKey, str],
+    hints: TurnHints,
+    copies: Copies,
+    namespace: str | None = None,
 ) -> Dropped:
-    """Drop at least `goal` bytes, or all that may go: files that no state refers to, then agents by hint and last use.
+    """Drop at least `goal` bytes, or all that may go: files that no state holds, then agents by hint and last use.
 
-    `protected` is an agent that stays. Pinned agents stay, and so does a file that anybody else refers to. With a
-    `namespace`, nothing of any other goes.
+    Who is not `idle` stays, and so does a file that anybody else holds. With a `namespace`, nothing of any other goes.
     """
-    dropped, idle = Dropped(), _idle(connection, protected, hints, namespace)
-    going = chain(_unowned(connection, namespace), _quarantined(connection, namespace), idle)
+    dropped, holders = Dropped(), holding.holding_uids(connection)
+    uids = {key: uid for key, uid in idle.items() if uid in holders}
+    agents = (drop_agent(connection, uids[key], key.namespace, copies) for key in hints.order(uids))
+    going = chain(_unowned(connection, namespace), _quarantined(connection, namespace), agents)
     while dropped.freed_bytes < goal and (each := next(going, None)):
         dropped.add(each)
     return dropped
 
 
-def drop_agent(connection: sqlite3.Connection, uid: str, *, objects: bool = False) -> Dropped:
-    """Take an agent's and its snapshots' files away that no other agent has.
-
-    What is in the object store they keep there, and can have back, unless `objects` says that it goes, too.
-    """
-    names = references.held(connection, uid)
-    (namespace,) = connection.execute("SELECT namespace FROM agents WHERE uid = ?", (uid,)).fetchone()
-    for table, condition in (
-        ("refs", "uid = ?"),
-        ("snapshot_refs", "snapshot IN (SELECT id FROM snapshots WHERE uid = ?)"),
-    ):
-        if not objects:
-            connection.execute(
-                f"UPDATE {table} AS r SET warm = 0 WHERE {condition} AND EXISTS"
-                " (SELECT 1 FROM objects AS o WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND o.present)",
-                (uid,),
-            )
-        connection.execute(f"DELETE FROM {table} WHERE {condition} AND (warm OR ?)", (uid, objects))
-    files, size = references.drop_unreferenced(connection, namespace, names)
+def drop_agent(connection: sqlite3.Connection, uid: str, namespace: str, copies: Copies) -> Dropped:
+    """Take an agent's and its snapshots' files away that no other agent has; those without a copy are remembered."""
+    names, files, size = holding.drop_all(connection, uid, namespace)
+    lost = set(files) - copies(set(files)) if files else set()
     connection.executemany(
-        "INSERT OR IGNORE INTO evicted (uid, kind, chain_hash) SELECT :uid, :kind, :chain_hash WHERE NOT EXISTS"
-        " (SELECT 1 FROM objects AS o WHERE o.kind = :kind AND o.chain_hash = :chain_hash AND o.present)",
-        [{"uid": uid, "kind": name.kind, "chain_hash": name.chain_hash} for name in files],
+        "INSERT OR IGNORE INTO evicted (uid, namespace, kind, chain_hash) VALUES (?, ?, ?, ?)",
+        [(uid, namespace, *name) for name in lost],
     )
     return Dropped(files, agents=int(bool(names)), freed_bytes=size)
 
 
 def evicted(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[FileName]:
     """Those of `names` that some agent of the namespace has lost to an eviction."""
-    return [
-        name
-        for name in names
-        if connection.execute(
-            "SELECT 1 FROM evicted JOIN agents USING (uid) WHERE kind = ? AND chain_hash = ? AND namespace = ?",
-            (*name, namespace),
-        ).fetchone()
-    ]
+    statement = "SELECT 1 FROM evicted WHERE kind = ? AND chain_hash = ? AND namespace = ?"
+    return [name for name in names if connection.execute(statement, (*name, namespace)).fetchone()]
 
 
 def forget(connection: sqlite3.Connection, uid: str, names: Iterable[FileName]) -> None:
     """Remember no longer that these were evicted, for they are there; and nothing of what `uid` lost before."""
     connection.executemany("DELETE FROM evicted WHERE kind = ? AND chain_hash = ?", names)
     connection.execute(
-        "DELETE FROM evicted WHERE uid = ? AND NOT EXISTS (SELECT 1 FROM refs WHERE refs.uid = evicted.uid"
-        " AND refs.kind = evicted.kind AND refs.chain_hash = evicted.chain_hash)",
+        "DELETE FROM evicted WHERE uid = ? AND NOT EXISTS (SELECT 1 FROM held AS h WHERE h.uid = evicted.uid"
+        " AND h.snapshot = 0 AND h.kind = evicted.kind AND h.chain_hash = evicted.chain_hash)",
         (uid,),
     )
 
 
-def held_bytes(connection: sqlite3.Connection, protected: str | None = None, namespace: str | None = None) -> int:
-    """Bytes of the files that pinned agents (of the namespace, if one is given) and `protected` refer to."""
+def pinned(connection: sqlite3.Connection, protected: str | None = None, namespace: str | None = None) -> set[str]:
+    """The uids of pinned agents (of the namespace, if one is given), and `protected`. Of store.db."""
     within, values = _within(namespace)
-    (size,) = connection.execute(
-        f"WITH holders (uid) AS MATERIALIZED (SELECT uid FROM agents WHERE {within} AND pinned UNION SELECT ?)"
-        " SELECT coalesce(sum(f.size_bytes), 0) FROM (SELECT r.kind, r.chain_hash FROM holders AS h"
-        " CROSS JOIN refs AS r USING (uid) WHERE r.warm"
-        " UNION SELECT r.kind, r.chain_hash FROM holders AS h CROSS JOIN snapshots AS s USING (uid)"
-        " CROSS JOIN snapshot_refs AS r ON r.snapshot = s.id WHERE r.warm) AS held"
-        " CROSS JOIN files AS f USING (kind, chain_hash)",
-        (*values, protected),
-    ).fetchone()
-    return int(size)
+    rows = connection.execute(f"SELECT uid FROM agents WHERE {within} AND pinned", values)
+    return {str(uid) for (uid,) in rows} | ({protected} if protected else set())
 
 
 def last_used(connection: sqlite3.Connection, hints: TurnHints, namespace: str | None = None) -> str | None:
-    """The agent that was used last, of the namespace if one is given; None if it will not speak again."""
+    """The agent that was used last, of the namespace if one is given; None if it will not speak again. Of store.db."""
     within, values = _within(namespace)
     row = connection.execute(
         f"SELECT namespace, agent_id, model_id, uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
@@ -114,32 +105,16 @@ def last_used(connection: sqlite3.Connection, hints: TurnHints, namespace: str |
     return None if row is None or hints.is_over(AgentKey(*row[:3])) else str(row[3])
 
 
-def _idle(
-    connection: sqlite3.Connection, protected: str | None, hints: TurnHints, namespace: str | None
-) -> Iterator[Dropped]:
-    """Drop the KV of agents that may lose it, one after the other; who should go first in front."""
-    within, values = _within(namespace)
-    rows = connection.execute(
-        "SELECT namespace, agent_id, model_id, uid FROM agents"
-        f" WHERE {within} AND NOT pinned AND uid IS NOT ? AND {HAS_KV} ORDER BY used, uid",
-        (*values, protected),
-    ).fetchall()
-    uids = {AgentKey(*row[:3]): str(row[3]) for row in rows}
-    yield from (drop_agent(connection, uids[key]) for key in hints.order(uids))
-
-
 def _unowned(connection: sqlite3.Connection, namespace: str | None) -> Iterator[Dropped]:
-    """Drop files that no state refers to, one after the other."""
+    """Drop files that no state holds, one after the other."""
     within, values = _within(namespace)
     rows = connection.execute(
-        f"SELECT namespace, kind, chain_hash FROM files WHERE {within}"
-        " AND NOT EXISTS (SELECT 1 FROM refs AS r WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash"
-        " AND r.warm) AND NOT EXISTS (SELECT 1 FROM snapshot_refs AS r"
-        " WHERE r.kind = files.kind AND r.chain_hash = files.chain_hash AND r.warm) ORDER BY used",
+        f"SELECT namespace, kind, chain_hash FROM files WHERE {within} AND NOT EXISTS"
+        " (SELECT 1 FROM held AS h WHERE h.kind = files.kind AND h.chain_hash = files.chain_hash) ORDER BY used",
         values,
     ).fetchall()
     for owner, *name in rows:
-        files, size = references.drop_unreferenced(connection, owner, [references.named(*name)])
+        files, size = holding.drop_unheld(connection, owner, [references.named(*name)])
         yield Dropped(files, freed_bytes=size)
 
 
@@ -157,28 +132,35 @@ def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:
 
 
 def any_limited(connection: sqlite3.Connection) -> bool:
-    """Whether any agent has a time to end at."""
+    """Whether any agent has a time to end at. Of store.db."""
     row = connection.execute("SELECT 1 FROM agents WHERE ttl IS NOT NULL OR delete_after IS NOT NULL LIMIT 1")
     return row.fetchone() is not None
 
 
-def expire(connection: sqlite3.Connection, now: int) -> tuple[Dropped, Dropped]:
-    """End what is over: the KV that a TTL drops, and agents that are erased.
+class Expired(NamedTuple):
+    """How many agents were erased, and whose KV is to go, by uid with their namespaces: those here that hold any."""
 
-    A pin keeps KV from those who need room, not from the agent's own TTL.
+    erased: int
+    idle: dict[str, str]
+
+
+def expire(connection: sqlite3.Connection, now: int, holders: Set[str]) -> Expired:
+    """End what is over: erase agents, and let objects go of those whose TTL is over. Of store.db.
+
+    `holders` are those that hold files here. A pin keeps KV from those who need room, not from the agent's own TTL.
     """
-    erased, dropped = Dropped(), Dropped()
+    erased = 0
     over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ?"
     for key in connection.execute(over, (now,)).fetchall():
-        erased.add(agents.delete(connection, AgentKey(*key)))
-    idle = connection.execute(f"SELECT uid FROM agents WHERE used + ttl <= ? AND {HAS_ANY_KV}", (now,)).fetchall()
-    for (uid,) in idle:
-        dropped.add(drop_agent(connection, uid, objects=True))
-    return dropped, erased
+        erased += agents.delete(connection, AgentKey(*key))
+    idle = connection.execute("SELECT uid, namespace FROM agents WHERE used + ttl <= ?", (now,)).fetchall()
+    going = {str(uid): str(namespace) for uid, namespace in idle if object_references.drop(connection, uid)}
+    going.update({str(uid): str(namespace) for uid, namespace in idle if uid in holders})
+    return Expired(erased, going)
 
 
 class LastUse:
-    """Notes of use. `note` on any thread; `flush` is the database's before_commit."""
+    """Notes of use. `note` on any thread; `flush_agents` is store.db's before_commit, `flush_files` warm.db's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -192,14 +174,18 @@ class LastUse:
                 self._agents[uid] = now
             self._files.update((name, now) for name in names)
 
-    def flush(self, connection: sqlite3.Connection) -> None:
-        """Write all notes and forget them."""
+    def flush_agents(self, connection: sqlite3.Connection) -> None:
+        """Write the notes of agents to store.db, and forget them."""
         with self._lock:
             agents, self._agents = self._agents, {}
-            files, self._files = self._files, {}
         connection.executemany(
             "UPDATE agents SET used = max(used, ?) WHERE uid = ?", [(now, uid) for uid, now in agents.items()]
         )
+
+    def flush_files(self, connection: sqlite3.Connection) -> None:
+        """Write the notes of files to warm.db, and forget them."""
+        with self._lock:
+            files, self._files = self._files, {}
         connection.executemany(
             "UPDATE files SET used = max(used, ?) WHERE kind = ? AND chain_hash = ?",
             [(now, *name) for name, now in files.items()],

@@ -1,19 +1,21 @@
-"""Rows of objects: which files have a copy in the object store, which need one, which must go; and whose the place is.
+"""Rows of objects in store.db: which files have a copy in the object store, which must go, and whose the place is.
 
 Functions of a connection, inside the caller's transaction. That an object goes with the last who has a use for it is
-the schema's: triggers put it among the deletions, whatever dropped the file or the reference. A claim to the place is
+the schema's: triggers put it among the deletions, whatever dropped the reference. Which files need a copy is warm.db's
+to know: see `files.waiting`. A claim to the place is
 written down before it is made, and confirmed after, so that a crash in between locks no store out.
 """
 
 import sqlite3
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.identity import FileKind, FileName
 from agentmem.validation import AgentKey
 from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
+from cache_service.files.waiting import Waiting
+from cache_service.ledger import object_references
 from cache_service.tiers.remote.contract import Claim, ObjectName
 
 
@@ -29,14 +31,6 @@ class Object(NamedTuple):
         return ObjectName(*self.file.name, self.file.digest)
 
 
-_QUEUE = (
-    "INSERT OR IGNORE INTO uploads (last, kind, chain_hash)"
-    f" SELECT kind = {FileKind.BLOCK:d} AND token_count < {BLOCK_TOKENS}, kind, chain_hash FROM files AS f"
-    " WHERE EXISTS (SELECT 1 FROM remote_place WHERE uploading) AND NOT EXISTS"
-    " (SELECT 1 FROM objects AS o WHERE o.kind = f.kind AND o.chain_hash = f.chain_hash AND o.present)"
-)
-
-
 def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
     """Those of the named files that have a copy in the object store."""
     statement = f"SELECT {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present"
@@ -49,53 +43,57 @@ def exists(connection: sqlite3.Connection, name: ObjectName) -> bool:
     return connection.execute(statement, name).fetchone() is not None
 
 
-def catch_up(connection: sqlite3.Connection) -> None:
-    """Let all files be uploaded that have no copy: those of a time without an object store, and of a crash."""
-    connection.execute(f"{_QUEUE} ORDER BY created")
+def copies(connection: sqlite3.Connection, names: Set[FileName]) -> set[FileName]:
+    """Those of the named files that have a copy in the object store."""
+    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND present"
+    return {name for name in names if connection.execute(statement, name).fetchone()}
 
 
-def any_to_upload(connection: sqlite3.Connection) -> bool:
-    """Whether there is a file without a copy."""
-    return connection.execute("SELECT 1 FROM uploads LIMIT 1").fetchone() is not None
+class Begun(NamedTuple):
+    """Of the files that were to be uploaded: which are, and which need not be, for they have a copy or are nobody's."""
+
+    uploads: list[Object]
+    useless: list[FileName]
 
 
-def begin_uploads(connection: sqlite3.Connection, limit: int) -> list[Object]:
-    """Note that the next uploads begin, at most `limit`; which these are.
+def begin_uploads(connection: sqlite3.Connection, waiting: Iterable[Waiting]) -> Begun:
+    """Note that uploads begin, and who has a use for them.
 
-    An object that is still to be deleted is not uploaded again before it is gone.
+    An object that is still to be deleted is not uploaded again before it is gone: it goes on waiting.
     """
-    rows = connection.execute(
-        f"SELECT {COLUMNS} FROM uploads AS u JOIN files AS f USING (kind, chain_hash) WHERE NOT EXISTS"
-        " (SELECT 1 FROM object_deletions AS d"
-        " WHERE d.kind = f.kind AND d.chain_hash = f.chain_hash AND d.digest = f.digest)"
-        " ORDER BY u.last, u.id LIMIT ?",
-        (limit,),
-    ).fetchall()
-    for row in rows:
-        # An upload of other bytes that a crash interrupted; the trigger lets it be deleted.
-        connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND digest != ?", (*row[:2], row[5]))
-        connection.execute(
-            f"INSERT OR IGNORE INTO objects ({COLUMNS}, present) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", row
-        )
-    return [Object(*described(row)) for row in rows]
+    begun = Begun([], [])
+    for file, origin, holders in waiting:
+        if _is_going(connection, ObjectName(*file.name, file.digest)):
+            continue
+        has_copy = bool(copies(connection, {file.name}))
+        if not has_copy:
+            # An upload of other bytes that a crash interrupted; the trigger lets it be deleted.
+            connection.execute(
+                "DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND digest != ?", (*file.name, file.digest)
+            )
+            row = (*file.name, file.first_token, file.token_count, file.size_bytes, file.digest)
+            connection.execute(
+                f"INSERT OR IGNORE INTO objects ({COLUMNS}, present) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                (*row, *origin.key, origin.fingerprint, origin.parent),
+            )
+        is_used = object_references.add(connection, holders, file.name)
+        if has_copy or not is_used:
+            begun.useless.append(file.name)
+        else:
+            begun.uploads.append(Object(file, origin))
+        if not is_used and not has_copy:
+            connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", file.name)
+    return begun
 
 
-def end_uploads(
-    connection: sqlite3.Connection,
-    done: Iterable[ObjectName],
-    useless: Iterable[ObjectName],
-    failed: Iterable[ObjectName],
-) -> None:
-    """Some are there, some can't be uploaded at all, and some have to be tried again, after all others."""
-    done = list(done)
+def end_uploads(connection: sqlite3.Connection, done: Iterable[ObjectName]) -> None:
+    """These are there."""
     connection.executemany("UPDATE objects SET present = 1 WHERE kind = ? AND chain_hash = ? AND digest = ?", done)
-    connection.executemany(
-        "DELETE FROM uploads WHERE kind = ? AND chain_hash = ?", [name.file for name in (*done, *useless)]
-    )
-    connection.executemany(
-        "UPDATE uploads SET id = (SELECT max(id) + 1 FROM uploads) WHERE kind = ? AND chain_hash = ?",
-        [name.file for name in failed],
-    )
+
+
+def _is_going(connection: sqlite3.Connection, name: ObjectName) -> bool:
+    statement = "SELECT 1 FROM object_deletions WHERE kind = ? AND chain_hash = ? AND digest = ?"
+    return connection.execute(statement, name).fetchone() is not None
 
 
 def present(connection: sqlite3.Connection) -> set[ObjectName]:
@@ -105,10 +103,8 @@ def present(connection: sqlite3.Connection) -> set[ObjectName]:
 
 
 def forget(connection: sqlite3.Connection, names: Iterable[ObjectName]) -> None:
-    """These are not there, or not what they should be: misses from now on. Files that are on the disk are put again."""
-    for name in names:
-        connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?", name)
-        connection.execute(f"{_QUEUE} AND f.kind = ? AND f.chain_hash = ?", name.file)
+    """These are not there, or not what they should be: misses from now on."""
+    connection.executemany("DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?", names)
 
 
 def disown(connection: sqlite3.Connection, names: Iterable[ObjectName]) -> int:
@@ -158,13 +154,13 @@ def waiting(connection: sqlite3.Connection, key: AgentKey) -> int:
     return int(count)
 
 
-def backlog(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """How many uploads and deletions there are to do, and the bytes of what is there."""
-    uploads, deletions, size = connection.execute(
-        "SELECT (SELECT count(*) FROM uploads), (SELECT count(*) FROM object_deletions),"
+def backlog(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many deletions there are to do, and the bytes of what is there."""
+    deletions, size = connection.execute(
+        "SELECT (SELECT count(*) FROM object_deletions),"
         " (SELECT coalesce(sum(size_bytes), 0) FROM objects WHERE present)"
     ).fetchone()
-    return uploads, deletions, size
+    return deletions, size
 
 
 def begin(connection: sqlite3.Connection, location: str) -> Claim:
@@ -198,7 +194,6 @@ def confirm(connection: sqlite3.Connection, location: str, claim: Claim) -> None
 def leave(connection: sqlite3.Connection) -> str:
     """Upload nothing from now on. Where there are objects nevertheless, "" if there are none."""
     connection.execute("UPDATE remote_place SET uploading = 0 WHERE uploading")
-    connection.execute("DELETE FROM uploads WHERE true")  # without it, SQLite writes pages although there is no row
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     return str(row[0]) if row is not None and any_objects(connection) else ""
 
@@ -207,7 +202,8 @@ def abandon(connection: sqlite3.Connection) -> tuple[str, int]:
     """Give up all objects, wherever they are: the place, and how many there were. Files on the disk are put anew."""
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     (count,) = connection.execute("SELECT count(*) FROM objects WHERE present").fetchone()
-    connection.execute("DELETE FROM objects")
+    for table in ("objects", "object_refs", "snapshot_object_refs"):
+        connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM object_deletions")
     connection.execute("UPDATE remote_place SET location = '', session = '', next_session = ''")
     return ("" if row is None else str(row[0])), int(count)

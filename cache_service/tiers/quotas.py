@@ -1,6 +1,6 @@
 """Quotas: what namespaces take and may take, and writes of ledgers that are held to it.
 
-Bytes of KV and of ledgers are counted by the triggers of the schema; functions of a connection read them. A segment
+Bytes are counted by the triggers of the schemas: of ledgers in store.db, of KV in warm.db. A segment
 counts 8 bytes a token (its id and its text's end) and its text, once however many branches stand on it; a turn counts
 its record, and a record of a workflow run its summary, its payload and its events.
 """
@@ -12,8 +12,10 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from agentmem.errors import ResourceExhausted
 from agentmem.sizes import binary_size
+from cache_service.files import holding
 from cache_service.ledger.database import Database, Query, Work
 from cache_service.tiers import eviction
+from cache_service.tiers.warm_rows import WarmRows
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -34,43 +36,63 @@ class Usage(NamedTuple):
         return self.kv + self.ledger
 
 
-def of(connection: sqlite3.Connection, namespace: str) -> Usage:
-    """What a namespace takes."""
-    row = connection.execute(
-        "SELECT kv_bytes, ledger_bytes FROM namespaces WHERE namespace = ?", (namespace,)
-    ).fetchone()
-    return Usage(0, 0) if row is None else Usage(*row)
+def ledger_bytes(connection: sqlite3.Connection, namespace: str) -> int:
+    """What a namespace's ledgers and records take. Of store.db."""
+    row = connection.execute("SELECT ledger_bytes FROM namespaces WHERE namespace = ?", (namespace,)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
-def of_all(connection: sqlite3.Connection) -> dict[str, Usage]:
-    """What each namespace takes that has anything."""
-    rows = connection.execute("SELECT namespace, kv_bytes, ledger_bytes FROM namespaces")
-    return {namespace: Usage(kv, ledger) for namespace, kv, ledger in rows}
+def kv_bytes(connection: sqlite3.Connection, namespace: str) -> int:
+    """What a namespace's files take. Of warm.db."""
+    row = connection.execute("SELECT bytes FROM kv_bytes WHERE namespace = ?", (namespace,)).fetchone()
+    return 0 if row is None else int(row[0])
 
 
-def sums(connection: sqlite3.Connection) -> dict[str, Usage]:
-    """What each namespace takes, counted anew."""
+def all_ledger_bytes(connection: sqlite3.Connection) -> dict[str, int]:
+    """`ledger_bytes` of each namespace that has any."""
+    return dict(connection.execute("SELECT namespace, ledger_bytes FROM namespaces").fetchall())
+
+
+def all_kv_bytes(connection: sqlite3.Connection) -> dict[str, int]:
+    """`kv_bytes` of each namespace that has any."""
+    return dict(connection.execute("SELECT namespace, bytes FROM kv_bytes").fetchall())
+
+
+def ledger_sums(connection: sqlite3.Connection) -> dict[str, int]:
+    """`all_ledger_bytes`, counted anew."""
     rows = connection.execute(
-        "SELECT namespace, sum(kv), sum(ledger) FROM ("
-        "SELECT namespace, size_bytes AS kv, 0 AS ledger FROM files"
-        " UNION ALL SELECT namespace, size_bytes, 0 FROM quarantined"
-        " UNION ALL SELECT namespace, 0, 8 * tokens + text_bytes FROM segments"
-        " UNION ALL SELECT a.namespace, 0, length(t.record) FROM turns AS t JOIN agents AS a USING (uid)"
-        " UNION ALL SELECT namespace, 0, bytes + length(summary) FROM workflow_records)"
-        " WHERE namespace != '' GROUP BY namespace HAVING sum(kv) + sum(ledger) > 0"
+        "SELECT namespace, sum(bytes) FROM ("
+        "SELECT namespace, 8 * tokens + text_bytes AS bytes FROM segments"
+        " UNION ALL SELECT a.namespace, length(t.record) FROM turns AS t JOIN agents AS a USING (uid)"
+        " UNION ALL SELECT namespace, bytes + length(summary) FROM workflow_records)"
+        " WHERE namespace != '' GROUP BY namespace HAVING sum(bytes) > 0"
     )
-    return {namespace: Usage(kv, ledger) for namespace, kv, ledger in rows}
+    return dict(rows.fetchall())
 
 
-def recount(connection: sqlite3.Connection) -> None:
-    """Count everything anew; nothing is written where it is counted right."""
-    counted = sums(connection)
-    if counted != of_all(connection):
+def kv_sums(connection: sqlite3.Connection) -> dict[str, int]:
+    """`all_kv_bytes`, counted anew."""
+    rows = connection.execute(
+        "SELECT namespace, sum(bytes) FROM (SELECT namespace, size_bytes AS bytes FROM files"
+        " UNION ALL SELECT namespace, size_bytes FROM quarantined) GROUP BY namespace HAVING sum(bytes) > 0"
+    )
+    return dict(rows.fetchall())
+
+
+def recount_ledgers(connection: sqlite3.Connection) -> None:
+    """Count all ledgers anew; nothing is written where they are counted right."""
+    counted = ledger_sums(connection)
+    if counted != all_ledger_bytes(connection):
         connection.execute("DELETE FROM namespaces")
-        connection.executemany(
-            "INSERT INTO namespaces (namespace, kv_bytes, ledger_bytes) VALUES (?, ?, ?)",
-            [(namespace, *found) for namespace, found in counted.items()],
-        )
+        connection.executemany("INSERT INTO namespaces (namespace, ledger_bytes) VALUES (?, ?)", counted.items())
+
+
+def recount_kv(connection: sqlite3.Connection) -> None:
+    """Likewise of files."""
+    counted = kv_sums(connection)
+    if counted != all_kv_bytes(connection):
+        connection.execute("DELETE FROM kv_bytes")
+        connection.executemany("INSERT INTO kv_bytes (namespace, bytes) VALUES (?, ?)", counted.items())
 
 
 @dataclass(frozen=True)
@@ -123,6 +145,7 @@ class LedgerWriter:
     """
 
     _database: Database
+    _rows: WarmRows
     _quotas: Quotas
     _make_room: Callable[[str], object]
 
@@ -142,12 +165,13 @@ class LedgerWriter:
         return result
 
     def _within(self, connection: sqlite3.Connection, namespace: str, work: Work[_T]) -> tuple[_T, bool]:
-        before = of(connection, namespace)
+        before = ledger_bytes(connection, namespace)
         result = work(connection)
-        after = of(connection, namespace)
+        after = Usage(self._rows.read_blocking(kv_bytes, namespace), ledger_bytes(connection, namespace))
         exceeded = self._quotas.excess(namespace, after) > 0
-        if exceeded and after.ledger > before.ledger:
-            held = eviction.held_bytes(connection, namespace=namespace)
+        if exceeded and after.ledger > before:
+            pinned = eviction.pinned(connection, namespace=namespace)
+            held = self._rows.read_blocking(holding.held_bytes, pinned)
             if not self._quotas.has_room(namespace, after.ledger, held):
                 raise self._quotas.refusal(namespace, after, held, of_ledger=True)
         return result, exceeded

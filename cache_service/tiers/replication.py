@@ -21,6 +21,7 @@ from agentmem.errors import AgentmemError
 from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.validation import AgentKey
+from cache_service.files import waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.ledger.database import Database
 from cache_service.metrics import Operation, RemoteMetrics
@@ -35,6 +36,7 @@ from cache_service.tiers.remote.contract import (
     RemoteRefused,
     RemoteTier,
 )
+from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class Replicator:
 
     _directory: DataDirectory
     _database: Database
+    _rows: WarmRows
     _tier: RemoteTier
     _metrics: RemoteMetrics
     _quarantine: Quarantine
@@ -81,8 +84,9 @@ class Replicator:
         Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
         """
         self._pending_claim = self._database.write_blocking(objects.begin, location=self._tier.location)
-        self._database.write_blocking(objects.catch_up)
+        self._rows.write_queue(waiting.begin, {name.file for name in self._database.read_blocking(objects.present)})
         self._database.after_commit.append(self._wake.set)
+        self._rows.after_commit(self._wake.set)
         self._thread.start()
         try:
             self._first_claim.result(_FIRST_CLAIM_SECONDS)
@@ -182,6 +186,7 @@ class Replicator:
                 disowned += self._database.write_blocking(objects.disown, unknown)
         if missing:
             self._database.write_blocking(objects.forget, missing)
+            self._rows.write_queue(waiting.add, [name.file for name in missing])
         self._compared = True
         there = len(present) - len(missing)
         event(log, "object store compared", objects=there, missing=len(missing), orphans=disowned)
@@ -207,21 +212,24 @@ class Replicator:
 
     def _upload(self) -> bool:
         self._doing = Operation.UPLOAD
-        if not self._database.read_blocking(objects.any_to_upload):
+        asked = self._rows.read_blocking(waiting.following, _UPLOADS_AT_ONCE)
+        if not asked:
             return False
-        batch = self._database.write_blocking(objects.begin_uploads, limit=_UPLOADS_AT_ONCE)
+        batch, copied = self._database.write_blocking(objects.begin_uploads, asked)
         results = dict(zip(batch, self._uploaders.map(self._put, batch), strict=True))
         done = [each for each, result in results.items() if result is True]
-        useless = [each.name for each, result in results.items() if result is False]
+        useless = [each.file.name for each, result in results.items() if result is False]
         failures = {each.name: result for each, result in results.items() if isinstance(result, RemoteError)}
         self._metrics.uploads.inc(len(done))
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         if done and not failures:
             self._metrics.up.set(1)
-        self._database.write_blocking(objects.end_uploads, [each.name for each in done], useless, failures)
+        self._database.write_blocking(objects.end_uploads, [each.name for each in done])
+        over = [*(each.file.name for each in done), *useless, *copied]
+        self._rows.write_queue(waiting.end, over, [name.file for name in failures])
         for failure in failures.values():
             raise failure
-        return bool(batch)
+        return bool(batch or copied)
 
     def _put(self, each: Object) -> bool | RemoteError | None:
         """Upload one file: whether it is there, and not, because nothing good is on the disk.

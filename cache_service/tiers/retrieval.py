@@ -13,7 +13,7 @@ from agentmem.errors import AgentmemError
 from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.tracing import Threads
-from cache_service.files import references
+from cache_service.files import references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.references import FileRow
 from cache_service.ledger.database import Database
@@ -22,6 +22,7 @@ from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.objects import Object
 from cache_service.tiers.remote.contract import ObjectDamaged, ObjectMissing, ObjectName, RemoteError, RemoteTier
+from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Retriever:
 
     _directory: DataDirectory
     _database: Database
+    _rows: WarmRows
     _blocks: BlockStore
     _tier: RemoteTier
     _metrics: RemoteMetrics
@@ -58,7 +60,7 @@ class Retriever:
         nothing came because the object store failed, nothing is asked of it for some seconds: to compute KV again is
         faster than to wait. Raises ResourceExhausted if the warm tier, or the namespace's quota, has no room.
         """
-        warm = await self._database.read(references.find, namespace=namespace, names=names)
+        warm = await self._rows.read(references.find, namespace=namespace, names=names)
         missing = set(names) - {row.name for row in warm}
         found = await self._database.read(objects.find, namespace=namespace, names=missing) if missing else []
         if not found or not self._ready() or time.monotonic() < self._rest_until:
@@ -109,4 +111,5 @@ class Retriever:
             staged.unlink(missing_ok=True)
         event(log, "object refused", logging.WARNING, chain_hash=each.file.name.chain_hash.hex(), fault=result)
         self._database.write_blocking(objects.forget, [each.name])
+        self._rows.write_queue(waiting.add, [each.file.name])
         return result, None

@@ -19,8 +19,8 @@ from cache_service.files import references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.publication import Publication, Spool, Staged, pieces
 from cache_service.files.references import FileRow
-from cache_service.ledger.database import Database
 from cache_service.tiers.blocks import BlockStore
+from cache_service.tiers.warm_rows import WarmRows
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ class BlockStreams:
     """ReadBlock and WriteBlock. Use from one event loop; close it before the BlockStore."""
 
     _directory: DataDirectory
-    _database: Database
+    _rows: WarmRows
     _blocks: BlockStore
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class BlockStreams:
 
         Raises NotFound; DataLoss if the disk fails.
         """
-        if not await self._database.read(references.find, namespace=namespace, names=[name]):
+        if not await self._rows.read(references.find, namespace=namespace, names=[name]):
             raise NotFound("file", name.chain_hash.hex(), "it may have been evicted; compute it again")
         source = pieces(name, self._directory.path(name))
         try:

@@ -7,26 +7,27 @@ database's triggers, staging/ and quarantine/ by looking.
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
 
 from agentmem.errors import ResourceExhausted
 from agentmem.hints import TurnHints
+from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.validation import AgentKey
-from cache_service.files import references
+from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.files.references import Dropped
-from cache_service.ledger import agents
+from cache_service.ledger import agents, object_references
 from cache_service.ledger.database import Database
 from cache_service.metrics import StoreMetrics
-from cache_service.tiers import eviction
+from cache_service.tiers import eviction, objects
 from cache_service.tiers import quotas as usage
-from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.eviction import Expired, LastUse
 from cache_service.tiers.limits import DiskLimits, FixedLimits, Reason
-from cache_service.tiers.quotas import RETRY_SECONDS, Quotas
+from cache_service.tiers.quotas import RETRY_SECONDS, Quotas, Usage
+from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class WarmTier:
 
     _directory: DataDirectory
     _database: Database
+    _rows: WarmRows
     _last_use: LastUse
     _metrics: StoreMetrics
     _configured: DiskLimits
@@ -50,8 +52,8 @@ class WarmTier:
 
     def start(self) -> None:
         """Count what is there, and fix limits that depend on it."""
-        self._database.write_blocking(references.recount)
-        self._database.write_blocking(usage.recount)
+        self._database.write_blocking(usage.recount_ledgers)
+        self._rows.write(usage.recount_kv)
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
 
@@ -63,7 +65,7 @@ class WarmTier:
 
     def used(self) -> int:
         """Bytes of all files of KV: published, in staging and in quarantine."""
-        published = sum(self._database.read_blocking(references.sizes).values())
+        published = sum(self._rows.read_blocking(references.sizes).values())
         return published + size_of(self._directory.staging) + size_of(self._directory.quarantine)
 
     def enforce(self, protected: str | None = None, namespace: str | None = None) -> bool:
@@ -90,8 +92,9 @@ class WarmTier:
 
     def enforce_quotas(self) -> None:
         """`make_room` in every namespace that takes more than it may: quotas may have been lowered."""
-        for namespace, used in self._database.read_blocking(usage.of_all).items():
-            if self._quotas.excess(namespace, used):
+        ledger = self._database.read_blocking(usage.all_ledger_bytes)
+        for namespace, size in self._rows.read_blocking(usage.all_kv_bytes).items():
+            if self._quotas.excess(namespace, Usage(size, ledger.get(namespace, 0))):
                 self.make_room(namespace)
 
     def admit(self, namespace: str) -> None:
@@ -102,70 +105,89 @@ class WarmTier:
 
     def refusal(self, namespace: str) -> ResourceExhausted | None:
         """Why there is no room for new files of the namespace, as the error to raise; None if there is."""
-        used = self._database.read_blocking(usage.of, namespace)
+        used = self._usage(namespace)
         if self._quotas.excess(namespace, used):
-            held = self._database.read_blocking(eviction.held_bytes, None, namespace)
+            held = self._held_bytes(None, namespace)
             return self._quotas.refusal(namespace, used, held, of_ledger=False)
-        folder, held_by_all = str(self._directory.root), partial(self._database.read_blocking, eviction.held_bytes)
+        folder, held_by_all = str(self._directory.root), self._held_bytes
         problem = self.limits.refusal(self.used(), self.free(), held_by_all, folder)
         return ResourceExhausted(problem, retry_after=RETRY_SECONDS) if problem else None
 
     def evict_agent(self, key: AgentKey, *, objects: bool) -> Dropped:
         """Drop one agent's KV, as was asked, pinned or not; its objects, too, or not. Raises NotFound."""
-
-        def work(connection: sqlite3.Connection) -> Dropped:
-            return eviction.drop_agent(connection, agents.existing(connection, key).version.uid, objects=objects)
-
-        dropped = self._database.write_blocking(work)
-        self._finish(dropped, Reason.REQUEST)
+        uid = self._database.read_blocking(agents.existing, key).version.uid
+        had_objects = objects and self._database.write_blocking(object_references.drop, uid)
+        dropped = self._rows.write(eviction.drop_agent, uid, key.namespace, self._copies)
+        self._finish(replace(dropped, agents=max(dropped.agents, int(had_objects))), Reason.REQUEST)
         return dropped
 
     def expire(self, now: int) -> None:
-        """Drop the KV of agents, and erase agents, whose time is over. The database is not scrubbed yet."""
+        """Drop the KV of agents, and erase agents, whose time is over. The databases are not scrubbed yet."""
 
-        def work(connection: sqlite3.Connection) -> tuple[Dropped, Dropped]:
-            self._last_use.flush(connection)
-            return eviction.expire(connection, now)
+        def work(connection: sqlite3.Connection) -> Expired:
+            self._last_use.flush_agents(connection)
+            return eviction.expire(connection, now, holders)
+
+        def drop(connection: sqlite3.Connection) -> Dropped:
+            dropped = Dropped()
+            for uid, namespace in expired.idle.items():
+                dropped.add(eviction.drop_agent(connection, uid, namespace, self._copies))
+            return dropped
 
         if not self._database.read_blocking(eviction.any_limited):
             return
-        dropped, erased = self._database.erase(lambda result: result[1].agents > 0, work).result()
-        self._finish(dropped, Reason.TTL)
-        self._unlink(erased)
-        if erased.agents:
-            event(log, "idle agents deleted", agents=erased.agents, freed_bytes=erased.freed_bytes)
+        holders = self._rows.read_blocking(holding.holding_uids)
+        expired = self._database.erase(lambda result: result.erased > 0, work).result()
+        if expired.idle:
+            self._finish(replace(self._rows.write(drop), agents=len(expired.idle)), Reason.TTL)
+        if expired.erased:
+            erased, _ = self._rows.follow(erase=True)
+            event(log, "idle agents deleted", agents=expired.erased, freed_bytes=erased.freed_bytes)
 
     def _hopeless(self, protected: str) -> bool:
-        held = self._database.read_blocking(eviction.held_bytes, protected)
-        return held + size_of(self._directory.staging) > self.limits.warm_bytes
+        return self._held_bytes(protected) + size_of(self._directory.staging) > self.limits.warm_bytes
 
     def _enforce_quota(self, namespace: str, protected: str | None) -> bool:
         if self._quotas.of(namespace) is None:
             return True
-        used = self._database.read_blocking(usage.of, namespace)
+        used = self._usage(namespace)
         if excess := self._quotas.excess(namespace, used):
-            held = self._database.read_blocking(eviction.held_bytes, protected, namespace)
+            held = self._held_bytes(protected, namespace)
             if protected and not self._quotas.has_room(namespace, used.ledger, held):
                 return False
             self._evict(excess, Reason.QUOTA, protected, namespace)
-            used = self._database.read_blocking(usage.of, namespace)
+            used = self._usage(namespace)
         return not self._quotas.excess(namespace, used)
 
     def _evict(self, goal: int, reason: Reason, protected: str | None, namespace: str | None = None) -> None:
-        def work(connection: sqlite3.Connection) -> Dropped:
-            self._last_use.flush(connection)
+        def order(connection: sqlite3.Connection) -> dict[AgentKey, str]:
+            self._last_use.flush_agents(connection)
             stays = eviction.last_used(connection, self.hints, namespace) if protected is None else protected
-            return eviction.evict(connection, goal, stays, self.hints, namespace)
+            return eviction.idle_order(connection, stays, namespace)
 
-        self._finish(self._database.write_blocking(work), reason)
+        def work(connection: sqlite3.Connection) -> Dropped:
+            self._last_use.flush_files(connection)
+            return eviction.evict(connection, goal, idle, self.hints, self._copies, namespace)
+
+        idle = self._database.write_blocking(order)
+        self._finish(self._rows.write(work), reason)
+
+    def _usage(self, namespace: str) -> Usage:
+        kv = self._rows.read_blocking(usage.kv_bytes, namespace)
+        return Usage(kv, self._database.read_blocking(usage.ledger_bytes, namespace))
+
+    def _held_bytes(self, protected: str | None = None, namespace: str | None = None) -> int:
+        """Bytes of the files that pinned agents (of the namespace, if one is given) and `protected` hold."""
+        return self._rows.read_blocking(
+            holding.held_bytes, self._database.read_blocking(eviction.pinned, protected, namespace)
+        )
+
+    def _copies(self, names: Set[FileName]) -> set[FileName]:
+        return self._database.read_blocking(objects.copies, names)
 
     def _finish(self, dropped: Dropped, reason: Reason) -> None:
-        self._unlink(dropped)
+        self._rows.unlink(dropped)
         self._metrics.evicted(reason, dropped.agents)
         if dropped.files or dropped.quarantined:
             files, freed_bytes = len(dropped.files) + len(dropped.quarantined), dropped.freed_bytes
             event(log, "KV evicted", reason=reason, agents=dropped.agents, files=files, freed_bytes=freed_bytes)
-
-    def _unlink(self, dropped: Dropped) -> None:
-        self._directory.remove(dropped.files)
-        self._directory.remove_quarantined(dropped.quarantined)

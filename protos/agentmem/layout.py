@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 DATABASE = "store.db"
+WARM_DATABASE = "warm.db"
+"""What the store knows of the files in this directory only. Without it KV is computed again."""
 _OWN = frozenset(
     {
         *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
@@ -40,9 +42,13 @@ def refuse_foreign(root: Path) -> None:
         names = os.listdir(root)
     except FileNotFoundError:
         return
-    if DATABASE in names or all(n in _OWN or n.startswith(DATABASE) or n.endswith(_OWN_SUFFIXES) for n in names):
+    if DATABASE in names or all(map(_is_own, names)):
         return
     raise ForeignDirectory(f"{root} is not empty and not Agentmem's; choose a directory of its own as --data")
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN or name.startswith((DATABASE, WARM_DATABASE)) or name.endswith(_OWN_SUFFIXES)
 
 
 DATA: Final = Path("~/.agentmem")

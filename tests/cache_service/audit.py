@@ -13,7 +13,7 @@ from agentmem import blockfile
 from agentmem.identity import FileKind, FileName
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.files import references
+from cache_service.files import holding, references
 from cache_service.ledger import segments, snapshots
 from cache_service.ledger.segments import Head
 from cache_service.tiers import quotas
@@ -23,13 +23,16 @@ from .conftest import Running
 from .model import State, World
 
 FOLDERS = {FileKind.BLOCK: "blocks", FileKind.WINDOW: "windows"}
-TABLES = ("segments", "agents", "turns", "files", "refs", "snapshots", "snapshot_refs", "evicted", "quarantined")
+TABLES = {
+    "store.db": ("segments", "agents", "turns", "object_refs", "snapshots", "snapshot_object_refs", "kv_changes"),
+    "warm.db": ("files", "held", "published", "evicted", "quarantined"),
+}
 
 
 @contextmanager
-def reading(data: Path) -> Iterator[sqlite3.Connection]:
+def reading(data: Path, name: str = "store.db") -> Iterator[sqlite3.Connection]:
     """A connection that only looks."""
-    connection = sqlite3.connect(f"file:{data}/store.db?mode=ro", uri=True, isolation_level=None)
+    connection = sqlite3.connect(f"file:{data}/{name}?mode=ro", uri=True, isolation_level=None)
     try:
         yield connection
     finally:
@@ -82,19 +85,19 @@ async def _check_found(store: Running, world: World, names: Set[FileName]) -> No
 
 
 def check(data: Path, world: World) -> None:
-    """What no RPC shows: references, snapshots' ledgers, counts, and that nothing is kept for nobody."""
-    with reading(data) as connection:
+    """What no RPC shows: whose files are, snapshots' ledgers, counts, and that nothing is kept for nobody."""
+    with reading(data) as connection, reading(data, "warm.db") as warm:
         for memory in world.agents.values():
-            assert references.of(connection, memory.uid) == memory.files
+            assert holding.of(warm, memory.uid) == memory.files
             kept = {each.name: each for each in _snapshots(connection, memory.uid)}
             assert list(kept) == list(memory.kept)
             for name, wanted in memory.kept.items():
                 _check_ledger(connection, kept[name].head, wanted.state)
-                assert references.of_snapshot(connection, kept[name].id) == wanted.files
-        rows = connection.execute("SELECT kind, chain_hash, digest, size_bytes, agent_id FROM files").fetchall()
+                assert holding.of(warm, memory.uid, kept[name].id) == wanted.files
+        rows = warm.execute("SELECT kind, chain_hash, digest, size_bytes, agent_id FROM files").fetchall()
         found = {FileName(FileKind(kind), name): (*rest,) for kind, name, *rest in rows}
         assert found == {name: (file.digest, file.size, file.origin) for name, file in world.files.items()}
-        for kind, size in references.sizes(connection).items():
+        for kind, size in references.sizes(warm).items():
             assert size == sum(file.size for name, file in world.files.items() if name.kind is kind), "usage"
         (tokens,) = connection.execute("SELECT coalesce(sum(tokens), 0) FROM segments").fetchone()
         alive = {(at, token) for state in world.states for at, token in enumerate(state.tokens)}
@@ -102,7 +105,8 @@ def check(data: Path, world: World) -> None:
         (records,) = connection.execute("SELECT coalesce(sum(length(record)), 0) FROM turns").fetchone()
         kv_bytes = sum(file.size for file in (*world.files.values(), *(file for _, file in world.quarantined)))
         ledger_bytes = sum(8 + len(str(token.id)) for _, token in alive) + records
-        assert quotas.of(connection, "default") == (kv_bytes, ledger_bytes)
+        found_bytes = quotas.kv_bytes(warm, "default"), quotas.ledger_bytes(connection, "default")
+        assert found_bytes == (kv_bytes, ledger_bytes)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
@@ -118,9 +122,10 @@ def check_files(data: Path, world: World, staged: int) -> None:
 
 def check_empty(data: Path) -> None:
     """Nothing is left when nobody is."""
-    with reading(data) as connection:
-        for table in TABLES:
-            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+    for name, tables in TABLES.items():
+        with reading(data, name) as connection:
+            for table in tables:
+                assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
     check_files(data, World(), 0)
 
 

@@ -105,12 +105,16 @@ def check_directory(store: Running) -> None:
     """Files are exactly those of rows; rows are consistent; no segment is there that nobody stands on."""
     wanted: set[str] = set()
 
-    def look(connection: sqlite3.Connection) -> None:
+    def look_at_files(connection: sqlite3.Connection) -> set[str]:
         for kind, chain_hash in connection.execute("SELECT kind, chain_hash FROM files"):
             folder = store.data / ("blocks" if kind == pb.FILE_KIND_BLOCK else "windows") / chain_hash[:1].hex()
             wanted.add(str(folder / f"{chain_hash.hex()}.safetensors"))
         for (file,) in connection.execute("SELECT file FROM quarantined"):
             wanted.add(str(store.data / "quarantine" / file))
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return {uid for (uid,) in connection.execute("SELECT uid FROM held UNION SELECT uid FROM published")}
+
+    def look(connection: sqlite3.Connection) -> set[str]:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
         unused = connection.execute(
@@ -120,11 +124,10 @@ def check_directory(store: Running) -> None:
             " SELECT id FROM segments WHERE id NOT IN used"
         )
         assert unused.fetchall() == [], "segments that nobody stands on"
-        assert connection.execute("SELECT count(*) FROM refs WHERE uid NOT IN (SELECT uid FROM agents)").fetchone() == (
-            0,
-        )
+        return {uid for (uid,) in connection.execute("SELECT uid FROM agents")}
 
-    store.store._database.read_blocking(look)
+    holders = store.store._rows.read_blocking(look_at_files)
+    assert holders <= store.store._database.read_blocking(look), "files of agents that are not there"
     found = {path for path in paths(store.data) if not path.endswith(".reason.json")}
     assert found == wanted, (sorted(found - wanted), sorted(wanted - found))
     assert store.store.warm.used() == sum(kv.size(path) for path in paths(store.data))

@@ -71,13 +71,25 @@ async def refuse(bench: Bench, course: Course, number: int, operation: int, faul
     if scenario.vanished:
         slot.disarm()
     found = await view(victim) if answer == "done" or not scenario.vanished else course.before
-    if answer == "done":
+    if answer == "done" and found.without_kv() == course.after.without_kv():
+        check_files(course, found)
+    elif answer == "done":
         check_done(scenario, course, found)
     else:
-        expect(found, [course.before] if scenario.strict else [course.before, course.after], answer)
+        allowed = [course.before] if scenario.strict else [course.before, course.after]
+        if not scenario.strict and found.without_kv() == course.after.without_kv():
+            allowed = [found]  # the ledger is changed, and files follow with the next call
+            check_files(course, found)
+        expect(found, allowed, answer)
     slot.disarm()
     await repeat(scenario, course, victim, found != course.before)
     return answer
+
+
+def check_files(course: Course, found: View) -> None:
+    """Files that the disk did not let go yet may be there, and none that was not before or should not be."""
+    assert found.files >= course.after.files & course.before.files
+    assert found.files <= course.before.files | course.after.files
 
 
 def check_done(scenario: Scenario, course: Course, found: View) -> None:

@@ -25,7 +25,7 @@ HOSTILE = [
 SHORT = [text for text in HOSTILE if len(text.encode()) <= 128]
 PARTS = ("agent", "model", "namespace")
 PLACES = re.compile(
-    r"store\.(db(-wal|-shm)?|sock(\.lock)?)|lock|probe|staging|quarantine|(blocks|windows)(/[0-9a-f]{2}(/[0-9a-f]{64}\.safetensors)?)?"
+    r"(store|warm)\.db(-wal|-shm)?|store\.sock(\.lock)?|lock|probe|staging|quarantine|(blocks|windows)(/[0-9a-f]{2}(/[0-9a-f]{64}\.safetensors)?)?"
 )
 
 

@@ -3,21 +3,22 @@
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agentmem.identity import FileName
+from agentmem.identity import FileName, Version
 from agentmem.validation import AgentKey
-from cache_service.files import references
-from cache_service.ledger import agents, schema, snapshots, turns, versions
+from cache_service.files import holding, references, warm_database
+from cache_service.ledger import agents, kv_changes, snapshots, turns, versions
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.turns import Commit, Turn
-from cache_service.tiers import blocks
 from cache_service.tiers.blocks import BlockStore
+from cache_service.tiers.warm_rows import WarmRows
 from tests.cache_service.test_model import EXAMPLES, StoreMachine
 
 Patch = pytest.MonkeyPatch
@@ -61,8 +62,8 @@ def states_are_compared_by_number_alone(patch: Patch) -> None:
 
 @fault
 def files_of_a_state_that_never_was_are_an_agents(patch: Patch) -> None:
-    careless = references._IS_WELCOME.replace("t.revision = :revision", "true").replace("revision = :revision", "true")
-    patch.setattr(references, "_IS_WELCOME", careless)
+    standing = kv_changes.standing
+    patch.setattr(kv_changes, "standing", lambda *arguments: standing(*arguments)._replace(is_known=True))
 
 
 @fault
@@ -82,7 +83,8 @@ def snapshots_are_forgotten_when_files_are_dropped(patch: Patch) -> None:
         for name in names:
             row = connection.execute(
                 "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS (SELECT 1 FROM"
-                " refs WHERE refs.kind = files.kind AND refs.chain_hash = files.chain_hash) RETURNING size_bytes",
+                " held AS h WHERE h.kind = files.kind AND h.chain_hash = files.chain_hash AND h.snapshot = 0)"
+                " RETURNING size_bytes",
                 (*name, namespace),
             ).fetchone()
             if row is not None:
@@ -90,7 +92,7 @@ def snapshots_are_forgotten_when_files_are_dropped(patch: Patch) -> None:
                 size += row[0]
         return dropped, size
 
-    patch.setattr(references, "drop_unreferenced", drop)
+    patch.setattr(holding, "drop_unheld", drop)
 
 
 @fault
@@ -105,13 +107,19 @@ def segments_that_nobody_needs_stay(patch: Patch) -> None:
 
 @fault
 def files_without_a_row_stay(patch: Patch) -> None:
-    patch.setattr(BlockStore, "unlink_dropped", blocks._on_thread_of_files(lambda self, names: None))
+    patch.setattr(WarmRows, "unlink_files", lambda self, names: 0)
 
 
 @fault
 def the_file_goes_and_the_row_stays(patch: Patch) -> None:
-    register = blocks._register
-    patch.setattr(blocks, "_register", lambda *arguments: [*register(*arguments), *arguments[2]])
+    register = BlockStore._register
+
+    def careless(self: BlockStore, *arguments: Any) -> list[FileName] | None:
+        gone = register(self, *arguments)
+        self._directory.remove(arguments[2])
+        return gone
+
+    patch.setattr(BlockStore, "_register", careless)
 
 
 @fault
@@ -129,9 +137,24 @@ def a_deletion_leaves_quarantined_files(patch: Patch) -> None:
 
 @fault
 def a_row_that_goes_is_not_counted(patch: Patch) -> None:
-    broken = tuple(script.replace("bytes - old.size_bytes", "bytes") for script in schema.MIGRATIONS)
-    assert broken != schema.MIGRATIONS
-    patch.setattr(schema, "MIGRATIONS", broken)
+    broken = warm_database._SCHEMA.replace("bytes - old.size_bytes", "bytes")
+    assert broken != warm_database._SCHEMA
+    patch.setattr(warm_database, "_SCHEMA", broken)
+
+
+@fault
+def files_do_not_follow_the_ledger(patch: Patch) -> None:
+    patch.setattr(kv_changes, "after", lambda connection, change: [])
+
+
+@fault
+def a_cut_state_keeps_its_files(patch: Patch) -> None:
+    give = kv_changes.give
+
+    def careless(c: sqlite3.Connection, n: str, v: Version, s: tuple[str, int], tokens: int, snapshot: int = 0) -> None:
+        give(c, n, v, s, tokens + 1000, snapshot)
+
+    patch.setattr(kv_changes, "give", careless)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -21,7 +21,7 @@ from cache_service.store import Store
 
 from . import kv
 from .conftest import running
-from .offline.directory import everything, fill, root_page, zero_page
+from .offline.directory import everything, fill, zero_table
 from .process import ready, spawn
 
 
@@ -128,7 +128,7 @@ def test_the_version_is_that_of_the_last_whole_transaction(data: Path) -> None:
 
 async def test_a_damaged_database_is_refused_with_what_recovers_it(data: Path) -> None:
     await fill(data)
-    zero_page(data, root_page(data, "segments"))
+    zero_table(data, "segments")
     data.chmod(0o755)
     before = everything(data)
     with pytest.raises(DatabaseDamaged, match=f"agentmem store recover {data} {data}-recovered"):

@@ -11,8 +11,9 @@ from agentmem.hints import TurnHints
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
+from cache_service.files import holding
 from cache_service.ledger import agents
-from cache_service.ledger.database import READERS
+from cache_service.ledger.database import READERS, Database
 from cache_service.tiers import eviction
 from tests.cache_service.tiers.test_warm import hold, pin, speak
 
@@ -33,27 +34,31 @@ class Trace:
     """The statements that a store runs."""
 
     def __init__(self, store: Running) -> None:
-        self._database = store.store._database
-        self.statements: list[str] = []
+        self.databases = {"store.db": store.store._database, "warm.db": store.store._rows._database}
+        self.statements: dict[str, list[str]] = {name: [] for name in self.databases}
 
     def __enter__(self) -> Trace:
-        self._set(self.statements.append)
+        for name, database in self.databases.items():
+            self._set(database, self.statements[name].append)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._set(None)
+        for database in self.databases.values():
+            self._set(database, None)
 
-    def _set(self, callback: Callable[[str], None] | None) -> None:
-        self._database.write_blocking(lambda connection: connection.set_trace_callback(callback))
-        for reader in [self._database._readers.get() for _ in range(READERS)]:
+    def _set(self, database: Database, callback: Callable[[str], None] | None) -> None:
+        database.write_blocking(lambda connection: connection.set_trace_callback(callback))
+        for reader in [database._readers.get() for _ in range(READERS)]:
             reader.set_trace_callback(callback)
-            self._database._readers.put(reader)
+            database._readers.put(reader)
 
     def scans(self) -> dict[str, list[str]]:
         """Statements that walk tables, with where they do."""
         kinds = ("SELECT", "WITH", "INSERT", "UPDATE", "DELETE")
-        ours = [each for each in dict.fromkeys(self.statements) if each.startswith(kinds)]
-        plans = self._database.read_blocking(lambda c: {each: scanned(c, each) for each in ours})
+        plans: dict[str, list[str]] = {}
+        for name, database in self.databases.items():
+            ours = [each for each in dict.fromkeys(self.statements[name]) if each.startswith(kinds)]
+            plans |= database.read_blocking(lambda c, ours=ours: {each: scanned(c, each) for each in ours})
         assert plans
         return {statement: scans for statement, scans in plans.items() if scans}
 
@@ -61,8 +66,9 @@ class Trace:
 async def test_a_scrape_walks_agents_and_looks_the_rest_up(store: Running) -> None:
     await speak(store, "a", [0])
     with Trace(store) as trace:
-        assert store.store._database.read_blocking(agents.count) == (1, 0, 0)
-    assert {step.split()[1] for steps in trace.scans().values() for step in steps} <= {"agents", "a"}
+        assert store.store._database.read_blocking(agents.count) == (1, set())
+        assert len(store.store._rows.read_blocking(holding.warm_uids)) == 1
+    assert {step.split()[1] for steps in trace.scans().values() for step in steps} <= {"agents", "object_refs", "held"}
 
 
 async def test_no_turn_walks_a_table(store: Running) -> None:
@@ -92,7 +98,7 @@ async def test_a_page_of_runs_is_a_range_of_an_index(store: Running) -> None:
         first = await store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="n", page_size=1))
         again = pb.ListWorkflowRecordsRequest(namespace="n", page_size=1, page_token=first.next_page_token)
         await store.cache.ListWorkflowRecords(again)
-    assert [plan(store, each) for each in trace.statements if each.startswith("SELECT")] == 2 * [
+    assert [plan(store, each) for each in trace.statements["store.db"] if each.startswith("SELECT")] == 2 * [
         ["SEARCH workflow_records USING INDEX workflow_records_by_age (namespace=? AND rowid<?)"]
     ]
 
@@ -112,18 +118,25 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
     await pin(store, "c")
     key = AgentKey("default", "a", "demo")
 
-    def work(connection: sqlite3.Connection) -> None:
-        state = agents.existing(connection, key)
-        eviction.held_bytes(connection, state.version.uid, namespace)
+    def ask(connection: sqlite3.Connection) -> tuple[set[str], dict[AgentKey, str]]:
+        uid = agents.existing(connection, key).version.uid
         eviction.last_used(connection, TurnHints(), namespace)
-        eviction.evict(connection, 10**9, None, TurnHints(), namespace)
+        return eviction.pinned(connection, uid, namespace), eviction.idle_order(connection, None, namespace)
+
+    def work(connection: sqlite3.Connection) -> None:
+        holding.held_bytes(connection, pinned)
+        eviction.evict(connection, 10**9, idle, TurnHints(), lambda _: set(), namespace)
 
     with Trace(store) as trace:
-        store.store._database.write_blocking(work)
+        pinned, idle = store.store._database.read_blocking(ask)
+        store.store._rows.write(work)
     steps = {step for steps in trace.scans().values() for step in steps}
     assert steps <= {
         "SCAN files",
         "SCAN quarantined",
+        "SCAN j VIRTUAL TABLE INDEX 1:",  # the uids that are given
+        "SCAN names",  # of their files
+        "SCAN held USING INDEX sqlite_autoindex_held_1",
         "SCAN agents",  # as SQLite prefers where there are few
         "SCAN agents USING INDEX agents_by_use",  # in the order of use, until there is room
         "SCAN agents USING INDEX agents_pinned",  # those that are

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -68,8 +67,8 @@ async def there(store: Running, *blocks: int, namespace: str = "default") -> lis
 
 def taken(store: Running, namespace: str = "default") -> Usage:
     """What the store counts."""
-    database = store.store._database
-    return database.read_blocking(partial(quotas.of, namespace=namespace))
+    kv_bytes = store.store._rows.read_blocking(quotas.kv_bytes, namespace)
+    return Usage(kv_bytes, store.store._database.read_blocking(quotas.ledger_bytes, namespace))
 
 
 async def test_a_namespaces_idle_agents_make_room_and_no_others(store: Running) -> None:

@@ -31,7 +31,7 @@ def kinds(files: list[pb.StoredFile]) -> list[pb.FileKind.ValueType]:
 
 def used(data: Path) -> dict[int, int]:
     """Last use by kind."""
-    connection = sqlite3.connect(data / "store.db")
+    connection = sqlite3.connect(data / "warm.db")
     rows = connection.execute("SELECT kind, used FROM files").fetchall()
     connection.close()
     return dict(rows)
@@ -115,7 +115,7 @@ async def test_use_is_noted_of_one(store: Running, kind: pb.FileKind.ValueType) 
     await add_both(store)
     before = used(store.data)
     await found(store, name(HEADER, kind))
-    await store.cache.CommitTurn(kv.turn([1]))
+    await publish(store, [], None, [])  # what is written next takes the note along
     after = used(store.data)
     assert {each for each in after if after[each] > before[each]} == {kind}
 

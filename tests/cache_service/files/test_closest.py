@@ -13,10 +13,8 @@ from agentmem.identity import FileName, ordered, shared_tokens
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from cache_service import checksums
-from cache_service.files import references
+from cache_service.files import references, warm_database
 from cache_service.files.references import FileOrigin, FileRow
-from cache_service.ledger import schema
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
 from tests.cache_service.test_query_plans import Trace
@@ -32,9 +30,7 @@ def test_the_closest_shares_as_much_as_any(
 ) -> None:
     """Of those in the namespace, of the model and behind the same block; without tokens none is found."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    checksums.register(connection)
-    for script in schema.MIGRATIONS:
-        connection.executescript(script)
+    warm_database.prepare(connection)
     there = {}
     for at, tokens in held:
         namespace, fingerprint, parent = at
@@ -90,8 +86,8 @@ async def test_looking_walks_no_table(store: Running) -> None:
     with Trace(store) as trace:
         await store.cache.FindBlock(asked([1, 2, 9]))
     assert not trace.scans()
-    plans = store.store._database.read_blocking(
-        lambda c: [row[3] for each in trace.statements for row in c.execute(f"EXPLAIN QUERY PLAN {each}")]
+    plans = store.store._rows.read_blocking(
+        lambda c: [row[3] for each in trace.statements["warm.db"] for row in c.execute(f"EXPLAIN QUERY PLAN {each}")]
     )
     assert plans and all("files_by_tokens" in step for step in plans), "and sorts none"
 

@@ -48,6 +48,6 @@ def test_deleting_an_agent_keeps_the_segments_that_a_fork_stands_on(tmp_path: Pa
     assert database.write_blocking(lambda c: turns.commit(c, follow, NOW)).version[:2] == (first.uid, 2)
 
     database.write_blocking(lambda c: agents.delete(c, EVE))
-    for table in ("segments", "agents", "turns", "refs"):
+    for table in ("segments", "agents", "turns", "object_refs"):
         assert database.read_blocking(partial(rows, table=table)) == 0, table
     database.close()

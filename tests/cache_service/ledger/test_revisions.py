@@ -10,13 +10,14 @@ import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service import checksums
+from cache_service.ledger import schema
 from cache_service.offline.recover import recover
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, field_of, running
 from tests.cache_service.offline.directory import fill_branches
 
 OTHER = bytes(16)
-NEW_COLUMNS = ("agents.revision", "snapshots.revision", "turns.revision", "turns.commit_id")
 
 
 async def trim(store: Running, keep: int, **fields: object) -> types_pb2.AgentVersion:
@@ -99,11 +100,22 @@ async def test_a_revision_has_16_bytes_and_a_number(store: Running, field: str) 
 
 
 def as_before(data: Path) -> None:
-    """Make the database what it was before there were revisions: columns were added behind all others."""
-    with closing(sqlite3.connect(data / "store.db")) as connection:
-        for column in NEW_COLUMNS:
-            connection.execute(f"ALTER TABLE {column.replace('.', ' DROP COLUMN ')}")
+    """Make the database what it was before there were revisions, with the ledgers that it has, and no files."""
+    (data / "store.db").rename(data / "later.db")
+    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
+        checksums.register(connection)
+        for script in schema.MIGRATIONS[:2]:
+            connection.executescript(script)
+        connection.execute("ATTACH ? AS later", (str(data / "later.db"),))
+        for table in ("segments", "agents", "turns", "snapshots"):
+            later = {row[1] for row in connection.execute(f"PRAGMA later.table_info({table})")}
+            names = ", ".join(
+                row[1] for row in connection.execute(f"PRAGMA main.table_info({table})") if row[1] in later
+            )
+            connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM later.{table}")
         connection.execute("PRAGMA user_version = 2")
+    for path in data.glob("later.db*"):
+        path.unlink()
 
 
 @pytest.fixture

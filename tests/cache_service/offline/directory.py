@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -124,18 +125,34 @@ def block(data: Path, tokens: list[int], index: int) -> Path:
     return data / "blocks" / name[:2] / f"{name}.safetensors"
 
 
+WARM_TABLES = ("files", "held", "published", "followed", "evicted", "quarantined", "uploads", "usage", "kv_bytes")
+"""Tables of warm.db; no table of store.db has one of these names."""
+_CHANGED = re.compile(r"(?:UPDATE|INTO|FROM) (\w+)")
+
+
 def change(data: Path, statement: str, *values: Any) -> None:
-    """Change the database behind the store's back."""
-    with closing(sqlite3.connect(data / "store.db", isolation_level=None)) as connection:
+    """Change the database that has the table, behind the store's back; the other one's can be read."""
+    changed = _CHANGED.search(statement)
+    assert changed is not None
+    path = database_of(data, changed[1])
+    (other,) = {data / "store.db", data / "warm.db"} - {path}
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         checksums.register(connection)
+        connection.execute("ATTACH ? AS other", (str(other),))  # one that may only read leaves its log behind
         assert connection.execute(statement, values).rowcount
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def query(data: Path, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Ask the database."""
+    """Ask both databases as one."""
     with closing(sqlite3.connect(data / "store.db")) as connection:
+        connection.execute("ATTACH ? AS warm", (str(data / "warm.db"),))
         return connection.execute(statement, values).fetchall()
+
+
+def database_of(data: Path, table: str) -> Path:
+    """The database that has a table, or an index of it."""
+    return data / ("warm.db" if table.startswith(WARM_TABLES) else "store.db")
 
 
 def ledgers(data: Path) -> list[tuple[Any, ...]]:
@@ -148,17 +165,24 @@ def ledgers(data: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-def zero_page(data: Path, page: int) -> None:
-    """Overwrite one page of the database with zeros."""
-    ((size,),) = query(data, "PRAGMA page_size")
-    with open(data / "store.db", "r+b") as file:
+def zero_page(database: Path, page: int) -> None:
+    """Overwrite one page of a database with zeros."""
+    with closing(sqlite3.connect(database)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    with open(database, "r+b") as file:
         file.seek((page - 1) * size)
         file.write(bytes(size))
 
 
+def zero_table(data: Path, table: str) -> None:
+    """Overwrite the first page of a table's or an index's tree with zeros."""
+    zero_page(database_of(data, table), root_page(data, table))
+
+
 def root_page(data: Path, table: str) -> int:
     """The first page of a table's tree."""
-    return int(query(data, "SELECT rootpage FROM sqlite_master WHERE name = ?", table)[0][0])
+    with closing(sqlite3.connect(database_of(data, table))) as connection:
+        return int(connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0])
 
 
 def flip(path: Path, at: int = -1) -> None:

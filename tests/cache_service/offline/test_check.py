@@ -33,8 +33,7 @@ from .directory import (
     ledgers,
     publish,
     query,
-    root_page,
-    zero_page,
+    zero_table,
 )
 
 
@@ -108,7 +107,7 @@ def misname(data: Path) -> None:
         blockfile.digest(content),
         right.chain_hash,
     )
-    change(data, "UPDATE refs SET chain_hash = ? WHERE kind = 1 AND chain_hash = ?", wrong.chain_hash, right.chain_hash)
+    change(data, "UPDATE held SET chain_hash = ? WHERE kind = 1 AND chain_hash = ?", wrong.chain_hash, right.chain_hash)
 
 
 def link(data: Path) -> None:
@@ -160,6 +159,7 @@ STRAYS: dict[str, tuple[Fault, list[str]]] = {
     ),
     "an open file": (lambda data: block(data, ADA, 0).chmod(0o644), ["mode"]),
     "an open database": (lambda data: (data / "store.db").chmod(0o640), ["mode"]),
+    "an open warm.db": (lambda data: (data / "warm.db").chmod(0o640), ["mode"]),
     "an open directory": (lambda data: data.chmod(0o755), ["mode"]),
     "an open folder": (lambda data: (data / "windows").chmod(0o755), ["mode"]),
 }
@@ -261,9 +261,9 @@ async def test_a_row_that_is_not_what_was_written_is_named_with_its_agent(clean:
     assert [finding.agents for finding in damage] == [("default/ada/demo",)] and damage[0].mend is None
 
 
-@pytest.mark.parametrize("table", ["segments", "agents", "turns", "files", "refs", "segments_by_parent"])
+@pytest.mark.parametrize("table", ["segments", "agents", "turns", "kv_changes", "segments_by_parent"])
 async def test_a_page_of_zeros_is_found_and_nothing_is_touched(clean: Path, table: str) -> None:
-    zero_page(clean, root_page(clean, table))
+    zero_table(clean, table)
     orphan(clean)
     before = everything(clean)
     checked = check(clean, repair=True)

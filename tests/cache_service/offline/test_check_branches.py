@@ -30,7 +30,7 @@ async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: 
     assert query(branched, "SELECT count(*) FROM segments WHERE generated_tokens = -1")[0][0] == 1, "one is cut"
     assert query(branched, "SELECT count(*) FROM turns WHERE segment IS NULL")[0][0] > 0
     assert query(branched, "SELECT count(*) FROM evicted")[0][0] > 0
-    assert query(branched, "SELECT count(*) FROM snapshot_refs")[0][0] > 0
+    assert query(branched, "SELECT count(*) FROM held WHERE snapshot")[0][0] > 0
     before = everything(branched)
     checked = check(branched)
     assert checked.findings == []
@@ -74,15 +74,19 @@ MENDABLE = {
     "a sum that is wrong": ("UPDATE usage SET bytes = bytes + 1 WHERE kind = 1", "usage"),
     "a sum that is gone": ("DELETE FROM usage WHERE kind = 2", "usage"),
     "a namespace's sum that is wrong": ("UPDATE namespaces SET ledger_bytes = ledger_bytes + 1", "usage"),
-    "a namespace's sum of nothing": ("INSERT INTO namespaces VALUES ('other', 1, 1)", "usage"),
+    "a namespace's sum of nothing": ("INSERT INTO namespaces VALUES ('other', 1)", "usage"),
+    "a namespace's sum of KV that is wrong": ("UPDATE kv_bytes SET bytes = bytes + 1", "usage"),
+    "a namespace's sum of no KV": ("INSERT INTO kv_bytes VALUES ('other', 1)", "usage"),
     "evicted and there": (
-        "INSERT INTO evicted SELECT uid, kind, chain_hash FROM files JOIN agents USING (agent_id) LIMIT 1",
+        "INSERT INTO evicted SELECT uid, kind, chain_hash, a.namespace"
+        " FROM files JOIN agents AS a USING (agent_id) LIMIT 1",
         "evicted",
     ),
+    "evicted of nobody": ("UPDATE evicted SET uid = 'gone'", "evicted"),
     "a segment that nobody stands on": (ORPHAN, "unerased"),
     "a rest that nobody needs": (
         "DELETE FROM turns WHERE uid = (SELECT uid FROM agents WHERE agent_id = 'bob');"
-        "DELETE FROM refs WHERE uid = (SELECT uid FROM agents WHERE agent_id = 'bob');"
+        "DELETE FROM held WHERE uid = (SELECT uid FROM agents WHERE agent_id = 'bob');"
         "UPDATE agents SET tokens = 10, text_bytes = 11, turns = 0 WHERE agent_id = 'bob'",
         "unerased",
     ),
@@ -106,7 +110,8 @@ async def test_what_is_counted_or_left_over_is_mended(branched: Path, fault: str
 
 
 async def test_a_file_that_only_a_snapshot_refers_to_is_named_with_its_agent(branched: Path) -> None:
-    change(branched, "DELETE FROM refs WHERE uid NOT IN (SELECT uid FROM agents WHERE agent_id = 'bob')")
+    others = "snapshot = 0 AND uid NOT IN (SELECT uid FROM agents WHERE agent_id = 'bob')"
+    change(branched, f"DELETE FROM held WHERE {others}")
     flip(block(branched, ADA, -1))
     (finding,) = check(branched, repair=True).findings
     assert finding.what == "digest" and finding.agents == ("default/ada/demo",)

@@ -163,7 +163,7 @@ async def test_orphans_of_the_very_first_publication_are_deleted(data: Path) -> 
     """A file without a row beside a database that knows that files were about to come."""
     async with running(data) as store:
         await publish(store, ADA, (await store.cache.CommitTurn(kv.turn(ADA))).version, "ada")
-    for table in ("files", "refs", "turns", "agents", "segments"):
+    for table in ("files", "held", "turns", "agents", "segments"):
         change(data, f"DELETE FROM {table}")
     start(data)
     assert not files(data)

@@ -33,6 +33,7 @@ from .directory import (
     ADA,
     block,
     change,
+    database_of,
     everything,
     fill,
     fill_branches,
@@ -41,11 +42,13 @@ from .directory import (
     query,
     root_page,
     zero_page,
+    zero_table,
 )
 
 pytestmark = pytest.mark.sampled(2)
 
 AGENTS, TURNS = 40, 6
+HELD = "SELECT uid, snapshot, kind, chain_hash FROM held"
 
 
 def new(data: Path) -> Path:
@@ -103,9 +106,10 @@ def told(data: Path, many: tuple[Path, dict[str, list[int]]]) -> dict[str, list[
 
 def pages_of(data: Path, table: str, kind: str) -> list[int]:
     """Pages of a table's tree: "leaf", "internal" or "overflow"."""
-    with closing(sqlite3.connect(data / "store.db")) as connection:
+    database = database_of(data, table)
+    with closing(sqlite3.connect(database)) as connection:
         count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    content = (data / "store.db").read_bytes()
+    content = database.read_bytes()
     root = root_page(data, table)
     found: dict[str, list[int]] = {"leaf": [], "internal": [], "overflow": []}
 
@@ -171,11 +175,10 @@ async def test_a_whole_directory_is_copied_whole(data: Path) -> None:
     assert query(new(data), "SELECT name FROM snapshots ORDER BY id") == query(
         data, "SELECT name FROM snapshots ORDER BY id"
     )
-    refs = "SELECT uid, kind, chain_hash FROM refs"
-    assert set(query(data, f"{refs} JOIN files USING (kind, chain_hash)")) <= set(query(new(data), refs))
+    assert set(query(data, HELD)) <= set(query(new(data), HELD)), "snapshots keep their numbers"
     assert os.path.samefile(block(data, ADA, 0), block(new(data), ADA, 0)), "linked, not copied"
     assert sorted(path.name for path in new(data).iterdir()) == [
-        "blocks", "lock", "quarantine", "staging", "store.db", "windows",
+        "blocks", "lock", "quarantine", "staging", "store.db", "warm.db", "windows",
     ]  # fmt: skip
     async with running(new(data)) as store:
         request = agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine")
@@ -188,7 +191,7 @@ async def test_a_leaf_of_ledgers_costs_the_turns_on_it_and_what_follows_them(
 ) -> None:
     leaves = pages_of(data, "segments", "leaf")
     assert len(leaves) > 10
-    zero_page(data, leaves[len(leaves) // 2])
+    zero_page(data / "store.db", leaves[len(leaves) // 2])
     before = everything(data)
     found = recover(data, new(data))
     assert everything(data) == before and found.damaged == ["segments"] and not found.is_whole
@@ -213,7 +216,7 @@ async def test_a_damaged_tail_of_a_row_costs_that_turn(data: Path, told: dict[st
 
 @pytest.mark.parametrize("at", [0, -1])
 async def test_the_first_and_the_last_leaf(data: Path, told: dict[str, list[int]], at: int) -> None:
-    zero_page(data, pages_of(data, "segments", "leaf")[at])
+    zero_page(data / "store.db", pages_of(data, "segments", "leaf")[at])
     found = recover(data, new(data))
     hurt = [agent for agent in found.agents if agent.state != "whole"]
     assert hurt and {agent.key.agent_id for agent in hurt} <= {
@@ -227,9 +230,9 @@ async def test_lost_rows_of_agents_are_made_again_or_named(
     data: Path, told: dict[str, list[int]], are_known: bool
 ) -> None:
     leaves = pages_of(data, "agents", "leaf")
-    zero_page(data, leaves[1])
+    zero_page(data / "store.db", leaves[1])
     if not are_known:
-        zero_page(data, root_page(data, "agents_by_head"))
+        zero_table(data, "agents_by_head")
     found = recover(data, new(data))
     gone = [agent for agent in found.agents if agent.state == "gone"]
     made = [agent for agent in found.agents if agent.is_made_again]
@@ -245,9 +248,10 @@ async def test_lost_rows_of_agents_are_made_again_or_named(
 @pytest.mark.parametrize("table", ["turns", "files", "workflow_parts"])
 async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[str, list[int]], table: str) -> None:
     leaves = pages_of(data, table, "leaf")
-    zero_page(data, leaves[len(leaves) // 2])
+    zero_page(database_of(data, table), leaves[len(leaves) // 2])
     found = recover(data, new(data))
-    assert found.damaged == [table] and {agent.state for agent in found.agents} == {"whole"}
+    assert found.damaged == ([] if table == "files" else [table])
+    assert {agent.state for agent in found.agents} == {"whole"}
     assert found.workflow_records == 50 or table == "workflow_parts"
     assert check(new(data)).findings == []
     async with running(new(data)) as store:
@@ -255,14 +259,25 @@ async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[
             assert await ledger(store, name) == tokens
 
 
-@pytest.mark.parametrize("table", ["refs", "snapshot_refs", "refs_by_file", "agents_by_head", "turns_by_segment"])
+@pytest.mark.parametrize("table", ["held", "files", "held_by_file", "agents_by_head", "turns_by_segment"])
 async def test_what_follows_from_the_rest_is_made_again(data: Path, table: str) -> None:
     await fill_branches(data)
-    refs = query(data, "SELECT uid, kind, chain_hash FROM refs JOIN files USING (kind, chain_hash)")
-    zero_page(data, root_page(data, table))
+    held = query(data, HELD)
+    zero_table(data, table)
     found = recover(data, new(data))
     assert {agent.state for agent in found.agents} == {"whole"} and check(new(data)).findings == []
-    assert set(refs) <= set(query(new(data), "SELECT uid, kind, chain_hash FROM refs"))
+    assert set(held) <= set(query(new(data), HELD))
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(8192)], ids=["missing", "empty", "zeros"])
+async def test_warm_db_is_not_needed(data: Path, content: bytes | None) -> None:
+    await fill_branches(data)
+    held = query(data, HELD)
+    (data / "warm.db").unlink() if content is None else (data / "warm.db").write_bytes(content)
+    before = everything(data)
+    found = recover(data, new(data))
+    assert found.is_whole and check(new(data)).findings == [] and everything(data) == before
+    assert set(held) <= set(query(new(data), HELD))
 
 
 async def test_bad_files_are_left_behind(data: Path) -> None:
@@ -280,12 +295,10 @@ async def test_bad_files_are_left_behind(data: Path) -> None:
 
 
 HOPELESS: dict[str, Callable[[Path], object]] = {
-    "the first page": lambda data: zero_page(data, 1),
+    "the first page": lambda data: zero_page(data / "store.db", 1),
     "all of it": lambda data: (data / "store.db").write_bytes(os.urandom(100_000)),
-    "ledgers": lambda data: zero_page(data, root_page(data, "segments")),
-    "agents and where they stand": lambda data: [
-        zero_page(data, root_page(data, table)) for table in ("agents", "agents_by_head")
-    ],
+    "ledgers": lambda data: zero_table(data, "segments"),
+    "agents and where they stand": lambda data: [zero_table(data, table) for table in ("agents", "agents_by_head")],
 }
 
 
@@ -358,7 +371,7 @@ def test_rows_around_damage_are_read(tmp_path: Path) -> None:
             connection.execute("INSERT INTO t VALUES (?, zeroblob(200))", (number,))
     leaves = pages_of(tmp_path, "t", "leaf")
     for at in (0, 3, 4, 9, -1):
-        zero_page(tmp_path, leaves[at])
+        zero_page(path, leaves[at])
     with closing(sqlite3.connect(path)) as connection:
         salvaged = Salvaged(connection, "t", ["id"])
         found = [row[1] for row in salvaged.rows()]
@@ -368,7 +381,7 @@ def test_rows_around_damage_are_read(tmp_path: Path) -> None:
 
 async def test_agents_on_one_page_that_is_lost_are_made_again(data: Path) -> None:
     await fill_branches(data)
-    zero_page(data, root_page(data, "agents"))
+    zero_table(data, "agents")
     found = recover(data, new(data))
     assert {agent.key.agent_id for agent in found.agents} == {"ada", "bob", "cut", "eve", "idle", "none"}
     assert all(agent.is_made_again and agent.state == "whole" for agent in found.agents)
@@ -387,10 +400,10 @@ async def test_random_damage_never_makes_a_wrong_ledger(data: Path, told: dict[s
     rng = random.Random(seed)
     pages = (data / "store.db").stat().st_size // 4096
     for page in rng.sample(range(2, pages), rng.choice([1, 3, 10])):
-        zero_page(data, page)
+        zero_page(data / "store.db", page)
     try:
         found = recover(data, new(data))
     except CannotCheck:
         assert not new(data).exists()
         return
-    await serves(new(data), told, found.agents, files="files" not in found.damaged)
+    await serves(new(data), told, found.agents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -16,15 +17,14 @@ from agentmem.errors import AgentmemError
 from agentmem.hints import TurnHints
 from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace
 from agentmem.validation import NEVER, AgentKey
-from cache_service.files import references
+from cache_service.files import holding, references, warm_database
 from cache_service.files.references import FileOrigin, FileRow
-from cache_service.ledger import agents, branches, schema, snapshots, turns, workflow_records
+from cache_service.ledger import agents, branches, kv_changes, schema, snapshots, turns, workflow_records
 from cache_service.ledger.agents import Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import EMPTY
 from cache_service.ledger.workflow_records import Put
 from cache_service.tiers import eviction, quotas
-from cache_service.tiers.quotas import Usage
 
 NOW = Moment(0, 0)
 KEYS = st.builds(AgentKey, st.sampled_from("nm"), st.sampled_from("ab"), st.just("model"))
@@ -36,11 +36,12 @@ CONTENTS = st.tuples(
 )
 
 
-def connect() -> sqlite3.Connection:
+def connect(prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
     """A database as `database` opens it, in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA recursive_triggers = ON")
+    prepare(connection)
     return connection
 
 
@@ -57,14 +58,15 @@ def commit(connection: sqlite3.Connection, key: AgentKey, keep: int, count: int,
     turns.commit(connection, turns.Turn(key, state.version, keep, part, "", b"", record, Conversation("", 0, b"")), NOW)
 
 
-def publish(connection: sqlite3.Connection, key: AgentKey, has: set[int], wants: set[int], size: int) -> None:
-    if agents.find(connection, key) is None:
-        commit(connection, key, 0, 1)
+def publish(
+    ledger: sqlite3.Connection, warm: sqlite3.Connection, key: AgentKey, has: set[int], wants: set[int], size: int
+) -> None:
     for number in has:
         row = FileRow(file(key, number), 0, 1, size, b"")
-        references.add(connection, row, FileOrigin(key, "f", b""), 0)
-    state = agents.existing(connection, key)
-    references.replace(connection, key, state.version, {file(key, number) for number in wants})
+        references.add(warm, row, FileOrigin(key, "f", b""), 0)
+    version = agents.existing(ledger, key).version
+    standing = kv_changes.standing(ledger, key, version)
+    holding.replace(warm, key, version, {file(key, number) for number in wants}, standing)
 
 
 class UsageMachine(RuleBasedStateMachine):
@@ -72,17 +74,25 @@ class UsageMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.connection = connect()
-        schema.migrate(self.connection)
+        self.connection = connect(schema.migrate)
+        self.warm = connect(warm_database.prepare)
         self.quarantined = 0
 
     def write(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """A transaction of store.db, which warm.db follows."""
         self.connection.execute("BEGIN")
         try:
             work(self.connection)
             self.connection.execute("COMMIT")
         except AgentmemError:
             self.connection.execute("ROLLBACK")
+        changes = kv_changes.after(self.connection, holding.followed(self.warm))
+        self.write_warm(lambda c: holding.follow(c, changes))
+
+    def write_warm(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        self.warm.execute("BEGIN")
+        work(self.warm)
+        self.warm.execute("COMMIT")
 
     @rule(key=KEYS, keep=TOKENS, count=TOKENS, record=st.binary(max_size=9))
     def commit(self, key: AgentKey, keep: int, count: int, record: bytes) -> None:
@@ -90,7 +100,9 @@ class UsageMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, has=BLOCKS, wants=BLOCKS, size=st.integers(0, 99))
     def publish(self, key: AgentKey, has: set[int], wants: set[int], size: int) -> None:
-        self.write(partial(publish, key=key, has=has, wants=wants, size=size))
+        if agents.find(self.connection, key) is None:
+            self.write(partial(commit, key=key, keep=0, count=1))
+        self.write_warm(lambda c: publish(self.connection, c, key, has, wants, size))
 
     @rule(key=KEYS, new=st.sampled_from("abc"), keep=st.none() | TOKENS)
     def fork(self, key: AgentKey, new: str, keep: int | None) -> None:
@@ -121,29 +133,33 @@ class UsageMachine(RuleBasedStateMachine):
     def end(self, key: AgentKey) -> None:
         def work(connection: sqlite3.Connection) -> None:
             agents.change(connection, key, ttl=1, delete_after=2)
-            eviction.expire(connection, 1)
-            eviction.expire(connection, 2)
+            idle.update(eviction.expire(connection, 1, holding.holding_uids(self.warm)).idle)
+            eviction.expire(connection, 2, set())
 
+        idle: dict[str, str] = {}
         self.write(work)
+        for uid, namespace in idle.items():
+            self.write_warm(partial(eviction.drop_agent, uid=uid, namespace=namespace, copies=_no_copies))
 
     @rule(at=st.integers(0, 20))
     def quarantine(self, at: int) -> None:
         self.quarantined += 1
         for name, namespace in self.published(at):
-            self.write(partial(references.quarantine, namespace=namespace, name=name, file=str(self.quarantined)))
+            self.write_warm(partial(references.quarantine, namespace=namespace, name=name, file=str(self.quarantined)))
 
     @rule(goal=st.integers(0, 300), namespace=st.sampled_from(("n", "m", None)))
     def evict(self, goal: int, namespace: str | None) -> None:
-        self.write(lambda c: eviction.evict(c, goal, None, TurnHints(), namespace))
+        idle = eviction.idle_order(self.connection, None, namespace)
+        self.write_warm(lambda c: eviction.evict(c, goal, idle, TurnHints(), _no_copies, namespace))
 
     @rule(at=st.integers(0, 20))
     def vanish(self, at: int) -> None:
         for name, _ in self.published(at):
-            self.write(partial(references.forget, names=[name]))
+            self.write_warm(partial(references.forget, names=[name]))
 
     def published(self, at: int) -> list[tuple[FileName, str]]:
         """One of the files that exist, if there are any, and its namespace."""
-        rows = self.connection.execute("SELECT kind, chain_hash, namespace FROM files ORDER BY 1, 2").fetchall()
+        rows = self.warm.execute("SELECT kind, chain_hash, namespace FROM files ORDER BY 1, 2").fetchall()
         return [
             (FileName(FileKind(kind), name), namespace) for kind, name, namespace in rows[at % max(1, len(rows)) :][:1]
         ]
@@ -163,26 +179,32 @@ class UsageMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_those_of_the_rows(self) -> None:
-        counted = quotas.of_all(self.connection)
-        assert counted == by_hand(self.connection)
-        assert all(each.total for each in counted.values()), "a namespace that has nothing has no row"
+        ledgers, kv = quotas.all_ledger_bytes(self.connection), quotas.all_kv_bytes(self.warm)
+        assert (kv, ledgers) == by_hand(self.connection, self.warm)
+        assert all([*ledgers.values(), *kv.values()]), "a namespace that has nothing has no row"
         assert not self.connection.execute("SELECT 1 FROM segments WHERE namespace = ''").fetchall()
-        self.connection.execute("BEGIN")
-        quotas.recount(self.connection)
-        assert quotas.of_all(self.connection) == counted
-        self.connection.execute("ROLLBACK")
+        for connection, recount in ((self.connection, quotas.recount_ledgers), (self.warm, quotas.recount_kv)):
+            connection.execute("BEGIN")
+            recount(connection)
+            assert (quotas.all_kv_bytes(self.warm), quotas.all_ledger_bytes(self.connection)) == (kv, ledgers)
+            connection.execute("ROLLBACK")
 
     def teardown(self) -> None:
         if hasattr(self, "connection"):
             self.connection.close()
+            self.warm.close()
 
 
 TestUsage = UsageMachine.TestCase
 TestUsage.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def by_hand(connection: sqlite3.Connection) -> dict[str, Usage]:
-    """What each namespace takes, where a segment is whose agents, snapshots and turns stand on it."""
+def _no_copies(_: object) -> set[FileName]:
+    return set()
+
+
+def by_hand(connection: sqlite3.Connection, warm: sqlite3.Connection) -> tuple[dict[str, int], dict[str, int]]:
+    """What each namespace takes of KV and of ledgers; a segment is whose agents, snapshots and turns stand on it."""
     parents = dict(connection.execute("SELECT id, parent_id FROM segments").fetchall())
     sizes = dict(
         connection.execute("SELECT id, length(token_ids) + length(text) + length(offsets) FROM segments").fetchall()
@@ -198,18 +220,13 @@ def by_hand(connection: sqlite3.Connection) -> dict[str, Usage]:
         while at is not None:
             owned.add((namespace, at))
             at = parents[at]
-    found: dict[str, list[int]] = {}
-
-    def add(namespace: str, kv: int, ledger: int) -> None:
-        sums = found.setdefault(namespace, [0, 0])
-        sums[0] += kv
-        sums[1] += ledger
-
+    kv: Counter[str] = Counter()
+    ledgers: Counter[str] = Counter()
     for namespace, segment in owned:
-        add(namespace, 0, sizes[segment])
+        ledgers[namespace] += sizes[segment]
     for table in ("files", "quarantined"):
-        for namespace, size in connection.execute(f"SELECT namespace, size_bytes FROM {table}"):
-            add(namespace, size, 0)
+        for namespace, size in warm.execute(f"SELECT namespace, size_bytes FROM {table}"):
+            kv[namespace] += size
     records = "SELECT a.namespace, t.record FROM turns AS t JOIN agents AS a USING (uid)"
     runs = [
         "SELECT namespace, summary FROM workflow_records",
@@ -217,14 +234,13 @@ def by_hand(connection: sqlite3.Connection) -> dict[str, Usage]:
     ]
     for query in (records, *runs):
         for namespace, blob in connection.execute(query):
-            add(namespace, 0, len(blob))
-    return {namespace: Usage(*sums) for namespace, sums in found.items() if any(sums)}
+            ledgers[namespace] += len(blob)
+    return dict(+kv), dict(+ledgers)
 
 
 @pytest.mark.parametrize("table", ["segments", "turns"])
 def test_rows_that_nobody_would_count_are_refused(table: str) -> None:
-    connection = connect()
-    schema.migrate(connection)
+    connection = connect(schema.migrate)
     columns = {
         "segments": "(parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version, turns,"
         " tokenizer_hash, token_ids, text, offsets) VALUES (0, 0, 0, 0, 0, 1, 1, '', x'', x'', x'')",

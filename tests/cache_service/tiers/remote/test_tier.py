@@ -168,8 +168,8 @@ async def test_where_the_ledger_cannot_be_written_nothing_comes_and_nothing_is_f
 
 
 async def query_only(store: Running, on: bool) -> None:
-    database = store.store._database
-    await asyncio.wrap_future(database._thread.submit(database._connection.execute, f"PRAGMA query_only = {on}"))
+    for database in (store.store._database, store.store._rows._database):
+        await asyncio.wrap_future(database._thread.submit(database._connection.execute, f"PRAGMA query_only = {on}"))
 
 
 async def test_uploads_that_fail_are_tried_again(data: Path, bucket: s3.Bucket, proxy: s3.Proxy) -> None:

@@ -1,0 +1,290 @@
+"""Whose the published files are: rows of warm.db, which follow the ledger. Functions of a connection to warm.db.
+
+A state consists of files: an agent's own (snapshot 0), or that of a snapshot, by its id. A file goes with the last
+state on this disk that holds it, row first, the file after the transaction; one that never was anybody's stays and is
+found by its name.
+
+The ledger says what becomes of states (`KVChange`), in the transaction that changes them, and `follow` does that here,
+later and in the same order: a crash in between loses nothing, since the next start follows on. What was published for
+a newer version than that of a change stays.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import starmap
+from typing import Final, NamedTuple
+
+from agentmem.identity import FileKind, FileName, Version
+from agentmem.validation import AgentKey
+from cache_service.files import references
+from cache_service.files.references import Dropped, named
+
+OWN: Final = 0
+"""In place of a snapshot's id: an agent's own state."""
+WHOLE: Final = 2**62
+"""In place of a number of tokens: all of a state."""
+
+
+class KVChange(NamedTuple):
+    """What a state consists of from now on: of those files of `source_uid` that end within `tokens`, or of none.
+
+    `snapshot` None: the agent's own state and those of all its snapshots. With an `agent_id` (and any model, if
+    `model_id` is empty) also what that agent's own turns computed goes, and what is in quarantine of it.
+    """
+
+    id: int
+    uid: str
+    snapshot: int | None
+    source_uid: str | None
+    source_snapshot: int
+    tokens: int
+    version: int
+    """That the agent's own state has then; the change is passed over where a newer one is published."""
+    namespace: str
+    agent_id: str | None
+    model_id: str | None
+
+
+class Standing(NamedTuple):
+    """What the ledger says of a version whose files are published: see `kv_changes.standing`."""
+
+    exists: bool
+    """There is such an agent, or none is named."""
+    is_known: bool
+    """It is, or was, at that version."""
+    snapshots: tuple[int, ...] = ()
+    """Those of that version."""
+
+
+class Warmth(NamedTuple):
+    """What of an agent's state is on the disk: bytes and files in all, and blocks with their tokens."""
+
+    bytes: int = 0
+    files: int = 0
+    blocks: int = 0
+    tokens: int = 0
+
+
+def followed(connection: sqlite3.Connection) -> int:
+    """The id of the last change that was followed."""
+    return int(connection.execute("SELECT change FROM followed WHERE id = 1").fetchone()[0])
+
+
+def follow(connection: sqlite3.Connection, changes: Sequence[KVChange]) -> Dropped:
+    """Do what the ledger has said since `followed`; the files to unlink."""
+    dropped = Dropped()
+    for change in changes:
+        dropped.add(_made(connection, change))
+    if changes:
+        connection.execute("UPDATE followed SET change = ? WHERE id = 1", (changes[-1].id,))
+    return dropped
+
+
+def replace(
+    connection: sqlite3.Connection, key: AgentKey, version: Version, names: Set[FileName], standing: Standing
+) -> list[FileName]:
+    """Let the agent's state consist of `names`; the files that only it held and no longer does, their rows gone.
+
+    Snapshots of that version get them, too. Otherwise does nothing if it never had that version, or a newer version's
+    files are there already.
+    """
+    for snapshot in standing.snapshots:
+        _hold(connection, version.uid, snapshot, names)
+    if not standing.is_known or published(connection, version.uid) > version.number:
+        return []
+    _publish(connection, version.uid, version.number)
+    before = _change(connection, version.uid, OWN, names)
+    return drop_unheld(connection, key.namespace, before - names)[0]
+
+
+def extend(connection: sqlite3.Connection, version: Version, names: Iterable[FileName], standing: Standing) -> None:
+    """Let the agent's state consist of `names`, too, until `replace` says of what. It does nothing where that would."""
+    if version.uid and standing.is_known and published(connection, version.uid) <= version.number:
+        _hold(connection, version.uid, OWN, names)
+
+
+def hold(connection: sqlite3.Connection, holders: Iterable[tuple[str, int]], name: FileName) -> None:
+    """Let states, by uid and snapshot, consist of a file, too."""
+    for uid, snapshot in holders:
+        _hold(connection, uid, snapshot, [name])
+
+
+def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
+    """Take files out of an agent's own state; those that no other state has, their rows gone."""
+    withdrawn = list(names)
+    connection.executemany(
+        "DELETE FROM held WHERE uid = ? AND snapshot = 0 AND kind = ? AND chain_hash = ?",
+        [(uid, *name) for name in withdrawn],
+    )
+    return drop_unheld(connection, namespace, withdrawn)[0]
+
+
+def of(connection: sqlite3.Connection, uid: str, snapshot: int = OWN) -> set[FileName]:
+    """What a state consists of here."""
+    rows = connection.execute("SELECT kind, chain_hash FROM held WHERE uid = ? AND snapshot = ?", (uid, snapshot))
+    return set(starmap(named, rows))
+
+
+def of_all(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+    """What an agent's own state and those of its snapshots consist of here."""
+    return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM held WHERE uid = ?", (uid,))))
+
+
+def holders(connection: sqlite3.Connection, name: FileName) -> list[tuple[str, int]]:
+    """The states that consist of a file, by uid and snapshot."""
+    rows = connection.execute("SELECT uid, snapshot FROM held WHERE kind = ? AND chain_hash = ?", name)
+    return [(str(uid), int(snapshot)) for uid, snapshot in rows]
+
+
+def holding_uids(connection: sqlite3.Connection) -> set[str]:
+    """The agents that hold files here, for themselves or for a snapshot."""
+    return {str(uid) for (uid,) in connection.execute("SELECT DISTINCT uid FROM held")}
+
+
+def warm_uids(connection: sqlite3.Connection) -> set[str]:
+    """The agents whose own states have a file here."""
+    rows = connection.execute("SELECT DISTINCT uid FROM held JOIN files USING (kind, chain_hash) WHERE snapshot = 0")
+    return {str(uid) for (uid,) in rows}
+
+
+def fingerprint(connection: sqlite3.Connection, uid: str) -> str:
+    """With what the KV of an agent's published state was computed; "" if none of it is here.
+
+    A state has one fingerprint; while a streamed one is not wholly published, it may be the old one's.
+    """
+    row = connection.execute(
+        "SELECT f.fingerprint FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash)"
+        " WHERE h.uid = ? AND h.snapshot = 0 LIMIT 1",
+        (uid,),
+    ).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def warmth(connection: sqlite3.Connection, uids: Iterable[str]) -> dict[str, Warmth]:
+    """What each of these agents has here."""
+    statement = (
+        f"SELECT coalesce(sum(f.size_bytes), 0), count(*), coalesce(sum(f.kind = {FileKind.BLOCK:d}), 0),"
+        f" coalesce(sum(f.token_count * (f.kind = {FileKind.BLOCK:d})), 0)"
+        " FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash) WHERE h.uid = ? AND h.snapshot = 0"
+    )
+    return {uid: Warmth(*connection.execute(statement, (uid,)).fetchone()) for uid in uids}
+
+
+def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:
+    """Bytes of the files here that these agents, or their snapshots, consist of; each file once."""
+    (size,) = connection.execute(
+        "SELECT coalesce(sum(f.size_bytes), 0) FROM (SELECT DISTINCT h.kind, h.chain_hash FROM json_each(?) AS j"
+        " CROSS JOIN held AS h ON h.uid = j.value) AS names CROSS JOIN files AS f USING (kind, chain_hash)",
+        (json.dumps(list(uids)),),
+    ).fetchone()
+    return int(size)
+
+
+def drop_all(connection: sqlite3.Connection, uid: str, namespace: str) -> tuple[set[FileName], list[FileName], int]:
+    """Let an agent and its snapshots hold nothing; what they held, the files to unlink, and the bytes of these."""
+    names = of_all(connection, uid)
+    connection.execute("DELETE FROM held WHERE uid = ?", (uid,))
+    return names, *drop_unheld(connection, namespace, names)
+
+
+def drop_unheld(
+    connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]
+) -> tuple[list[FileName], int]:
+    """Drop the rows of those of `names` that no state holds; the files to unlink, and their bytes."""
+    dropped, size = [], 0
+    for name in names:
+        row = connection.execute(
+            "DELETE FROM files WHERE kind = ? AND chain_hash = ? AND namespace = ? AND NOT EXISTS"
+            " (SELECT 1 FROM held AS h WHERE h.kind = files.kind AND h.chain_hash = files.chain_hash)"
+            " RETURNING size_bytes",
+            (*name, namespace),
+        ).fetchone()
+        if row is not None:
+            dropped.append(name)
+            size += row[0]
+    return dropped, size
+
+
+def reconcile(
+    connection: sqlite3.Connection,
+    versions: Mapping[str, int],
+    snapshots: Set[int],
+    last: int,
+    changes: Sequence[KVChange],
+) -> Dropped:
+    """Follow the ledger, and forget what states hold that it does not have, as where a backup of it was restored.
+
+    `versions` are those of all agents by uid, `last` is the id of the last change that the ledger ever made, `changes`
+    are those that it has not forgotten. Returns the files to unlink.
+    """
+    done = min(followed(connection), last)
+    connection.execute("UPDATE followed SET change = ? WHERE id = 1", (done,))
+    dropped = follow(connection, [change for change in changes if change.id > done])
+    for uid, snapshot in connection.execute("SELECT DISTINCT uid, snapshot FROM held").fetchall():
+        if uid not in versions or (snapshot != OWN and snapshot not in snapshots):
+            for name in _change(connection, uid, snapshot, set()):
+                files, size = drop_unheld(connection, references.namespace_of(connection, name) or "", [name])
+                dropped.add(Dropped(files, freed_bytes=size))
+    published = connection.execute("SELECT uid, version FROM published").fetchall()
+    ahead = [(uid,) for uid, version in published if version > versions.get(uid, -1)]
+    connection.executemany("DELETE FROM published WHERE uid = ?", ahead)
+    lost = [row for row in connection.execute("SELECT DISTINCT uid FROM evicted").fetchall() if row[0] not in versions]
+    connection.executemany("DELETE FROM evicted WHERE uid = ?", lost)
+    return dropped
+
+
+def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
+    names: set[FileName] = set()
+    if change.source_uid is not None:
+        rows = connection.execute(
+            "SELECT h.kind, h.chain_hash FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash)"
+            " WHERE h.uid = ? AND h.snapshot = ? AND f.first_token + f.token_count <= ?",
+            (change.source_uid, change.source_snapshot, change.tokens),
+        )
+        names = set(starmap(named, rows))
+    if change.snapshot is None:
+        before = of_all(connection, change.uid)
+        for table in ("held", "published", "evicted"):
+            connection.execute(f"DELETE FROM {table} WHERE uid = ?", (change.uid,))
+    elif change.snapshot == OWN and published(connection, change.uid) > change.version:
+        return Dropped()
+    else:
+        if change.snapshot == OWN:
+            _publish(connection, change.uid, change.version)
+        before = _change(connection, change.uid, change.snapshot, names)
+    going, quarantined = before - names, []
+    if change.agent_id is not None:
+        key = AgentKey(change.namespace, change.agent_id, change.model_id or "")
+        going |= set(references.computed_by(connection, key))
+        quarantined = references.drop_quarantined_of(connection, key, going)
+    files, size = drop_unheld(connection, change.namespace, going)
+    return Dropped(files, quarantined, freed_bytes=size)
+
+
+def published(connection: sqlite3.Connection, uid: str) -> int:
+    """The version that an agent's own files are of; 0: of none yet."""
+    row = connection.execute("SELECT version FROM published WHERE uid = ?", (uid,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _publish(connection: sqlite3.Connection, uid: str, version: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO published (uid, version) VALUES (?, ?)", (uid, version))
+
+
+def _hold(connection: sqlite3.Connection, uid: str, snapshot: int, names: Iterable[FileName]) -> None:
+    connection.executemany(
+        "INSERT OR IGNORE INTO held (uid, snapshot, kind, chain_hash) VALUES (?, ?, ?, ?)",
+        [(uid, snapshot, *name) for name in names],
+    )
+
+
+def _change(connection: sqlite3.Connection, uid: str, snapshot: int, names: Set[FileName]) -> set[FileName]:
+    """Let a state consist of `names`; of what it did before. Only the difference is written."""
+    before = of(connection, uid, snapshot)
+    _hold(connection, uid, snapshot, names - before)
+    connection.executemany(
+        "DELETE FROM held WHERE uid = ? AND snapshot = ? AND kind = ? AND chain_hash = ?",
+        [(uid, snapshot, *name) for name in before - names],
+    )
+    return before

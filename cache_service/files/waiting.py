@@ -1,0 +1,71 @@
+"""Files that wait to be uploaded to the object store: rows of warm.db. Functions of a connection, inside the caller's
+transaction.
+
+A trigger puts a file here when a state holds it, where there is an object store; what has a copy already is found out
+when its turn comes.
+"""
+
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.identity import FileKind, FileName
+from cache_service.files import holding, references
+from cache_service.files.references import FileOrigin, FileRow
+
+
+class Waiting(NamedTuple):
+    """A file to upload, and the states that hold it, by uid and snapshot."""
+
+    file: FileRow
+    origin: FileOrigin
+    holders: list[tuple[str, int]]
+
+
+def begin(connection: sqlite3.Connection, copied: Iterable[FileName]) -> None:
+    """Upload from now on: what is held and has no copy, as of a time without an object store, and what comes."""
+    connection.execute("INSERT OR IGNORE INTO uploading (id) VALUES (1)")
+    have = set(copied)
+    add(connection, [name for name in references.all_names(connection) if name not in have])
+
+
+def leave(connection: sqlite3.Connection) -> None:
+    """Upload nothing from now on."""
+    for table in ("uploading", "uploads"):
+        if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():
+            connection.execute(f"DELETE FROM {table}")
+
+
+def add(connection: sqlite3.Connection, names: Iterable[FileName]) -> None:
+    """Let those of these be uploaded that are here and held, if anything is."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO uploads (last, kind, chain_hash)"
+        f" SELECT f.kind = {FileKind.BLOCK:d} AND f.token_count < {BLOCK_TOKENS}, f.kind, f.chain_hash FROM files AS f"
+        " WHERE f.kind = ? AND f.chain_hash = ? AND EXISTS (SELECT 1 FROM uploading) AND EXISTS"
+        " (SELECT 1 FROM held AS h WHERE h.kind = f.kind AND h.chain_hash = f.chain_hash)",
+        list(names),
+    )
+
+
+def count(connection: sqlite3.Connection) -> int:
+    """How many wait."""
+    return int(connection.execute("SELECT count(*) FROM uploads").fetchone()[0])
+
+
+def following(connection: sqlite3.Connection, limit: int) -> list[Waiting]:
+    """The next ones, at most `limit`."""
+    rows = connection.execute(
+        f"SELECT {references.COLUMNS} FROM uploads AS u JOIN files AS f USING (kind, chain_hash)"
+        " ORDER BY u.last, u.id LIMIT ?",
+        (limit,),
+    ).fetchall()
+    return [Waiting(*(found := references.described(row)), holding.holders(connection, found[0].name)) for row in rows]
+
+
+def end(connection: sqlite3.Connection, done: Iterable[FileName], failed: Iterable[FileName]) -> None:
+    """Some need not be uploaded any more; some have to be tried again, after all others."""
+    connection.executemany("DELETE FROM uploads WHERE kind = ? AND chain_hash = ?", done)
+    connection.executemany(
+        "UPDATE uploads SET id = (SELECT max(id) + 1 FROM uploads) WHERE kind = ? AND chain_hash = ?", failed
+    )

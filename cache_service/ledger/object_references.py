@@ -1,0 +1,118 @@
+"""Which objects of the object store the states of agents and snapshots consist of, and what a state has there.
+
+Functions of a connection to store.db. Rows are made where there is an object store only; an object goes with the last
+of them, by triggers.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Set
+from itertools import starmap
+
+from agentmem.identity import FileName
+from cache_service.files.holding import OWN
+from cache_service.files.references import named
+
+
+def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+    """What an agent's own state refers to."""
+    return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM object_refs WHERE uid = ?", (uid,))))
+
+
+def of_snapshot(connection: sqlite3.Connection, snapshot: int) -> set[FileName]:
+    """What a snapshot refers to."""
+    rows = connection.execute("SELECT kind, chain_hash FROM snapshot_object_refs WHERE snapshot = ?", (snapshot,))
+    return set(starmap(named, rows))
+
+
+def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
+    """Those of `names` that stand wholly within the first `tokens` tokens."""
+    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?"
+    return {name for name in names if connection.execute(statement, (*name, tokens)).fetchone()}
+
+
+def give(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> None:
+    """Let an agent's own state refer to those of `names` that are objects, and to no others."""
+    before = of(connection, uid)
+    connection.executemany(
+        "INSERT INTO object_refs (uid, kind, chain_hash) SELECT ?, kind, chain_hash FROM objects"
+        " WHERE kind = ? AND chain_hash = ?",
+        [(uid, *name) for name in names - before],
+    )
+    connection.executemany(
+        "DELETE FROM object_refs WHERE uid = ? AND kind = ? AND chain_hash = ?",
+        [(uid, *name) for name in before - names],
+    )
+
+
+def keep_only(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> None:
+    """Let an agent's own state refer to no objects but those of `names`."""
+    going = of(connection, uid) - names
+    connection.executemany(
+        "DELETE FROM object_refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in going]
+    )
+
+
+def keep(connection: sqlite3.Connection, uid: str, snapshot: int) -> None:
+    """Let a new snapshot refer to what the agent's own state does."""
+    connection.execute(
+        "INSERT INTO snapshot_object_refs (snapshot, kind, chain_hash)"
+        " SELECT ?, kind, chain_hash FROM object_refs WHERE uid = ?",
+        (snapshot, uid),
+    )
+
+
+def add(connection: sqlite3.Connection, holders: Iterable[tuple[str, int]], name: FileName) -> bool:
+    """Let states (uid, snapshot) that are still there refer to an object, too; whether any does."""
+    for uid, snapshot in holders:
+        if snapshot == OWN:
+            statement = "INSERT OR IGNORE INTO object_refs SELECT uid, ?, ? FROM agents WHERE uid = ?"
+            connection.execute(statement, (*name, uid))
+        else:
+            statement = "INSERT OR IGNORE INTO snapshot_object_refs SELECT id, ?, ? FROM snapshots WHERE id = ?"
+            connection.execute(statement, (*name, snapshot))
+    return bool(holders_of(connection, name))
+
+
+def holders_of(connection: sqlite3.Connection, name: FileName) -> list[tuple[str, int]]:
+    """The states that refer to an object, by uid and snapshot."""
+    rows = connection.execute(
+        "SELECT uid, 0 FROM object_refs WHERE kind = :kind AND chain_hash = :chain_hash UNION ALL"
+        " SELECT s.uid, s.id FROM snapshot_object_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+        " WHERE r.kind = :kind AND r.chain_hash = :chain_hash",
+        name._asdict(),
+    )
+    return [(str(uid), int(snapshot)) for uid, snapshot in rows]
+
+
+def drop(connection: sqlite3.Connection, uid: str) -> bool:
+    """Let an agent and its snapshots refer to none; whether they did."""
+    of_agent = connection.execute("DELETE FROM object_refs WHERE uid = ?", (uid,)).rowcount
+    of_snapshots = connection.execute(
+        "DELETE FROM snapshot_object_refs WHERE snapshot IN (SELECT id FROM snapshots WHERE uid = ?)", (uid,)
+    ).rowcount
+    return of_agent + of_snapshots > 0
+
+
+def fingerprint(connection: sqlite3.Connection, uid: str) -> str:
+    """With what the KV of an agent's own state in the object store was computed; "" if there is none."""
+    row = connection.execute(
+        "SELECT o.fingerprint FROM object_refs AS r CROSS JOIN objects AS o USING (kind, chain_hash)"
+        " WHERE r.uid = ? AND o.present LIMIT 1",
+        (uid,),
+    ).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def remote_uids(connection: sqlite3.Connection) -> set[str]:
+    """The agents whose own states have KV in the object store."""
+    statement = "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash) WHERE present"
+    return {str(uid) for (uid,) in connection.execute(statement)}
+
+
+def referring_uids(connection: sqlite3.Connection) -> set[str]:
+    """The agents that refer to objects, or whose snapshots do."""
+    rows = connection.execute(
+        "SELECT uid FROM object_refs UNION"
+        " SELECT s.uid FROM snapshot_object_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
+    )
+    return {str(uid) for (uid,) in rows}

@@ -1,0 +1,184 @@
+"""What the ledger has said of states is done to files, also where the store died in between; and in the right order."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from agentmem.errors import Internal
+from agentmem.identity import FileName
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.validation import AgentKey
+from cache_service.files import holding
+from cache_service.files.holding import Standing
+from cache_service.files.references import Dropped
+from cache_service.ledger import agents, kv_changes
+from cache_service.tiers.warm_rows import WarmRows
+from tests.cache_service import kv
+from tests.cache_service.audit import reading
+from tests.cache_service.conftest import Running, running
+from tests.cache_service.tiers.test_blocks import name, on_disk, publish, stage
+
+Held = dict[tuple[str, int], set[FileName]]
+
+
+async def furnish(store: Running) -> types_pb2.AgentVersion:
+    """An agent of three blocks, [0], [0, 1] and [0, 1, 2], with a snapshot of the first two, and another agent."""
+    version = (await store.cache.CommitTurn(kv.turn([0, 1]))).version
+    version = await hold(store, version, [[0], [0, 1]])
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="two"))
+    version = (await store.cache.CommitTurn(kv.turn([2], version, 2))).version
+    return await hold(store, version, [[0], [0, 1], [0, 1, 2]])
+
+
+async def hold(store: Running, version: types_pb2.AgentVersion, blocks: list[list[int]]) -> types_pb2.AgentVersion:
+    headers = [kv.header(tokens) for tokens in blocks]
+    staged = await stage(store, *(name(header) for header in headers))
+    by_name = {header.chain_hash: header for header in headers}
+    files = [kv.write(file, by_name[file.chain_hash]) for file in staged]
+    await publish(store, files, version, [name(header) for header in headers])
+    return version
+
+
+def held(data: Path) -> Held:
+    """What each state holds, by uid and snapshot."""
+    with reading(data, "warm.db") as connection:
+        states = connection.execute("SELECT DISTINCT uid, snapshot FROM held").fetchall()
+        return {(uid, number): holding.of(connection, uid, number) for uid, number in states}
+
+
+async def cut(store: Running) -> None:
+    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
+
+
+async def go_back(store: Running) -> None:
+    await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="two"))
+
+
+async def branch(store: Running) -> None:
+    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork", keep_tokens=2))
+
+
+async def name_state(store: Running) -> None:
+    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="three"))
+
+
+async def forget_state(store: Running) -> None:
+    await cut(store)
+    await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="two"))
+
+
+async def delete(store: Running) -> None:
+    await store.delete()
+
+
+CHANGES = [cut, go_back, branch, name_state, forget_state, delete]
+
+
+def die_in_between(patch: pytest.MonkeyPatch) -> None:
+    """Let warm.db do nothing of what the ledger says from now on, as if the store had died before."""
+
+    def follow(self: WarmRows, *, erase: bool = False) -> Any:
+        raise Internal("died")
+
+    patch.setattr(WarmRows, "follow", follow)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_was_left_to_do_is_done_by_the_next_start(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Running], Any]
+) -> None:
+    """As where nothing came in between; the uids of forks apart, which are random."""
+    whole = data.with_name("whole")
+    async with running(whole) as store:
+        await furnish(store)
+        await change(store)
+        wanted = sorted(map(sorted, held(whole).values())), on_disk(whole)
+    async with running(data) as store:
+        await furnish(store)
+        before = held(data)
+        with monkeypatch.context() as patch:
+            die_in_between(patch)
+            with suppress(grpc.aio.AioRpcError):  # deletions say that they are not over
+                await change(store)
+        assert held(data) == before, "nothing was done yet"
+    async with running(data) as store:
+        assert (sorted(map(sorted, held(data).values())), on_disk(data)) == wanted
+        await store.store.upkeep(0)
+        with reading(data) as connection:
+            assert connection.execute("SELECT count(*) FROM kv_changes").fetchone() == (0,)
+
+
+async def test_a_start_that_does_not_follow_is_found(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that the test above is for: a deleted agent's KV stays."""
+    async with running(data) as store:
+        await furnish(store)
+        with monkeypatch.context() as patch:
+            die_in_between(patch)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await store.delete()
+    monkeypatch.setattr(kv_changes, "after", lambda connection, change: [])
+    monkeypatch.setattr(holding, "reconcile", lambda *arguments: Dropped())
+    async with running(data):
+        assert on_disk(data), "with nothing followed they would stay"
+
+
+async def test_a_newer_version_that_was_published_stays(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trim that is followed late takes nothing from what came after it."""
+    await furnish(store)
+    changes = store.store._database.read_blocking(kv_changes.last)
+    trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
+    version = (await store.cache.CommitTurn(kv.turn([7], trimmed.agent.version, 1))).version
+    await hold(store, version, [[0], [0, 7]])
+    mine = held(store.data)[version.uid, 0]
+    late = store.store._database.read_blocking(kv_changes.after, changes)
+
+    def again(connection: sqlite3.Connection) -> None:
+        holding.follow(connection, late)
+
+    store.store._rows.write(again)
+    assert held(store.data)[version.uid, 0] == mine
+
+
+async def test_an_agent_that_is_deleted_while_it_publishes_leaves_nothing(
+    store: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is asked inside the transaction of warm.db. Deleted after the answer, the deletion follows."""
+    version = (await store.cache.CommitTurn(kv.turn([0]))).version
+    header = kv.header([0])
+    [staged] = await stage(store, name(header))
+    ask = kv_changes.standing
+
+    def delete_then(connection: sqlite3.Connection, *arguments: Any) -> Standing:
+        found = ask(connection, *arguments)
+        store.store._database.write_blocking(agents.delete, AgentKey.from_proto(kv.key()))
+        return found
+
+    monkeypatch.setattr(kv_changes, "standing", delete_then)
+    await publish(store, [kv.write(staged, header)], version, [name(header)])
+    monkeypatch.undo()
+    await store.store.upkeep(0)
+    assert held(store.data) == {}
+    assert on_disk(store.data) == []
+
+
+async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:
+    """A backup of store.db alone: what it says from now on is followed, and what it does not know is nobody's."""
+    async with running(data) as store:
+        version = (await store.cache.CommitTurn(kv.turn([0]))).version
+        await hold(store, version, [[0]])
+    backup = (data / "store.db").read_bytes()
+    async with running(data) as store:
+        await store.cache.CommitTurn(kv.turn([5], agent=kv.key("later")))
+        for number in range(5):
+            await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("later"), name=f"s{number}"))
+    (data / "store.db").write_bytes(backup)
+    async with running(data) as store:
+        assert set(held(data)) <= {(version.uid, 0)}
+        await store.delete()
+        assert held(data) == {}
+        assert on_disk(data) == []
