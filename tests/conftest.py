@@ -1,4 +1,4 @@
-"""What tests of several packages need: an S3 endpoint, and faults of disks; made when first asked for.
+"""What tests of several packages need, made when first asked for: an S3 endpoint, a PostgreSQL server, faults of disks.
 
 And records of gRPC's log as text: caplog keeps records, and a gRPC server logs itself at DEBUG while it is deallocated,
 so that a kept record would refer to freed memory, which crashes the garbage collector in whatever test comes next.
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import blas, s3
+from tests import blas, postgres, s3
 from tests.faults import shim
 from tests.full_matrix import FULL
 
@@ -78,6 +78,16 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     bucket = s3.Bucket(s3_endpoint)
     bucket.create()
     return bucket
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    """A PostgreSQL server, one for all tests of a process; it is fast, and would not survive a crash of the machine."""
+    try:
+        with postgres.serving() as server:
+            yield server
+    except postgres.NoServer as problem:
+        pytest.skip(str(problem))
 
 
 @pytest.fixture(scope="module")

@@ -137,9 +137,9 @@ def holders(connection: sqlite3.Connection, name: FileName) -> list[tuple[str, i
     return [(str(uid), int(snapshot)) for uid, snapshot in rows]
 
 
-def holding_uids(connection: sqlite3.Connection) -> set[str]:
-    """The agents that hold files here, for themselves or for a snapshot."""
-    return {str(uid) for (uid,) in connection.execute("SELECT DISTINCT uid FROM held")}
+def holding(connection: sqlite3.Connection, uids: Iterable[str]) -> set[str]:
+    """Those of these agents that hold files here, for themselves or for a snapshot."""
+    return {uid for uid in uids if connection.execute("SELECT 1 FROM held WHERE uid = ? LIMIT 1", (uid,)).fetchone()}
 
 
 def warm_uids(connection: sqlite3.Connection) -> set[str]:
@@ -161,14 +161,16 @@ def fingerprint(connection: sqlite3.Connection, uid: str) -> str:
     return "" if row is None else str(row[0])
 
 
-def warmth(connection: sqlite3.Connection, uids: Iterable[str]) -> dict[str, Warmth]:
+def warmth(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[str, Warmth]:
     """What each of these agents has here."""
-    statement = (
-        f"SELECT coalesce(sum(f.size_bytes), 0), count(*), coalesce(sum(f.kind = {FileKind.BLOCK:d}), 0),"
-        f" coalesce(sum(f.token_count * (f.kind = {FileKind.BLOCK:d})), 0)"
-        " FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash) WHERE h.uid = ? AND h.snapshot = 0"
+    rows = connection.execute(
+        f"SELECT j.value, sum(f.size_bytes), count(*), sum(f.kind = {FileKind.BLOCK:d}),"
+        f" sum(f.token_count * (f.kind = {FileKind.BLOCK:d})) FROM json_each(?) AS j"
+        " CROSS JOIN held AS h ON h.uid = j.value AND h.snapshot = 0 CROSS JOIN files AS f USING (kind, chain_hash)"
+        " GROUP BY j.value",
+        (json.dumps(uids),),
     )
-    return {uid: Warmth(*connection.execute(statement, (uid,)).fetchone()) for uid in uids}
+    return dict.fromkeys(uids, Warmth()) | {str(uid): Warmth(*sums) for uid, *sums in rows}
 
 
 def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:

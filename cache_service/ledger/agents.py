@@ -3,16 +3,16 @@
 Functions of a connection; they run inside the caller's transaction.
 """
 
-import sqlite3
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentmem.errors import NotFound
 from agentmem.identity import Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from cache_service import checksums
+from cache_service.connection import Connection, differences
 from cache_service.files.holding import Warmth
-from cache_service.ledger import kv_changes, object_references
+from cache_service.ledger import kv_changes, object_references, summed
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -71,12 +71,12 @@ class Agent(NamedTuple):
         return self._replace(warm_bytes=size, warm_files=files, blocks=blocks, warm_tokens=tokens)
 
 
-def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
+def find(connection: Connection, key: AgentKey) -> State | None:
     """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
     row = connection.execute(
         "SELECT context_policy, revision, checksum, label, messages, message_hash,"
         " uid, version, head_segment, tokens, text_bytes, turns FROM agents"
-        " WHERE namespace = ? AND agent_id = ? AND model_id = ?",
+        f" WHERE namespace = ? AND agent_id = ? AND model_id = ?{differences(connection).for_change}",
         key,
     ).fetchone()
     if row is None:
@@ -87,7 +87,7 @@ def find(connection: sqlite3.Connection, key: AgentKey) -> State | None:
     return State(Version(uid, version, revision), Head(*head), Conversation(*conversation), policy)
 
 
-def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
+def existing(connection: Connection, key: AgentKey) -> State:
     """The agent's present state. Raises NotFound."""
     state = find(connection, key)
     if state is None:
@@ -96,7 +96,7 @@ def existing(connection: sqlite3.Connection, key: AgentKey) -> State:
 
 
 def create(
-    connection: sqlite3.Connection,
+    connection: Connection,
     key: AgentKey,
     version: Version,
     head: Head,
@@ -105,15 +105,12 @@ def create(
     context_policy: int = DEFAULT_CONTEXT_POLICY,
 ) -> None:
     """A new agent, at this version."""
-    connection.execute(
-        "INSERT INTO agents (uid, version, revision, namespace, agent_id, model_id, head_segment, tokens, text_bytes,"
-        " turns, label, messages, message_hash, created, updated, used, context_policy, template_time)"
-        f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {_TEMPLATE_TIME})",
-        (*version, *key, *head, *conversation, now.wall, now.wall, now.used, context_policy, head.segment),
-    )
+    state = _columns(connection, version, head, conversation, now)
+    row = {"uid": version.uid, **key._asdict(), **state, "created": now.wall, "context_policy": context_policy}
+    summed.insert(connection, "agents", row)
 
 
-def change(connection: sqlite3.Connection, /, key: AgentKey, **columns: int | None) -> Agent:
+def change(connection: Connection, /, key: AgentKey, **columns: int | None) -> Agent:
     """Set `pinned`, `context_policy`, or `ttl` and `delete_after` (see IdleTimes); the agent. Raises NotFound."""
     assignments = ", ".join(f"{column} = :{column}" for column in columns)
     connection.execute(
@@ -124,31 +121,24 @@ def change(connection: sqlite3.Connection, /, key: AgentKey, **columns: int | No
     return described(connection, key)
 
 
-def advance(
-    connection: sqlite3.Connection, version: Version, head: Head, conversation: Conversation, now: Moment
-) -> None:
+def advance(connection: Connection, version: Version, head: Head, conversation: Conversation, now: Moment) -> None:
     """Move an agent to a new version with a new head."""
-    connection.execute(
-        "UPDATE agents SET version = ?, revision = ?, head_segment = ?, tokens = ?, text_bytes = ?, turns = ?,"
-        " label = ?, messages = ?, message_hash = ?, updated = ?, used = ?,"
-        f" template_time = {_TEMPLATE_TIME} WHERE uid = ?",
-        (version.number, version.revision, *head, *conversation, *now, head.segment, version.uid),
-    )
+    summed.update(connection, "agents", _columns(connection, version, head, conversation, now), uid=version.uid)
 
 
-def may_publish(connection: sqlite3.Connection, uid: str) -> bool:
+def may_publish(connection: Connection, uid: str) -> bool:
     """Whether files of this agent are welcome: it exists, or (uid "") it does not exist yet."""
     return not uid or connection.execute("SELECT 1 FROM agents WHERE uid = ?", (uid,)).fetchone() is not None
 
 
-def described(connection: sqlite3.Connection, key: AgentKey) -> Agent:
+def described(connection: Connection, key: AgentKey) -> Agent:
     """One agent. Raises NotFound."""
     for agent in page(connection, key, None, 1):
         return agent
     raise NotFound("agent", key.agent_id)
 
 
-def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
+def page(connection: Connection, key: AgentKey, after: tuple[str, str] | None, limit: int) -> list[Agent]:
     """Agents of `key.namespace` in the order of (agent_id, model_id), from beyond `after` on.
 
     An empty agent_id or model_id in `key` means any.
@@ -159,14 +149,15 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: tuple[str, str] |
     return [Agent(AgentKey(*row[:3]), Version(*row[3:6]), *row[6:]) for row in rows]
 
 
-def delete(connection: sqlite3.Connection, key: AgentKey) -> int:
+def delete(connection: Connection, key: AgentKey) -> int:
     """Erase an agent (on all models if model_id is empty): turns, snapshots, segments; how many there were.
 
     What others build on of its segments stays. Files follow (see kv_changes), also those of turns that were never
     committed, even where the agent does not exist.
     """
     condition, values = _matching(key)
-    uids = [row[0] for row in connection.execute(f"SELECT a.uid FROM agents AS a WHERE {condition}", values)]
+    found = f"SELECT a.uid FROM agents AS a WHERE {condition}{differences(connection).for_change}"
+    uids = [row[0] for row in connection.execute(found, values)]
     segments: set[int] = set()
     for uid in uids:
         segments.update(ledger.segments_of(connection, uid))
@@ -178,24 +169,38 @@ def delete(connection: sqlite3.Connection, key: AgentKey) -> int:
     return len(uids)
 
 
-def count(connection: sqlite3.Connection) -> tuple[int, set[str]]:
+def count(connection: Connection) -> tuple[int, set[str]]:
     """How many agents there are, and which of them have KV in the object store."""
     (agents,) = connection.execute("SELECT count(*) FROM agents").fetchone()
     return int(agents), object_references.remote_uids(connection)
 
-
-# Of a head's segment.
-_TEMPLATE_TIME = "(SELECT template_time FROM segments WHERE id = ?)"
 
 # The page first, then its objects.
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
     " text_bytes, 0, 0, 0, 0, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
-    " WHERE r.uid = page.uid AND o.present),"
+    " WHERE r.uid = page.uid AND o.present = 1),"
     " page.created, updated, pinned, ttl, delete_after, context_policy, template_time FROM page"
     " ORDER BY page.agent_id, page.model_id"
 )
+
+
+def _columns(
+    connection: Connection, version: Version, head: Head, conversation: Conversation, now: Moment
+) -> dict[str, Any]:
+    """What changes with an agent's version."""
+    (template_time,) = connection.execute("SELECT template_time FROM segments WHERE id = ?", head[:1]).fetchone()
+    place = {"head_segment": head.segment, "tokens": head.tokens, "text_bytes": head.text_bytes, "turns": head.turns}
+    return {
+        "version": version.number,
+        "revision": version.revision,
+        **place,
+        **conversation._asdict(),
+        "updated": now.wall,
+        "used": now.used,
+        "template_time": template_time,
+    }
 
 
 def _matching(key: AgentKey) -> tuple[str, list[str]]:

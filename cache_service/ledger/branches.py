@@ -4,7 +4,6 @@ Each costs rows, whatever the length of the ledger: a head of the segment tree, 
 """
 
 import logging
-import sqlite3
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from agentmem.logs import event
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
+from cache_service.connection import Connection
 from cache_service.files.holding import OWN, WHOLE
 from cache_service.ledger import agents, kv_changes, object_references, segments, snapshots, versions
 from cache_service.ledger.agents import Agent, Conversation, State
@@ -42,7 +42,7 @@ class _Kept(NamedTuple):
 
 
 def fork(
-    connection: sqlite3.Connection,
+    connection: Connection,
     key: AgentKey,
     target: AgentKey,
     at_version: int | None,
@@ -69,7 +69,7 @@ def fork(
 
 
 def trim(
-    connection: sqlite3.Connection,
+    connection: Connection,
     key: AgentKey,
     keep_tokens: int,
     if_version: int | None,
@@ -92,7 +92,7 @@ def trim(
     return _move(connection, key, state, kept, now)
 
 
-def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Agent:
+def restore(connection: Connection, key: AgentKey, name: str, now: Moment) -> Agent:
     """Make a snapshot's state the agent's, as a new version; nothing changes if it is. Raises NotFound."""
     state = agents.existing(connection, key)
     snapshot = snapshots.existing(connection, state.version.uid, name)
@@ -100,7 +100,7 @@ def restore(connection: sqlite3.Connection, key: AgentKey, name: str, now: Momen
 
 
 def find_snapshot(
-    connection: sqlite3.Connection,
+    connection: Connection,
     key: AgentKey,
     base: Version,
     text: bytes,
@@ -137,9 +137,7 @@ def find_snapshot(
     return best
 
 
-def return_to(
-    connection: sqlite3.Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: Moment
-) -> None:
+def return_to(connection: Connection, key: AgentKey, state: State, version: int, keep_tokens: int, now: Moment) -> None:
     """Make the first tokens of the snapshot of `version` the agent's state, as a new version.
 
     Raises Aborted if the snapshot is gone, and InvalidArgument for more tokens than it has.
@@ -158,14 +156,14 @@ def _common_bytes(a: bytes, b: bytes) -> int:
     return int(differ.argmax()) if differ.any() else size
 
 
-def _kept_by(connection: sqlite3.Connection, state: State, snapshot: Snapshot) -> _Kept:
+def _kept_by(connection: Connection, state: State, snapshot: Snapshot) -> _Kept:
     conversation = Conversation(state.conversation.label, snapshot.messages, snapshot.message_hash)
     objects = object_references.of_snapshot(connection, snapshot.id)
     return _Kept(snapshot.head, conversation, objects, (state.version.uid, snapshot.id), WHOLE)
 
 
 def _move(
-    connection: sqlite3.Connection, key: AgentKey, state: State, kept: _Kept, now: Moment, *, always: bool = False
+    connection: Connection, key: AgentKey, state: State, kept: _Kept, now: Moment, *, always: bool = False
 ) -> Agent:
     """Make `kept` the agent's state, as a new version; `always`, or unless it is the present one."""
     if kept.head == state.head and not always:
@@ -181,13 +179,13 @@ def _move(
     return agents.described(connection, key)
 
 
-def _give(connection: sqlite3.Connection, key: AgentKey, version: Version, kept: _Kept) -> None:
+def _give(connection: Connection, key: AgentKey, version: Version, kept: _Kept) -> None:
     """Let an agent, now at `version`, have the KV of a state."""
     object_references.give(connection, version.uid, kept.objects)
     kv_changes.give(connection, key.namespace, version, kept.source, kept.tokens)
 
 
-def _state(connection: sqlite3.Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
+def _state(connection: Connection, state: State, version: int, revision: bytes = b"") -> _Kept:
     """The state that an agent had at a version: its present one, a snapshot's, or the end of a turn still kept.
 
     Raises NotFound, also where the version has another revision than `revision`; b"": any.
@@ -225,7 +223,7 @@ def _check_revision(version: int, found: bytes, wanted: bytes) -> None:
         raise NotFound("version", str(version), "the version of that number is another one; a backup was restored")
 
 
-def _cut(connection: sqlite3.Connection, kept: _Kept, tokens: int | None) -> _Kept:
+def _cut(connection: Connection, kept: _Kept, tokens: int | None) -> _Kept:
     if tokens is None or tokens == kept.head.tokens:
         return kept
     if tokens > kept.head.tokens:
@@ -235,14 +233,12 @@ def _cut(connection: sqlite3.Connection, kept: _Kept, tokens: int | None) -> _Ke
     return _Kept(_cut_head(connection, kept.head, tokens), conversation, objects, kept.source, min(kept.tokens, tokens))
 
 
-def _cut_head(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
+def _cut_head(connection: Connection, head: Head, tokens: int) -> Head:
     found = segments.cut(connection, head, tokens)
     return segments.empty(connection, head) if found.segment is None else found
 
 
-def _is_repeated(
-    connection: sqlite3.Connection, state: State, keep_tokens: int, if_version: int, if_revision: bytes
-) -> bool:
+def _is_repeated(connection: Connection, state: State, keep_tokens: int, if_version: int, if_revision: bytes) -> bool:
     """Whether the present state is what this trim of `if_version` has made."""
     if state.version.number != if_version + 1:
         return False

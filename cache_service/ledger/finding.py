@@ -3,12 +3,12 @@
 Functions of a connection, inside the caller's transaction.
 """
 
-import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentmem.identity import Version
 from agentmem.validation import AgentKey
+from cache_service.connection import Connection
 from cache_service.ledger import agents
 from cache_service.ledger.agents import Agent
 
@@ -24,7 +24,7 @@ class Found(NamedTuple):
 
 
 def find(
-    connection: sqlite3.Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
+    connection: Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
 ) -> Found | None:
     """The longest stored conversation that begins the one whose hash chain this is; of `label` only, unless it is "".
 
@@ -39,12 +39,12 @@ def find(
     return None
 
 
-def of_turn(connection: sqlite3.Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
+def of_turn(connection: Connection, namespace: str, model_id: str, request_id: str) -> Found | None:
     """The agent of the turn that was committed as `request_id`, of several the last one, and the state it made."""
     row = connection.execute(
         "SELECT a.agent_id, a.uid, t.version, t.revision FROM turns AS t JOIN agents AS a USING (uid)"
         " WHERE t.namespace = ? AND t.request_id = ? AND t.request_id != '' AND a.model_id = ?"
-        " ORDER BY t.created DESC, t.rowid DESC LIMIT 1",
+        " ORDER BY t.created DESC, coalesce(t.segment, 0) DESC LIMIT 1",
         (namespace, request_id, model_id),
     ).fetchone()
     if row is None:
@@ -54,7 +54,7 @@ def of_turn(connection: sqlite3.Connection, namespace: str, model_id: str, reque
 
 
 def _longest(
-    connection: sqlite3.Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
+    connection: Connection, namespace: str, model_id: str, message_hashes: Sequence[bytes], label: str
 ) -> Found | None:
     places = ", ".join("?" * len(message_hashes))
     row = connection.execute(
@@ -66,7 +66,7 @@ def _longest(
         " FROM turns AS t JOIN agents AS a USING (uid)"
         f" WHERE t.message_hash IN ({places}) AND t.messages > 0 AND t.segment IS NOT NULL"
         " AND a.namespace = ? AND a.model_id = ? AND (a.label = ? OR ? = '')"
-        ") WHERE messages > 0 ORDER BY messages DESC, present DESC, used DESC LIMIT 1",
+        ") AS found WHERE messages > 0 ORDER BY messages DESC, present DESC, used DESC LIMIT 1",
         (namespace, model_id, *message_hashes, label, label, *message_hashes, namespace, model_id, label, label),
     ).fetchone()
     if row is None:

@@ -1,10 +1,10 @@
 """What an agent's memory consists of, commit by commit, for people and programs that read it."""
 
-import sqlite3
 from typing import NamedTuple
 
 from agentmem.validation import AgentKey
 from cache_service import checksums
+from cache_service.connection import Connection
 from cache_service.ledger import agents, segments
 from cache_service.ledger.segments import FRAGMENT, Piece
 
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     record: bytes | None = None
 
 
-def page(connection: sqlite3.Connection, key: AgentKey, after: int | None, limit: int) -> list[Entry]:
+def page(connection: Connection, key: AgentKey, after: int | None, limit: int) -> list[Entry]:
     """Entries of the agent's present ledger, oldest first, from behind the one with the id `after` on.
 
     Raises NotFound and LedgerDamaged.
@@ -41,7 +41,7 @@ def page(connection: sqlite3.Connection, key: AgentKey, after: int | None, limit
     return [_entry(connection, piece) for piece in shown[:limit]]
 
 
-def _entry(connection: sqlite3.Connection, piece: Piece) -> Entry:
+def _entry(connection: Connection, piece: Piece) -> Entry:
     fragment = piece.generated_tokens == FRAGMENT
     cut = fragment or piece.kept < piece.tokens
     # What is cut off is the end, and what was generated is at the end.

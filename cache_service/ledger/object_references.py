@@ -4,33 +4,33 @@ Functions of a connection to store.db. Rows are made where there is an object st
 of them, by triggers.
 """
 
-import sqlite3
 from collections.abc import Iterable, Set
 from itertools import starmap
 
 from agentmem.identity import FileName
+from cache_service.connection import Connection
 from cache_service.files.holding import OWN
 from cache_service.files.references import named
 
 
-def of(connection: sqlite3.Connection, uid: str) -> set[FileName]:
+def of(connection: Connection, uid: str) -> set[FileName]:
     """What an agent's own state refers to."""
     return set(starmap(named, connection.execute("SELECT kind, chain_hash FROM object_refs WHERE uid = ?", (uid,))))
 
 
-def of_snapshot(connection: sqlite3.Connection, snapshot: int) -> set[FileName]:
+def of_snapshot(connection: Connection, snapshot: int) -> set[FileName]:
     """What a snapshot refers to."""
     rows = connection.execute("SELECT kind, chain_hash FROM snapshot_object_refs WHERE snapshot = ?", (snapshot,))
     return set(starmap(named, rows))
 
 
-def within(connection: sqlite3.Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
+def within(connection: Connection, names: Iterable[FileName], tokens: int) -> set[FileName]:
     """Those of `names` that stand wholly within the first `tokens` tokens."""
     statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND first_token + token_count <= ?"
     return {name for name in names if connection.execute(statement, (*name, tokens)).fetchone()}
 
 
-def give(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> None:
+def give(connection: Connection, uid: str, names: Set[FileName]) -> None:
     """Let an agent's own state refer to those of `names` that are objects, and to no others."""
     before = of(connection, uid)
     connection.executemany(
@@ -44,7 +44,7 @@ def give(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> None
     )
 
 
-def keep_only(connection: sqlite3.Connection, uid: str, names: Set[FileName]) -> None:
+def keep_only(connection: Connection, uid: str, names: Set[FileName]) -> None:
     """Let an agent's own state refer to no objects but those of `names`."""
     going = of(connection, uid) - names
     connection.executemany(
@@ -52,7 +52,7 @@ def keep_only(connection: sqlite3.Connection, uid: str, names: Set[FileName]) ->
     )
 
 
-def keep(connection: sqlite3.Connection, uid: str, snapshot: int) -> None:
+def keep(connection: Connection, uid: str, snapshot: int) -> None:
     """Let a new snapshot refer to what the agent's own state does."""
     connection.execute(
         "INSERT INTO snapshot_object_refs (snapshot, kind, chain_hash)"
@@ -61,19 +61,19 @@ def keep(connection: sqlite3.Connection, uid: str, snapshot: int) -> None:
     )
 
 
-def add(connection: sqlite3.Connection, holders: Iterable[tuple[str, int]], name: FileName) -> bool:
+def add(connection: Connection, holders: Iterable[tuple[str, int]], name: FileName) -> bool:
     """Let states (uid, snapshot) that are still there refer to an object, too; whether any does."""
     for uid, snapshot in holders:
         if snapshot == OWN:
-            statement = "INSERT OR IGNORE INTO object_refs SELECT uid, ?, ? FROM agents WHERE uid = ?"
+            statement = "INSERT INTO object_refs SELECT uid, ?, ? FROM agents WHERE uid = ? ON CONFLICT DO NOTHING"
             connection.execute(statement, (*name, uid))
         else:
-            statement = "INSERT OR IGNORE INTO snapshot_object_refs SELECT id, ?, ? FROM snapshots WHERE id = ?"
-            connection.execute(statement, (*name, snapshot))
+            statement = "INSERT INTO snapshot_object_refs SELECT id, ?, ? FROM snapshots WHERE id = ?"
+            connection.execute(f"{statement} ON CONFLICT DO NOTHING", (*name, snapshot))
     return bool(holders_of(connection, name))
 
 
-def holders_of(connection: sqlite3.Connection, name: FileName) -> list[tuple[str, int]]:
+def holders_of(connection: Connection, name: FileName) -> list[tuple[str, int]]:
     """The states that refer to an object, by uid and snapshot."""
     rows = connection.execute(
         "SELECT uid, 0 FROM object_refs WHERE kind = :kind AND chain_hash = :chain_hash UNION ALL"
@@ -84,7 +84,7 @@ def holders_of(connection: sqlite3.Connection, name: FileName) -> list[tuple[str
     return [(str(uid), int(snapshot)) for uid, snapshot in rows]
 
 
-def drop(connection: sqlite3.Connection, uid: str) -> bool:
+def drop(connection: Connection, uid: str) -> bool:
     """Let an agent and its snapshots refer to none; whether they did."""
     of_agent = connection.execute("DELETE FROM object_refs WHERE uid = ?", (uid,)).rowcount
     of_snapshots = connection.execute(
@@ -93,23 +93,23 @@ def drop(connection: sqlite3.Connection, uid: str) -> bool:
     return of_agent + of_snapshots > 0
 
 
-def fingerprint(connection: sqlite3.Connection, uid: str) -> str:
+def fingerprint(connection: Connection, uid: str) -> str:
     """With what the KV of an agent's own state in the object store was computed; "" if there is none."""
     row = connection.execute(
-        "SELECT o.fingerprint FROM object_refs AS r CROSS JOIN objects AS o USING (kind, chain_hash)"
-        " WHERE r.uid = ? AND o.present LIMIT 1",
+        "SELECT o.fingerprint FROM object_refs AS r CROSS JOIN objects AS o"
+        " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND o.present = 1 LIMIT 1",
         (uid,),
     ).fetchone()
     return "" if row is None else str(row[0])
 
 
-def remote_uids(connection: sqlite3.Connection) -> set[str]:
+def remote_uids(connection: Connection) -> set[str]:
     """The agents whose own states have KV in the object store."""
-    statement = "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash) WHERE present"
+    statement = "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash) WHERE present = 1"
     return {str(uid) for (uid,) in connection.execute(statement)}
 
 
-def referring_uids(connection: sqlite3.Connection) -> set[str]:
+def referring_uids(connection: Connection) -> set[str]:
     """The agents that refer to objects, or whose snapshots do."""
     rows = connection.execute(
         "SELECT uid FROM object_refs UNION"

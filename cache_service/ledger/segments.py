@@ -11,7 +11,6 @@ Positions in a chain, for a segment S with the child C (or the head itself, whos
     | tokens of S that count     | tokens of S that this chain doesn't have |
 """
 
-import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -20,6 +19,8 @@ import numpy as np
 from agentmem.identity import Ledger, TurnPlace, Uint32
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
+from cache_service.connection import Connection, differences
+from cache_service.ledger import summed
 
 _A_LEDGER = "a ledger"
 FRAGMENT = -1
@@ -60,7 +61,7 @@ class Piece(NamedTuple):
 
 
 def append(
-    connection: sqlite3.Connection,
+    connection: Connection,
     namespace: str,
     head: Head,
     keep_tokens: int,
@@ -75,20 +76,28 @@ def append(
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
     turns = kept.turns + (generated_tokens != FRAGMENT)
     size = len(part), len(part.text)
-    content = part.tokenizer_hash, _pack(part.token_ids), part.text, _pack(part.offsets)
-    cursor = connection.execute(
-        "INSERT INTO segments (parent_id, parent_tokens, parent_bytes, tokens, text_bytes, generated_tokens, version,"
-        " turns, tokenizer_hash, token_ids, text, offsets, namespace, opening_bytes, template_time)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(*kept[:3], *size, generated_tokens, version, turns, *content),
-            *(namespace, part.opening_bytes, part.template_time),
-        ),
-    )
-    return Head(cursor.lastrowid, kept.tokens + size[0], kept.text_bytes + size[1], turns)
+    row = {
+        "namespace": namespace,
+        "parent_id": kept.segment,
+        "parent_tokens": kept.tokens,
+        "parent_bytes": kept.text_bytes,
+        "tokens": size[0],
+        "text_bytes": size[1],
+        "generated_tokens": generated_tokens,
+        "version": version,
+        "turns": turns,
+        "tokenizer_hash": part.tokenizer_hash,
+        "opening_bytes": part.opening_bytes,
+        "template_time": part.template_time,
+        "token_ids": _pack(part.token_ids),
+        "text": part.text,
+        "offsets": _pack(part.offsets),
+    }
+    segment = summed.insert(connection, "segments", row)
+    return Head(segment, kept.tokens + size[0], kept.text_bytes + size[1], turns)
 
 
-def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
+def cut(connection: Connection, head: Head, tokens: int) -> Head:
     """The first `tokens` tokens of `head`, as a head of their own: the newest segment that has any of them.
 
     A turn without tokens that ended exactly there stays in the chain. Raises LedgerDamaged.
@@ -107,12 +116,12 @@ def cut(connection: sqlite3.Connection, head: Head, tokens: int) -> Head:
     return Head(last.id, tokens, last.parent_bytes + text_bytes, turns)
 
 
-def check(connection: sqlite3.Connection, head: Head) -> None:
+def check(connection: Connection, head: Head) -> None:
     """Raise LedgerDamaged unless a head's ledger is what was written."""
     chain(connection, head, _A_LEDGER)
 
 
-def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
+def read(connection: Connection, head: Head, what: str = _A_LEDGER) -> Ledger:
     """The whole content of a ledger. Raises LedgerDamaged, in which `what` says whose it is."""
     ids, texts, ends, turns = [_NONE], [], [_NONE], []
     conversations = _conversations(connection, head)
@@ -132,29 +141,29 @@ def read(connection: sqlite3.Connection, head: Head, what: str = _A_LEDGER) -> L
     return Ledger(np.concatenate(ids), b"".join(texts), np.concatenate(ends), made_by, tuple(turns), opening, time)
 
 
-def _conversations(connection: sqlite3.Connection, head: Head) -> dict[int, tuple[int, bytes]]:
+def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, bytes]]:
     """By segment, how many messages a conversation had at its end, and the last of their hash chain."""
     rows = connection.execute(
         f"{_CHAIN} SELECT t.segment, t.messages, t.message_hash FROM chain"
-        " CROSS JOIN turns AS t ON t.segment = chain.id WHERE t.messages > 0",
+        " CROSS JOIN turns AS t WHERE t.segment = chain.id AND t.messages > 0",
         (head.segment, head.tokens),
     )
     return {segment: (messages, message_hash) for segment, messages, message_hash in rows}
 
 
-def tokenizer_hash(connection: sqlite3.Connection, head: Head) -> str:
+def tokenizer_hash(connection: Connection, head: Head) -> str:
     """Who made the tokens of a ledger; "" for the empty one."""
     row = connection.execute("SELECT tokenizer_hash FROM segments WHERE id = ?", (head.segment,)).fetchone()
     return "" if row is None else str(row[0])
 
 
-def empty(connection: sqlite3.Connection, head: Head) -> Head:
+def empty(connection: Connection, head: Head) -> Head:
     """No token of `head`, as a head that names a segment as agents and snapshots have to: the root of its chain."""
     (root,) = connection.execute(f"{_CHAIN} SELECT min(id) FROM chain", (head.segment, head.tokens)).fetchone()
     return Head(root, 0, 0, 0)
 
 
-def common_tokens(connection: sqlite3.Connection, one: Head, other: Head) -> int:
+def common_tokens(connection: Connection, one: Head, other: Head) -> int:
     """How many tokens two ledgers have from the same commits."""
     first, second = (
         dict(connection.execute(f"{_CHAIN} SELECT id, cut FROM chain", (head.segment, head.tokens)).fetchall())
@@ -164,7 +173,7 @@ def common_tokens(connection: sqlite3.Connection, one: Head, other: Head) -> int
     return 0 if shared is None else min(first[shared], second[shared])
 
 
-def segments_of(connection: sqlite3.Connection, uid: str) -> list[int]:
+def segments_of(connection: Connection, uid: str) -> list[int]:
     """All segments that an agent's turns, snapshots and head stand on, newest first."""
     rows = connection.execute(
         "WITH RECURSIVE used (id) AS (SELECT segment FROM turns WHERE uid = :uid AND segment IS NOT NULL"
@@ -177,7 +186,7 @@ def segments_of(connection: sqlite3.Connection, uid: str) -> list[int]:
     return [row[0] for row in rows]
 
 
-def drop_unused(connection: sqlite3.Connection, segments: Iterable[int]) -> None:
+def drop_unused(connection: Connection, segments: Iterable[int]) -> None:
     """Erase what no head needs any more of the chains that end in `segments`, given newest first.
 
     A segment that is needed in part loses the rest. Turns that are wholly there no longer have no segment.
@@ -190,46 +199,59 @@ def drop_unused(connection: sqlite3.Connection, segments: Iterable[int]) -> None
             segment = parent if needed is None else None
 
 
-def _needed(connection: sqlite3.Connection, segment: int) -> tuple[int | None, int | None]:
-    """How many of a segment's tokens heads and other segments stand on (None: nothing does), and its parent."""
+def _needed(connection: Connection, segment: int) -> tuple[int | None, int | None]:
+    """How many of a segment's tokens heads and other segments stand on (None: nothing does), and its parent.
+
+    Who asks is about to erase what nothing stands on, so of two who leave the same segment one asks after the other.
+    """
+    if differences(connection).for_change:
+        lock = f"SELECT 1 FROM segments WHERE id = ?{differences(connection).for_change}"
+        connection.execute(lock, (segment,)).fetchall()
     row = connection.execute(
         "SELECT (SELECT max(tokens) FROM (SELECT parent_tokens AS tokens FROM segments WHERE parent_id = :id"
         " UNION ALL SELECT tokens FROM agents WHERE head_segment = :id"
-        " UNION ALL SELECT tokens FROM snapshots WHERE head_segment = :id)) - parent_tokens, parent_id"
+        " UNION ALL SELECT tokens FROM snapshots WHERE head_segment = :id) AS heads) - parent_tokens, parent_id"
         " FROM segments WHERE id = :id",
         {"id": segment},
     ).fetchone()
     return (None, None) if row is None else row
 
 
-def erase(connection: sqlite3.Connection, segment: int, tokens: int | None) -> None:
+def erase(connection: Connection, segment: int, tokens: int | None) -> None:
     """Erase the end of a segment, which no head needs, from a token on, or (None) all of it.
 
     Its turn is not wholly there any more.
     """
     if tokens is None:
+        summed.update(connection, "turns", {"segment": None}, segment=segment)
         connection.execute("DELETE FROM segments WHERE id = ?", (segment,))
         return
     row = connection.execute(
-        "SELECT generated_tokens, text, offsets FROM segments WHERE id = ? AND tokens > ?", (segment, tokens)
+        "SELECT generated_tokens, turns, token_ids, text, offsets FROM segments WHERE id = ? AND tokens > ?",
+        (segment, tokens),
     ).fetchone()
     if row is None:
         return
-    generated, text, offsets = row
+    generated, turns, token_ids, text, offsets = row
     end = int(_unpack(offsets)[tokens - 1]) if tokens else 0
-    connection.execute(
-        "UPDATE segments SET tokens = ?, text_bytes = ?, generated_tokens = ?, turns = turns - ?,"
-        " token_ids = substr(token_ids, 1, ?), text = ?, offsets = substr(offsets, 1, ?) WHERE id = ?",
-        (tokens, end, FRAGMENT, generated != FRAGMENT, 4 * tokens, text[:end], 4 * tokens, segment),
-    )
-    connection.execute("UPDATE turns SET segment = NULL WHERE segment = ?", (segment,))
+    cut = {
+        "tokens": tokens,
+        "text_bytes": end,
+        "generated_tokens": FRAGMENT,
+        "turns": turns - (generated != FRAGMENT),
+        "token_ids": token_ids[: 4 * tokens],
+        "text": text[:end],
+        "offsets": offsets[: 4 * tokens],
+    }
+    summed.update(connection, "segments", cut, id=segment)
+    summed.update(connection, "turns", {"segment": None}, segment=segment)
 
 
-def chain(connection: sqlite3.Connection, head: Head, what: str) -> list[Piece]:
+def chain(connection: Connection, head: Head, what: str) -> list[Piece]:
     """The segments of a ledger, oldest first, every byte verified. `what` names it. Raises LedgerDamaged."""
     rows = connection.execute(
         f"{_CHAIN} SELECT chain.cut - s.parent_tokens, s.opening_bytes, s.template_time, s.checksum, {_COLUMNS}"
-        " FROM chain CROSS JOIN segments AS s ON s.id = chain.id",
+        " FROM chain CROSS JOIN segments AS s WHERE s.id = chain.id",
         (head.segment, head.tokens),
     ).fetchall()
     pieces = []
@@ -250,8 +272,9 @@ def chain(connection: sqlite3.Connection, head: Head, what: str) -> list[Piece]:
 
 _COLUMNS = ", ".join(f"s.{column}" for column in checksums.COLUMNS["segments"].split(", "))
 _CHAIN = (
-    "WITH RECURSIVE chain (id, cut) AS (SELECT ?, ? UNION ALL SELECT s.parent_id, s.parent_tokens"
-    " FROM chain JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
+    "WITH RECURSIVE chain (id, cut) AS (SELECT CAST(? AS BIGINT), CAST(? AS BIGINT)"
+    " UNION ALL SELECT s.parent_id, s.parent_tokens FROM chain"
+    " JOIN segments AS s ON s.id = chain.id WHERE s.parent_id IS NOT NULL)"
 )
 _NONE = np.empty(0, dtype=np.uint32)
 

@@ -4,7 +4,6 @@ A snapshot is a head of the segment tree and a state of its own to whoever has f
 file. Those named `auto-<version>` are made where tokens of a ledger are dropped, and only the last few stay.
 """
 
-import sqlite3
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -12,8 +11,9 @@ from agentmem.errors import AlreadyExists, NotFound
 from agentmem.identity import Version
 from agentmem.validation import AgentKey, automatic_snapshot
 from cache_service import checksums
+from cache_service.connection import Connection
 from cache_service.files.holding import OWN, WHOLE
-from cache_service.ledger import agents, kv_changes, object_references, segments
+from cache_service.ledger import agents, kv_changes, object_references, segments, summed
 from cache_service.ledger.agents import State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import Head
@@ -35,7 +35,7 @@ class Snapshot(NamedTuple):
     created: int
 
 
-def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment) -> Snapshot:
+def create(connection: Connection, key: AgentKey, name: str, now: Moment) -> Snapshot:
     """Name the agent's present state. Raises NotFound, and AlreadyExists if another version has the name."""
     state = agents.existing(connection, key)
     known = find(connection, state.version.uid, name)
@@ -46,17 +46,17 @@ def create(connection: sqlite3.Connection, key: AgentKey, name: str, now: Moment
     return known
 
 
-def add_automatic(connection: sqlite3.Connection, key: AgentKey, state: State, now: Moment) -> list[int]:
+def add_automatic(connection: Connection, key: AgentKey, state: State, now: Moment) -> list[int]:
     """Keep a state whose tokens are about to be dropped; the automatic snapshots that there are too many of now."""
     _add(connection, key, state, automatic_snapshot(state.version.number), automatic=True, now=now)
     surplus = connection.execute(
-        "SELECT id FROM snapshots WHERE uid = ? AND automatic ORDER BY id DESC LIMIT -1 OFFSET ?",
-        (state.version.uid, AUTOMATIC_KEPT),
+        "SELECT id FROM snapshots WHERE uid = ? AND automatic != 0 ORDER BY id DESC LIMIT ? OFFSET ?",
+        (state.version.uid, 2**63 - 1, AUTOMATIC_KEPT),
     )
     return [row[0] for row in surplus.fetchall()]
 
 
-def drop(connection: sqlite3.Connection, key: AgentKey, uid: str, snapshots: Iterable[int]) -> None:
+def drop(connection: Connection, key: AgentKey, uid: str, snapshots: Iterable[int]) -> None:
     """Forget snapshots of an agent, and what of the ledger only they used."""
     for number in snapshots:
         delete = "DELETE FROM snapshots WHERE id = ? RETURNING head_segment"
@@ -64,13 +64,13 @@ def drop(connection: sqlite3.Connection, key: AgentKey, uid: str, snapshots: Ite
         kv_changes.end(connection, key, uid, number)
 
 
-def find(connection: sqlite3.Connection, uid: str, name: str) -> Snapshot | None:
+def find(connection: Connection, uid: str, name: str) -> Snapshot | None:
     """The agent's snapshot of this name."""
     rows = connection.execute(f"{_SELECT} WHERE uid = ? AND name = ?", (uid, name))
     return next(map(_snapshot, rows), None)
 
 
-def existing(connection: sqlite3.Connection, uid: str, name: str) -> Snapshot:
+def existing(connection: Connection, uid: str, name: str) -> Snapshot:
     """The agent's snapshot of this name. Raises NotFound."""
     found = find(connection, uid, name)
     if found is None:
@@ -78,13 +78,13 @@ def existing(connection: sqlite3.Connection, uid: str, name: str) -> Snapshot:
     return found
 
 
-def of_version(connection: sqlite3.Connection, uid: str, version: int) -> Snapshot | None:
+def of_version(connection: Connection, uid: str, version: int) -> Snapshot | None:
     """A snapshot of the state that an agent had at a version."""
     rows = connection.execute(f"{_SELECT} WHERE uid = ? AND version = ? ORDER BY id DESC LIMIT 1", (uid, version))
     return next(map(_snapshot, rows), None)
 
 
-def page(connection: sqlite3.Connection, key: AgentKey, before: int | None, limit: int) -> list[Snapshot]:
+def page(connection: Connection, key: AgentKey, before: int | None, limit: int) -> list[Snapshot]:
     """The agent's snapshots, newest first, from beyond the one with the id `before` on. Raises NotFound."""
     uid = agents.existing(connection, key).version.uid
     rows = connection.execute(
@@ -94,7 +94,7 @@ def page(connection: sqlite3.Connection, key: AgentKey, before: int | None, limi
     return list(map(_snapshot, rows))
 
 
-def delete(connection: sqlite3.Connection, key: AgentKey, name: str) -> None:
+def delete(connection: Connection, key: AgentKey, name: str) -> None:
     """Erase a snapshot, what only it used, and what turns answered that no branch has any more. Raises NotFound."""
     uid = agents.existing(connection, key).version.uid
     drop(connection, key, uid, [existing(connection, uid, name).id])
@@ -114,16 +114,23 @@ def _snapshot(row: tuple[Any, ...]) -> Snapshot:
     return Snapshot(number, name, state, Head(*place), messages, message_hash, automatic, created)
 
 
-def _add(
-    connection: sqlite3.Connection, key: AgentKey, state: State, name: str, *, automatic: bool, now: Moment
-) -> Snapshot:
-    uid, *version = state.version
-    connection.execute(
-        "INSERT INTO snapshots (uid, name, version, revision, head_segment, tokens, text_bytes, turns, messages,"
-        " message_hash, automatic, created)"
-        " SELECT uid, ?, ?, ?, ?, ?, ?, ?, messages, message_hash, ?, ? FROM agents WHERE uid = ?",
-        (name, *version, *state.head, automatic, now.wall, uid),
-    )
+def _add(connection: Connection, key: AgentKey, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
+    uid = state.version.uid
+    row = {
+        "uid": uid,
+        "name": name,
+        "version": state.version.number,
+        "revision": state.version.revision,
+        "head_segment": state.head.segment,
+        "tokens": state.head.tokens,
+        "text_bytes": state.head.text_bytes,
+        "turns": state.head.turns,
+        "messages": state.conversation.messages,
+        "message_hash": state.conversation.message_hash,
+        "automatic": automatic,
+        "created": now.wall,
+    }
+    summed.insert(connection, "snapshots", row)
     added = existing(connection, uid, name)
     object_references.keep(connection, uid, added.id)
     kv_changes.give(connection, key.namespace, state.version, (uid, OWN), WHOLE, added.id)

@@ -3,7 +3,6 @@
 An agent that is there at once, with all of its turns: an import. Functions of a connection.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,16 +13,13 @@ from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidA
 from agentmem.identity import NO_VERSION, Ledger, Version, other_revision
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums
-from cache_service.ledger import agents, branches, segments, snapshots, versions
+from cache_service.connection import Connection
+from cache_service.ledger import agents, branches, segments, snapshots, summed, versions
 from cache_service.ledger.agents import NO_CONVERSATION, Conversation, State
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import EMPTY, FRAGMENT, Head
 
 _MAX_UINT32 = 2**32 - 1
-_ADD = (
-    "INSERT INTO turns (uid, version, revision, segment, request_id, request_digest, messages, message_hash, created,"
-    " record, namespace, commit_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Commit(NamedTuple):
     repeated: bool = False
 
 
-def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
+def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     """Append a turn. Tokens of the ledger that it drops stay in an automatic snapshot. Its repetition changes nothing.
 
     Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, and
@@ -110,13 +106,11 @@ def commit(connection: sqlite3.Connection, turn: Turn, now: Moment) -> Commit:
         agents.change(connection, turn.key, **turn.idle_times._asdict())
     else:
         agents.advance(connection, version, head, turn.conversation, now)
-    named = turn.request_id, turn.request_digest, *turn.conversation[1:]
-    row = *version, head.segment, *named, now.wall, turn.record, turn.key.namespace, turn.commit_id
-    connection.execute(_ADD, row)
+    _add(connection, version, head, turn, now)
     return Commit(version, dropped_tokens=drops or turn.snapshot_version > 0)
 
 
-def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, request_id: str) -> Opened:
+def open_agent(connection: Connection, key: AgentKey, known: Version, request_id: str) -> Opened:
     """The agent's state, its ledger unless `known` is that state, and the turn committed under `request_id`.
 
     Raises LedgerDamaged.
@@ -129,7 +123,7 @@ def open_agent(connection: sqlite3.Connection, key: AgentKey, known: Version, re
     return Opened(state.version, content, known_turn, state.context_policy)
 
 
-def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Committed | None:
+def committed(connection: Connection, uid: str, request_id: str) -> Committed | None:
     """The agent's turn of this name; None if there is none or the name is empty. Raises LedgerDamaged."""
     if not request_id:
         return None
@@ -145,7 +139,7 @@ def committed(connection: sqlite3.Connection, uid: str, request_id: str) -> Comm
     return Committed(Version(uid, version, revision), digest, record)
 
 
-def _made_by(connection: sqlite3.Connection, turn: Turn, present: Version) -> Version | None:
+def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | None:
     """The version that an earlier call of this commit has made, which is behind its base; None if none did."""
     if not turn.commit_id:
         return None
@@ -157,7 +151,7 @@ def _made_by(connection: sqlite3.Connection, turn: Turn, present: Version) -> Ve
     return None if row is None else Version(uid, number, row[0])
 
 
-def _check_kept(connection: sqlite3.Connection, turn: Turn, head: Head) -> None:
+def _check_kept(connection: Connection, turn: Turn, head: Head) -> None:
     if turn.keep_tokens > head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {head.tokens} tokens")
     if turn.keep_tokens and segments.tokenizer_hash(connection, head) != turn.content.tokenizer_hash:
@@ -180,7 +174,7 @@ def _conflict(base: Version, present: Version) -> str:
 
 
 def create_agent(
-    connection: sqlite3.Connection,
+    connection: Connection,
     key: AgentKey,
     content: Ledger,
     now: Moment,
@@ -194,19 +188,39 @@ def create_agent(
         raise AlreadyExists(f"agent {key.agent_id!r} exists; delete it, or choose another id")
     version = NO_VERSION
     heads = [*_append(connection, key.namespace, EMPTY, 0, content)]
-    unnamed = "", b"", *NO_CONVERSATION[1:], now.wall, b"", key.namespace, b""
-    turns = [(*(version := versions.following(version)), head.segment, *unnamed) for head in heads]
+    made = [(version := versions.following(version), head) for head in heads]
     head = heads[-1] if heads else EMPTY
     if head.tokens < len(content) or not heads:
         version, part = versions.following(version), _between(content, head.tokens, len(content))
         head = segments.append(connection, key.namespace, head, head.tokens, part, FRAGMENT, version.number)
     agents.create(connection, key, version, head, NO_CONVERSATION, now, context_policy)
-    connection.executemany(_ADD, turns)
+    unnamed = Turn(key, NO_VERSION, 0, content, "", b"", b"", NO_CONVERSATION)
+    for each, head in made:
+        _add(connection, each, head, unnamed, now)
     return version
 
 
+def _add(connection: Connection, version: Version, head: Head, turn: Turn, now: Moment) -> None:
+    """The row of a turn that made this version and head."""
+    row = {
+        "uid": version.uid,
+        "version": version.number,
+        "revision": version.revision,
+        "segment": head.segment,
+        "namespace": turn.key.namespace,
+        "request_id": turn.request_id,
+        "request_digest": turn.request_digest,
+        "messages": turn.conversation.messages,
+        "message_hash": turn.conversation.message_hash,
+        "created": now.wall,
+        "record": turn.record,
+        "commit_id": turn.commit_id,
+    }
+    summed.insert(connection, "turns", row)
+
+
 def _append(
-    connection: sqlite3.Connection, namespace: str, head: Head, keep_tokens: int, content: Ledger, version: int = 0
+    connection: Connection, namespace: str, head: Head, keep_tokens: int, content: Ledger, version: int = 0
 ) -> Iterator[Head]:
     """Append the turns of `content` one after the other; each one's head. They have one `version`, or 1, 2, … (0)."""
     start = 0

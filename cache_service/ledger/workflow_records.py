@@ -4,7 +4,6 @@ A record is a head, a payload and events. An event is a row that never changes, 
 long the record is.
 """
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -12,6 +11,8 @@ from agentmem.errors import Aborted, InvalidArgument, NotFound
 from agentmem.validation import MAX_RECORD_BYTES
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
+from cache_service.connection import Connection, differences
+from cache_service.ledger import summed
 
 NEWEST: Final = 2**63 - 1
 """The end of the order of creation: a page before it is the first one."""
@@ -53,7 +54,7 @@ class Put(NamedTuple):
     events: Sequence[bytes]
 
 
-def put(connection: sqlite3.Connection, new: Put) -> int:
+def put(connection: Connection, new: Put) -> int:
     """Create or change a record, and append events; its new version.
 
     Raises Aborted if the record isn't in this version, InvalidArgument if it gets too large or a new one has no
@@ -64,38 +65,35 @@ def put(connection: sqlite3.Connection, new: Put) -> int:
     present = 0 if record is None else record.version
     if present != version:
         raise _moved(present, version)
-    if record is None:
-        if payload is None:
-            raise InvalidArgument("record.payload", "must be set in a new record")
-        cursor = connection.execute(
-            "INSERT INTO workflow_records (namespace, workflow_id, version, events, bytes, summary)"
-            " VALUES (?, ?, 0, 0, 0, x'')",
-            (namespace, workflow_id),
-        )
-        record = Record(cursor.lastrowid or 0, workflow_id, 0, 0, 0, b"")
+    if record is None and payload is None:
+        raise InvalidArgument("record.payload", "must be set in a new record")
+    record = record or Record(_NEW, workflow_id, 0, 0, 0, b"")
     size = record.size_bytes + sum(map(len, events))
     if payload is not None:
         before = "SELECT coalesce(sum(length(content)), 0) FROM workflow_parts WHERE record = ? AND number = 0"
         size += len(payload) - connection.execute(before, (record.id,)).fetchone()[0]
-        connection.execute(
-            "INSERT OR REPLACE INTO workflow_parts (record, number, content) VALUES (?, 0, ?)", (record.id, payload)
-        )
     if size > MAX_RECORD_BYTES:
         raise InvalidArgument("events", f"the record would have {size} bytes, more than {MAX_RECORD_BYTES}")
-    connection.executemany(
-        "INSERT INTO workflow_parts (record, number, content) VALUES (?, ?, ?)",
-        [(record.id, number, event) for number, event in enumerate(events, start=record.events + 1)],
-    )
-    connection.execute(
-        "UPDATE workflow_records SET version = ?, events = ?, bytes = ?, summary = ? WHERE id = ?",
-        (version + 1, record.events + len(events), size, summary, record.id),
-    )
+    number = record.id
+    head = {"version": version + 1, "events": record.events + len(events), "bytes": size, "summary": summary}
+    if record.id == _NEW:
+        name = {"namespace": namespace, "workflow_id": workflow_id}
+        number = summed.insert(connection, "workflow_records", {**name, **head})
+    else:
+        summed.update(connection, "workflow_records", head, id=number)
+    parts = [*enumerate(events, start=record.events + 1)]
+    if payload is not None:
+        connection.execute("DELETE FROM workflow_parts WHERE record = ? AND number = 0", (number,))
+        parts.insert(0, (0, payload))
+    for place, content in parts:
+        summed.insert(connection, "workflow_parts", {"record": number, "number": place, "content": content})
     return version + 1
 
 
-def find(connection: sqlite3.Connection, namespace: str, workflow_id: str) -> Record | None:
+def find(connection: Connection, namespace: str, workflow_id: str) -> Record | None:
     """A record's head; None if there is no such record. Raises LedgerDamaged."""
-    row = connection.execute(f"{_HEADS} WHERE namespace = ? AND workflow_id = ?", (namespace, workflow_id)).fetchone()
+    which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
+    row = connection.execute(f"{_HEADS} {which}", (namespace, workflow_id)).fetchone()
     if row is None:
         return None
     *values, found = row
@@ -103,7 +101,7 @@ def find(connection: sqlite3.Connection, namespace: str, workflow_id: str) -> Re
     return Record(*values)
 
 
-def read(connection: sqlite3.Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
+def read(connection: Connection, namespace: str, workflow_id: str, after_event: int) -> Content | None:
     """A record without its first `after_event` events; None if there is none. Raises LedgerDamaged."""
     record = find(connection, namespace, workflow_id)
     if record is None:
@@ -122,7 +120,7 @@ def read(connection: sqlite3.Connection, namespace: str, workflow_id: str, after
     return Content(record, payload, events)
 
 
-def page(connection: sqlite3.Connection, namespace: str, before: int, limit: int) -> list[Record]:
+def page(connection: Connection, namespace: str, before: int, limit: int) -> list[Record]:
     """Heads of records of a namespace, the newest first, from those created before `before` on.
 
     They are not verified, so that a damaged one can be found and deleted.
@@ -133,11 +131,10 @@ def page(connection: sqlite3.Connection, namespace: str, before: int, limit: int
     return [Record(*row[:-1]) for row in rows]
 
 
-def delete(connection: sqlite3.Connection, namespace: str, workflow_id: str, version: int) -> None:
+def delete(connection: Connection, namespace: str, workflow_id: str, version: int) -> None:
     """Delete a record, damaged or not. Raises NotFound, and Aborted if it isn't in this version."""
-    row = connection.execute(
-        "SELECT id, version FROM workflow_records WHERE namespace = ? AND workflow_id = ?", (namespace, workflow_id)
-    ).fetchone()
+    which = f"WHERE namespace = ? AND workflow_id = ?{differences(connection).for_change}"
+    row = connection.execute(f"SELECT id, version FROM workflow_records {which}", (namespace, workflow_id)).fetchone()
     if row is None:
         raise NotFound("workflow", workflow_id)
     number, present = row
@@ -146,6 +143,8 @@ def delete(connection: sqlite3.Connection, namespace: str, workflow_id: str, ver
     connection.execute("DELETE FROM workflow_records WHERE id = ?", (number,))
 
 
+_NEW: Final = 0
+"""The id of no record."""
 _HEADS = "SELECT id, workflow_id, version, events, bytes, summary, checksum FROM workflow_records"
 
 

@@ -53,9 +53,8 @@ def evict(
 
     Who is not `idle` stays, and so does a file that anybody else holds. With a `namespace`, nothing of any other goes.
     """
-    dropped, holders = Dropped(), holding.holding_uids(connection)
-    uids = {key: uid for key, uid in idle.items() if uid in holders}
-    agents = (drop_agent(connection, uids[key], key.namespace, copies) for key in hints.order(uids))
+    dropped = Dropped()
+    agents = (drop_agent(connection, idle[key], key.namespace, copies) for key in hints.order(idle))
     going = chain(_unowned(connection, namespace), _quarantined(connection, namespace), agents)
     while dropped.freed_bytes < goal and (each := next(going, None)):
         dropped.add(each)
@@ -138,25 +137,25 @@ def any_limited(connection: sqlite3.Connection) -> bool:
 
 
 class Expired(NamedTuple):
-    """How many agents were erased, and whose KV is to go, by uid with their namespaces: those here that hold any."""
+    """How many agents were erased; of those whose TTL is over, namespaces by uid, and who has let go of objects."""
 
     erased: int
     idle: dict[str, str]
+    had_objects: set[str]
 
 
-def expire(connection: sqlite3.Connection, now: int, holders: Set[str]) -> Expired:
+def expire(connection: sqlite3.Connection, now: int) -> Expired:
     """End what is over: erase agents, and let objects go of those whose TTL is over. Of store.db.
 
-    `holders` are those that hold files here. A pin keeps KV from those who need room, not from the agent's own TTL.
+    A pin keeps KV from those who need room, not from the agent's own TTL.
     """
     erased = 0
     over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ?"
     for key in connection.execute(over, (now,)).fetchall():
         erased += agents.delete(connection, AgentKey(*key))
-    idle = connection.execute("SELECT uid, namespace FROM agents WHERE used + ttl <= ?", (now,)).fetchall()
-    going = {str(uid): str(namespace) for uid, namespace in idle if object_references.drop(connection, uid)}
-    going.update({str(uid): str(namespace) for uid, namespace in idle if uid in holders})
-    return Expired(erased, going)
+    rows = connection.execute("SELECT uid, namespace FROM agents WHERE used + ttl <= ?", (now,)).fetchall()
+    idle = {str(uid): str(namespace) for uid, namespace in rows}
+    return Expired(erased, idle, {uid for uid in idle if object_references.drop(connection, uid)})
 
 
 class LastUse:

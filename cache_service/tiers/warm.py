@@ -126,20 +126,21 @@ class WarmTier:
 
         def work(connection: sqlite3.Connection) -> Expired:
             self._last_use.flush_agents(connection)
-            return eviction.expire(connection, now, holders)
+            return eviction.expire(connection, now)
 
         def drop(connection: sqlite3.Connection) -> Dropped:
             dropped = Dropped()
-            for uid, namespace in expired.idle.items():
-                dropped.add(eviction.drop_agent(connection, uid, namespace, self._copies))
+            for uid in here:
+                dropped.add(eviction.drop_agent(connection, uid, expired.idle[uid], self._copies))
             return dropped
 
         if not self._database.read_blocking(eviction.any_limited):
             return
-        holders = self._rows.read_blocking(holding.holding_uids)
         expired = self._database.erase(lambda result: result.erased > 0, work).result()
-        if expired.idle:
-            self._finish(replace(self._rows.write(drop), agents=len(expired.idle)), Reason.TTL)
+        here = self._rows.read_blocking(holding.holding, expired.idle)
+        if here or expired.had_objects:
+            dropped = self._rows.write(drop) if here else Dropped()
+            self._finish(replace(dropped, agents=len(here | expired.had_objects)), Reason.TTL)
         if expired.erased:
             erased, _ = self._rows.follow(erase=True)
             event(log, "idle agents deleted", agents=expired.erased, freed_bytes=erased.freed_bytes)

@@ -20,7 +20,7 @@ from tests.cache_service.tiers.test_warm import hold, pin, speak
 from . import kv
 from .conftest import Running
 
-OWN = ("usage", "chain", "used", "holders", "held", "h", "page", "CONSTANT")
+OWN = ("found", "usage", "chain", "used", "page", "names", "j", "CONSTANT")
 """Walks over two rows, or over what a statement has found itself, of one agent or of a page of them."""
 
 
@@ -136,7 +136,6 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
         "SCAN quarantined",
         "SCAN j VIRTUAL TABLE INDEX 1:",  # the uids that are given
         "SCAN names",  # of their files
-        "SCAN held USING INDEX sqlite_autoindex_held_1",
         "SCAN agents",  # as SQLite prefers where there are few
         "SCAN agents USING INDEX agents_by_use",  # in the order of use, until there is room
         "SCAN agents USING INDEX agents_pinned",  # those that are

@@ -1,19 +1,28 @@
-"""The segment tree against a plain list: whatever is kept, cut and restarted, every ledger reads back exactly."""
+"""The segment tree against a plain list: whatever is kept, cut and restarted, every ledger reads back exactly.
 
-import shutil
-import tempfile
+On both engines; of PostgreSQL only the connections are closed and opened again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from agentmem.identity import Ledger
 from cache_service.ledger import segments
 from cache_service.ledger.database import Database
+from cache_service.ledger.postgres.database import Postgres
+from cache_service.ledger.postgres.settings import Settings
 from cache_service.ledger.segments import EMPTY, Head
 from tests.full_matrix import FULL
+
+from .conftest import Engine
 
 Token = tuple[int, bytes]
 TOKENS = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=5)), max_size=6)
@@ -26,17 +35,19 @@ class Branch:
         self.tokens = tokens
         self.turns = turns
 
-    def followed_by(self, keep: int, tokens: list[Token], version: int, generated: int) -> "Branch":
+    def followed_by(self, keep: int, tokens: list[Token], version: int, generated: int) -> Branch:
         turns = [turn for turn in self.turns if turn[1] <= keep]
         return Branch(self.tokens[:keep] + tokens, [*turns, (version, keep + len(tokens), generated)])
 
 
 class LedgerMachine(RuleBasedStateMachine):
+    engine: Engines
+    """Set by who runs it."""
+
     @initialize()
     def open(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        self.database = Database(self.folder / "store.db")
-        self.database.open()
+        self.engine.empty()
+        self.database = self.engine.opened()
         self.branches: list[tuple[Head, Branch]] = [(EMPTY, Branch([], []))]
 
     @rule(data=st.data(), tokens=TOKENS)
@@ -58,8 +69,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.database.close()
-        self.database = Database(self.folder / "store.db")
-        self.database.open()
+        self.database = self.engine.opened()
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
@@ -86,16 +96,39 @@ class LedgerMachine(RuleBasedStateMachine):
             for head, branch in self.branches:
                 self.check(head, branch)
             self.database.close()
-            shutil.rmtree(self.folder)
 
 
-TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=40 if FULL else 20, stateful_step_count=25, deadline=None)
+@dataclass(frozen=True)
+class Engines:
+    """A place for one ledger, on one of the engines."""
+
+    place: Path | Settings
+
+    def opened(self) -> Engine:
+        found = Database(self.place) if isinstance(self.place, Path) else Postgres(self.place)
+        found.open()
+        return found
+
+    def empty(self) -> None:
+        if isinstance(self.place, Path):
+            for file in self.place.parent.glob(f"{self.place.name}*"):
+                file.unlink()
+        else:
+            database = self.opened()
+            database.write_blocking(lambda connection: connection.execute("TRUNCATE segments CASCADE"))
+            database.close()
 
 
-def test_a_commit_writes_only_its_own_tokens(tmp_path: Path) -> None:
-    database = Database(tmp_path / "store.db")
-    database.open()
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_every_ledger_reads_back(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    place = tmp_path / "store.db" if engine == "sqlite" else request.getfixturevalue("postgres_settings")
+    LedgerMachine.engine = Engines(place)
+    examples = settings(max_examples=40 if FULL else 20, stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(LedgerMachine, settings=examples)
+
+
+def test_a_commit_writes_only_its_own_tokens(engine: Engine) -> None:
+    database = engine
     part = Ledger(np.arange(1000, dtype=np.uint32), b"x" * 1000, np.arange(1, 1001, dtype=np.uint32), "t")
     head = database.write_blocking(lambda c: segments.append(c, "n", EMPTY, 0, part, 0, 1))
     small = Ledger(np.array([7], dtype=np.uint32), b"7", np.array([1], dtype=np.uint32), "t")
@@ -103,4 +136,3 @@ def test_a_commit_writes_only_its_own_tokens(tmp_path: Path) -> None:
     rows = database.read_blocking(lambda c: c.execute("SELECT tokens, length(token_ids) FROM segments").fetchall())
     assert rows == [(1000, 4000), (1, 4)]
     assert database.read_blocking(lambda c: segments.read(c, head)).token_ids.tolist() == [*range(600), 7]
-    database.close()

@@ -133,8 +133,8 @@ class UsageMachine(RuleBasedStateMachine):
     def end(self, key: AgentKey) -> None:
         def work(connection: sqlite3.Connection) -> None:
             agents.change(connection, key, ttl=1, delete_after=2)
-            idle.update(eviction.expire(connection, 1, holding.holding_uids(self.warm)).idle)
-            eviction.expire(connection, 2, set())
+            idle.update(eviction.expire(connection, 1).idle)
+            eviction.expire(connection, 2)
 
         idle: dict[str, str] = {}
         self.write(work)

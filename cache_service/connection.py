@@ -1,0 +1,55 @@
+"""What the functions of a ledger ask of a database: SQLite's connection as it is, and PostgreSQL's by an adapter.
+
+Statements are SQL that both engines accept, with SQLite's placeholders: `?` with a sequence of values, `:name` with a
+mapping. What has to be said differently is an attribute of `Differences`, named by what it does, so that no function
+asks which engine it is on.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class Cursor(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows a statement without RETURNING has changed."""
+
+    def fetchone(self) -> Any:
+        """The next row, None behind the last one."""
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """A connection within a transaction, to be used by one thread. `sqlite3.Connection` is one."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ..., /) -> Cursor:
+        """Run one statement."""
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /) -> Cursor:
+        """Run one statement, which returns nothing, for each of these parameters."""
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What one engine needs said that another does not; these are SQLite's."""
+
+    for_change: str = ""
+    """What a SELECT of rows that this transaction goes on to change ends with: SQLite has one writer anyway."""
+    keeps_sums: bool = True
+    """Whether the schema's triggers keep the checksums of rows; else who writes one computes it."""
+
+
+SQLITE = Differences()
+
+
+def differences(connection: Connection) -> Differences:
+    """What is said differently on this connection."""
+    found: Differences = getattr(connection, "differences", SQLITE)
+    return found

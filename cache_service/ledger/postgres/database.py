@@ -1,0 +1,253 @@
+"""PostgreSQL as the ledger's database: transactions that read, and transactions that write, each on a thread.
+
+**Isolation.** A transaction that reads is REPEATABLE READ, READ ONLY: one consistent state. One that writes is READ
+COMMITTED, and locks what it decides by: every function that changes an agent (a run's record) begins by reading its row
+with `Differences.for_change`, so that of two writers one waits, and then reads what the other has made: compare-and-set
+needs no more. Who drops segments locks each before it looks at who stands on it. Where there is no row to lock, two who
+create it meet in its unique index, and the second runs again. SERIALIZABLE would find the same, but also conflicts that
+are none: it watches pages of indexes, and turns of different agents are neighbours there, so each busy namespace would
+run transactions in vain; and it aborts at COMMIT, where a lock has waited before anything was done.
+
+**Commits are never cancelled.** A cancelled wait for the synchronous standby leaves the row visible and unreplicated,
+and only a warning says so. So psycopg is used synchronously, on threads that no task's cancellation and no signal
+reaches (statement_timeout ends no COMMIT), and a commit that brought a warning, or no answer, is OutcomeUnknown.
+Whoever repeats it learns more: the locks of the first attempt, if it is still under way, hold the repetition back, and
+the repetition writes to the log, so its own commit waits for a standby that has everything before it.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from agentmem import tracing
+from agentmem.errors import Internal, Unavailable
+from agentmem.logs import event
+from agentmem.tracing import Threads
+from cache_service.connection import Connection
+from cache_service.ledger.postgres import adapter, failures, schema
+from cache_service.ledger.postgres.failures import OutcomeUnknown
+from cache_service.ledger.postgres.settings import Settings, UnsafeServer, connect
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+Work = Callable[[Connection], _T]
+Query = Callable[Concatenate[Connection, _P], _T]
+"""Work that takes arguments besides."""
+
+_ATTEMPTS: Final = 8
+"""How often a transaction is run that others, or a lost connection, undo."""
+_PAUSE: Final = 0.01
+"""Seconds before the second attempt, at most; before each further one up to twice as long."""
+_REPEAT: Final = 0.5
+"""Seconds between repetitions of a commit whose outcome is unknown."""
+
+_BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_BEGIN_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_WRITE_TO_LOG: Final = "SELECT pg_logical_emit_message(true, 'agentmem', '')"
+"""Lets a COMMIT wait for the standby that would otherwise have nothing to wait for."""
+
+
+class _Session:
+    """A connection, and the warnings that it has brought."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.warnings: list[str] = []
+        self.connection = connect(settings, self._prepare)
+
+    def _prepare(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+        adapter.register(connection.adapters)
+        connection.add_notice_handler(self._hear)
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self.warnings.append(f"{notice.sqlstate}: {notice.message_primary}")
+
+    @property
+    def status(self) -> TransactionStatus:
+        """Whether a transaction is open; UNKNOWN if the connection is lost."""
+        return self.connection.info.transaction_status
+
+    def run(self, statement: str) -> None:
+        """Run a statement that returns nothing."""
+        self.connection.execute(statement.encode())
+
+    @contextmanager
+    def transaction(self, begin: str) -> Iterator[None]:
+        """Begin a transaction, and roll it back unless it was committed."""
+        self.run(begin)
+        try:
+            yield
+        finally:
+            if self.status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                with suppress(psycopg.Error):  # then the session is lost, which ends it, too
+                    self.run("ROLLBACK")
+
+    def commit(self) -> None:
+        """Commit. Raises OutcomeUnknown; psycopg.Error and Internal where it is rolled back, as the server says."""
+        self.warnings.clear()
+        try:
+            ended = self.connection.execute("COMMIT").statusmessage
+        except psycopg.Error as error:
+            if self.connection.closed and not failures.is_before_commit(error):
+                raise OutcomeUnknown("the ledger's database was lost during a commit; repeat it") from error
+            raise
+        if self.warnings:
+            raise OutcomeUnknown(f"a commit may not be on the standby ({self.warnings[0]}); repeat it")
+        if ended != "COMMIT":
+            raise Internal("a transaction of the ledger was rolled back, because one of its statements had failed")
+
+
+class Postgres:
+    """A ledger on PostgreSQL. `open` once; coroutines are for one event loop, `_blocking` calls for other threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._writing = Threads(settings.writers, thread_name_prefix="postgres")
+        self._reading = Threads(settings.readers, thread_name_prefix="postgres reads")
+        self._idle: deque[_Session] = deque()
+
+    def open(self) -> None:
+        """Create the tables or migrate them, unless the server is refused. Blocks.
+
+        Raises settings.UnsafeServer, schema.SchemaTooNew, Unavailable where no server is reached, and psycopg.Error.
+        """
+        try:
+            session = _Session(self._settings)
+        except psycopg.OperationalError as error:
+            raise Unavailable(f"the ledger's database cannot be used ({str(error).strip()})") from error
+        try:
+            schema.migrate(session.connection, self._settings.schema)
+        except BaseException:
+            session.connection.close()
+            raise
+        self._idle.append(session)
+
+    def close(self) -> None:
+        """Wait for what is queued, and close the connections."""
+        self._reading.shutdown()
+        self._writing.shutdown()
+        self._close_idle()
+
+    async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run `work`, with these arguments, in one consistent state. It cannot change anything.
+
+        Raises Unavailable, LedgerDamaged.
+        """
+        return await asyncio.wrap_future(self._submit_read(lambda connection: work(connection, *args, **kwargs)))
+
+    def read_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`read` for a thread that isn't the event loop's."""
+        return self._submit_read(lambda connection: work(connection, *args, **kwargs)).result()
+
+    async def write(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run `work`, with these arguments, as one transaction, repeatedly if need be; if it raises, nothing changed.
+
+        A caller that is cancelled before its turn leaves nothing; one that is cancelled later leaves the whole
+        transaction. Raises OutcomeUnknown, Unavailable, ResourceExhausted, LedgerDamaged.
+        """
+        return await asyncio.wrap_future(self._writing.submit(self._write, _bound(work, *args, **kwargs)))
+
+    def write_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`write` for a thread that isn't the event loop's."""
+        return self._writing.submit(self._write, _bound(work, *args, **kwargs)).result()
+
+    async def write_known(self, seconds: float, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`write` of work that knows its own repetition, as turns.commit does by commit_id: repeated until it is known.
+
+        Raises what `write` raises; OutcomeUnknown and Unavailable only after so many seconds.
+        """
+        bound = _bound(work, *args, **kwargs)
+        return await asyncio.wrap_future(self._writing.submit(self._write_known, seconds, bound))
+
+    def write_known_blocking(self, seconds: float, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`write_known` for a thread that isn't the event loop's."""
+        return self._writing.submit(self._write_known, seconds, _bound(work, *args, **kwargs)).result()
+
+    def _submit_read(self, work: Work[_T]) -> "Future[_T]":
+        def transaction(session: _Session) -> _T:
+            with session.transaction(_BEGIN_READ):
+                return work(adapter.Connection(session.connection, adapter.READING))
+
+        return self._reading.submit(self._run, transaction)
+
+    def _write(self, work: Work[_T], *, in_doubt: bool = False) -> _T:
+        def transaction(session: _Session) -> _T:
+            with tracing.within("transaction"), session.transaction(_BEGIN_WRITE):
+                result = work(adapter.Connection(session.connection, adapter.DIFFERENCES))
+                if in_doubt:
+                    session.run(_WRITE_TO_LOG)
+                session.commit()
+                return result
+
+        return self._run(transaction)
+
+    def _write_known(self, seconds: float, work: Work[_T]) -> _T:
+        end = time.monotonic() + seconds
+        doubt: OutcomeUnknown | None = None
+        while True:
+            try:
+                return self._write(work, in_doubt=doubt is not None)
+            except Unavailable as error:
+                if isinstance(error, OutcomeUnknown):
+                    doubt = doubt or error
+                    event(log, "the outcome of a commit is unknown", logging.WARNING, error=error.message)
+                if time.monotonic() >= end:
+                    raise doubt or error from error
+            time.sleep(_REPEAT)
+
+    def _run(self, transaction: Callable[[_Session], _T]) -> _T:
+        """Run a transaction, again where another one or a lost session has undone it."""
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(random.uniform(0, _PAUSE * 2**attempt))
+            try:
+                with self._session() as session:
+                    return transaction(session)
+            except psycopg.Error as error:
+                failure = error
+                if failures.is_lost(error):
+                    self._close_idle()  # they went to the same server
+                elif not failures.is_conflict(error):
+                    break
+        raise failures.as_contract(failure) or failure from failure
+
+    @contextmanager
+    def _session(self) -> Iterator[_Session]:
+        """A session outside of transactions, to be used by one thread. Raises Unavailable."""
+        try:
+            session = self._idle.pop()
+        except IndexError:
+            session = self._connected()
+        try:
+            yield session
+        finally:
+            if session.status is TransactionStatus.IDLE:
+                self._idle.append(session)
+            else:
+                session.connection.close()
+
+    def _connected(self) -> _Session:
+        try:
+            return _Session(self._settings)
+        except (psycopg.OperationalError, UnsafeServer) as error:
+            raise Unavailable(f"the ledger's database cannot be used ({str(error).strip()})") from error
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().connection.close()
+
+
+def _bound(work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Work[_T]:
+    return lambda connection: work(connection, *args, **kwargs)

@@ -1,0 +1,56 @@
+"""What a failure of PostgreSQL means: that the transaction is run again, or an error of the contract."""
+
+from typing import Final
+
+import psycopg
+
+from agentmem.errors import AgentmemError, ResourceExhausted, Unavailable
+from cache_service.checksums import LedgerDamaged
+
+_CONFLICTS: Final = ("40001", "40P01", "23505")
+"""Serialization failure, deadlock, and a unique value that another transaction has inserted at the same time."""
+_ENDED: Final = ("25P03", "25P04", "57P01", "57P02", "57P03", "57P05")
+"""The server ended the session, or is starting or ending."""
+_TIMEOUTS: Final = ("57014", "55P03")
+_DAMAGE: Final = ("XX001", "XX002")
+
+
+class OutcomeUnknown(Unavailable):
+    """Whether the transaction was committed is not known: the server did not say, or its standby may not have it.
+
+    Repeat it with the same commit_id, until the repetition succeeds.
+    """
+
+
+def is_conflict(error: psycopg.Error) -> bool:
+    """Whether the transaction is undone because of another one, and may succeed when it is run again."""
+    return error.sqlstate in _CONFLICTS
+
+
+def is_before_commit(error: psycopg.Error) -> bool:
+    """Whether what ended the session had ended it before it came to a COMMIT: it had been idle for too long."""
+    return error.sqlstate == "25P03"
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the server is gone, or this session: another connection may reach the one that took over."""
+    state = error.sqlstate or ""
+    return state in _ENDED or state.startswith("08") or (not state and isinstance(error, psycopg.OperationalError))
+
+
+def as_contract(error: psycopg.Error) -> AgentmemError | None:
+    """The error of the contract that says this; None for a bug."""
+    state = error.sqlstate or ""
+    if is_lost(error):
+        return Unavailable("the ledger's database cannot be reached; nothing was changed; try again")
+    if is_conflict(error):
+        return Unavailable("too many write the same rows of the ledger; nothing was changed; try again")
+    if state in _TIMEOUTS:
+        return Unavailable("the ledger's database took too long; nothing was changed; try again")
+    if state == "53100":
+        return ResourceExhausted("the disk of the ledger's database is full; nothing was changed", 5.0)
+    if state.startswith("53"):
+        return Unavailable("the ledger's database has no room for this session; nothing was changed; try again")
+    if state in _DAMAGE:
+        return LedgerDamaged("a page of the ledger's database")
+    return None

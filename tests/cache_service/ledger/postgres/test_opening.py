@@ -1,0 +1,119 @@
+"""Opening a ledger on a server: its tables, those of another version, and servers that could lose what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from agentmem.errors import Unavailable
+from cache_service import checksums
+from cache_service.connection import Connection
+from cache_service.ledger import turns
+from cache_service.ledger.database import Database
+from cache_service.ledger.postgres import schema
+from cache_service.ledger.postgres.database import Postgres
+from cache_service.ledger.postgres.settings import Settings, Survives, UnsafeServer
+from cache_service.ledger.schema import SchemaTooNew
+from tests.cache_service.ledger.rows import NOW, tokens, turn
+
+
+def test_what_was_written_is_there_when_it_is_opened_again(postgres_settings: Settings) -> None:
+    for expected in ([], [1]):
+        postgres = Postgres(postgres_settings)
+        postgres.open()
+        if expected:
+            assert postgres.read_blocking(tokens) == expected
+        else:
+            postgres.write_blocking(turns.commit, turn(1), NOW)
+        postgres.close()
+
+
+def test_nodes_that_start_together_make_the_tables_once(postgres_settings: Settings) -> None:
+    nodes = [Postgres(postgres_settings) for _ in range(6)]
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        for opened in [pool.submit(node.open) for node in nodes]:
+            opened.result(60)
+    nodes[0].write_blocking(turns.commit, turn(1), NOW)
+    assert [node.read_blocking(tokens) for node in nodes] == [[1]] * len(nodes)
+    for node in nodes:
+        node.close()
+
+
+def test_an_older_ledger_is_migrated_and_a_newer_one_refused(
+    postgres_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = Postgres(postgres_settings)
+    older.open()
+    older.write_blocking(turns.commit, turn(1), NOW)
+    known = schema.MIGRATIONS
+    monkeypatch.setattr(schema, "MIGRATIONS", (*known, "ALTER TABLE agents ADD COLUMN more BIGINT NOT NULL DEFAULT 7"))
+    newer = Postgres(postgres_settings)
+    newer.open()
+    assert newer.read_blocking(lambda c: c.execute("SELECT more FROM agents").fetchall()) == [(7,)]
+    newer.close()
+    assert older.read_blocking(tokens) == [1], "who is running goes on"
+    monkeypatch.setattr(schema, "MIGRATIONS", known)
+    again = Postgres(postgres_settings)
+    with pytest.raises(SchemaTooNew, match=f"version {len(known) + 1}.* knows {len(known)}"):
+        again.open()
+    again.close()
+    older.close()
+
+
+def test_a_migration_that_fails_leaves_the_tables_of_before(
+    postgres_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = schema.MIGRATIONS
+    broken = Postgres(postgres_settings)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*known, "CREATE TABLE half (id BIGINT)", "SELECT nothing"))
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        broken.open()
+    monkeypatch.setattr(schema, "MIGRATIONS", known)
+    broken.open()
+    assert broken.read_blocking(lambda c: c.execute("SELECT to_regclass('half')").fetchone()) == (None,)
+    broken.close()
+
+
+def column(connection: Connection, statement: str, value: str) -> set[str]:
+    """What a statement finds."""
+    return {found for (found,) in connection.execute(statement, (value,))}
+
+
+def test_the_tables_are_those_of_sqlite(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Column by column, but for those that a node keeps to itself, and the namespaces' shards."""
+    database = Database(tmp_path_factory.mktemp("sqlite") / "store.db")
+    database.open()
+    there = "SELECT name FROM pragma_table_info(?)"
+    here = "SELECT column_name FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = ?"
+    for table in checksums.COLUMNS:
+        assert postgres.read_blocking(column, here, table) == database.read_blocking(column, there, table), table
+    database.close()
+
+
+@pytest.mark.parametrize("survives", [Survives.SERVER, Survives.CRASH])
+def test_a_server_that_could_lose_turns_is_refused(postgres_settings: Settings, survives: Survives) -> None:
+    """The one of these tests does not sync its disk."""
+    with pytest.raises(UnsafeServer, match="fsync = off"):
+        Postgres(replace(postgres_settings, survives=survives)).open()
+
+
+def test_no_server_is_unavailable(postgres_settings: Settings) -> None:
+    postgres = Postgres(replace(postgres_settings, conninfo="host=/nowhere dbname=postgres", connect_seconds=1))
+    with pytest.raises(Unavailable, match="cannot be used"):
+        postgres.open()
+    with pytest.raises(Unavailable, match="cannot be used"):
+        postgres.write_known_blocking(0, turns.commit, turn(1), NOW)
+
+
+def test_a_single_machine_imports_nothing_of_it() -> None:
+    program = (
+        "import sys, cache_service.__main__, cache_service.store, gateway.cli.main\n"
+        "print([name for name in sys.modules if name.startswith(('psycopg', 'cache_service.ledger.postgres'))])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.stdout.strip(), ended.stderr) == ("[]", "")

@@ -1,0 +1,322 @@
+"""Transactions on a real server: who wins, what is run again, what waits how long, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from agentmem.errors import Aborted, AlreadyExists, Internal, Unavailable
+from agentmem.identity import NO_VERSION
+from agentmem.validation import NEVER, AgentKey
+from cache_service import checksums
+from cache_service.connection import Connection
+from cache_service.ledger import agents, branches, object_references, segments, snapshots, turns
+from cache_service.ledger.postgres.database import Postgres
+from cache_service.ledger.postgres.settings import Settings
+from cache_service.ledger.turns import Commit, Turn
+from cache_service.ledger.workflow_records import Put, put
+from cache_service.ledger.workflow_records import read as read_record
+from tests.cache_service.ledger.rows import (
+    ADA,
+    EVE,
+    NOW,
+    OBJECTS,
+    TABLES,
+    charged,
+    count,
+    counted,
+    damaged,
+    tokens,
+    turn,
+    upload,
+)
+from tests.postgres import Server
+
+WRITERS = 4
+
+
+def commit(postgres: Postgres, new: Turn) -> Commit:
+    return postgres.write_blocking(turns.commit, new, NOW)
+
+
+class Meeting:
+    """Work that goes on when all writers have come so far; those that run again do not wait."""
+
+    def __init__(self, writers: int = WRITERS) -> None:
+        self._barrier = threading.Barrier(writers)
+        self.runs = 0
+
+    def __call__(self, connection: Connection, new: Turn, *, before: bool) -> Commit:
+        self.runs += 1
+        if before:
+            self._wait()
+        made = turns.commit(connection, new, NOW)
+        if not before:
+            self._wait()
+        return made
+
+    def _wait(self) -> None:
+        if self.runs <= self._barrier.parties:
+            self._barrier.wait(60)
+
+
+def raced(postgres: Postgres, writers: list[Turn], *, before: bool) -> tuple[list[Turn], int]:
+    """Who of several writers that meet in their transactions has won, and how often their work ran."""
+    meeting, won = Meeting(len(writers)), []
+    with ThreadPoolExecutor(len(writers)) as pool:
+        calls = [pool.submit(postgres.write_blocking, meeting, each, before=before) for each in writers]
+        for each, call in zip(writers, calls, strict=True):
+            try:
+                call.result(60)
+            except Aborted:
+                continue
+            won.append(each)
+    return won, meeting.runs
+
+
+def test_of_writers_of_one_agent_exactly_one_wins(postgres: Postgres) -> None:
+    base = commit(postgres, turn(0)).version
+    for number in range(1, 6):
+        writers = [turn(10 * number + writer, base=base, keep=number) for writer in range(WRITERS)]
+        (winner,), _ = raced(postgres, writers, before=True)
+        state = postgres.read_blocking(agents.existing, ADA)
+        assert (state.version.number, state.head.tokens) == (number + 1, number + 1)
+        assert postgres.read_blocking(tokens)[-1:] == winner.content.token_ids.tolist()
+        base = state.version
+    assert postgres.read_blocking(charged) == postgres.read_blocking(counted)
+
+
+def test_of_those_who_create_one_agent_exactly_one_does(postgres: Postgres) -> None:
+    """All have seen that there is none before the first of them inserts it."""
+    won, runs = raced(postgres, [turn(writer) for writer in range(WRITERS)], before=True)
+    assert len(won) == 1 and runs > WRITERS, "those who met the first one's row ran again"
+    assert postgres.read_blocking(count, "segments") == postgres.read_blocking(count, "turns") == 1
+
+
+def test_writers_of_different_agents_do_not_wait_for_each_other(postgres: Postgres) -> None:
+    """All have written, and none has committed, in one namespace: no row is everybody's."""
+    writers = [turn(writer, key=ADA._replace(agent_id=str(writer))) for writer in range(WRITERS)]
+    won, runs = raced(postgres, writers, before=False)
+    assert len(won) == WRITERS
+    assert postgres.read_blocking(charged) == postgres.read_blocking(counted)
+    assert runs >= WRITERS
+
+
+def overlapping(postgres: Postgres, first: Callable[[Connection], Any], second: Callable[[Connection], Any]) -> Any:
+    """Run `first`, and commit it when `second`, begun later, has done its work or waits; what `second` returns."""
+    done, begun = threading.Event(), threading.Event()
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+    def held(connection: Connection) -> None:
+        first(connection)
+        begun.set()
+        while not done.is_set() and connection.execute(waiting).fetchone() is None:
+            connection.execute("SELECT pg_stat_clear_snapshot()")
+
+    def later(connection: Connection) -> Any:
+        try:
+            return second(connection)
+        finally:
+            done.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(postgres.write_blocking, held)
+        assert begun.wait(60)
+        try:
+            return postgres.write_blocking(later)
+        finally:
+            call.result(60)
+
+
+def test_who_leaves_a_shared_ledger_last_erases_it(postgres: Postgres) -> None:
+    """Two agents are deleted at once, the second while the first one's head still seems to stand there."""
+    commit(postgres, turn(1, 2))
+    postgres.write_blocking(upload, ADA, OBJECTS)
+    postgres.write_blocking(branches.fork, ADA, EVE, None, None, NEVER, NOW)
+    overlapping(postgres, lambda c: agents.delete(c, ADA), lambda c: agents.delete(c, EVE))
+    assert {table: postgres.read_blocking(count, table) for table in TABLES} == dict.fromkeys(TABLES, 0)
+
+
+def test_who_was_second_sees_what_the_first_has_done(postgres: Postgres) -> None:
+    base = commit(postgres, turn(1, 2)).version
+    with pytest.raises(Aborted):
+        overlapping(
+            postgres,
+            lambda c: branches.trim(c, ADA, 1, None, NOW),
+            lambda c: turns.commit(c, turn(3, base=base, keep=2), NOW),
+        )
+    assert postgres.read_blocking(tokens) == [1]
+    postgres.write_blocking(put, Put("n", "w", 0, b"", b"p", []))
+    with pytest.raises(Aborted):
+        overlapping(
+            postgres,
+            lambda c: put(c, Put("n", "w", 1, b"", b"q", [])),
+            lambda c: put(c, Put("n", "w", 1, b"", b"r", [b"e"])),
+        )
+    found = postgres.read_blocking(read_record, "n", "w", 0)
+    assert found is not None and (found.record.version, found.payload, found.events) == (2, b"q", [])
+
+
+def test_who_drops_the_last_reference_to_an_object_drops_it(postgres: Postgres) -> None:
+    """Two agents have it, and no segment in common."""
+    for key in (ADA, EVE):
+        commit(postgres, turn(1, 2, key=key))
+        postgres.write_blocking(upload, key, OBJECTS[:1])
+    overlapping(postgres, lambda c: agents.delete(c, ADA), lambda c: agents.delete(c, EVE))
+    assert postgres.read_blocking(count, "objects") == 0
+    assert postgres.read_blocking(count, "object_deletions") == 1
+
+
+def test_who_refers_to_an_object_that_is_being_dropped_has_no_reference(postgres: Postgres) -> None:
+    for key in (ADA, EVE):
+        commit(postgres, turn(1, 2, key=key))
+    postgres.write_blocking(upload, ADA, OBJECTS[:1])
+    eve = postgres.read_blocking(agents.existing, EVE).version.uid
+    overlapping(postgres, lambda c: agents.delete(c, ADA), lambda c: object_references.give(c, eve, {OBJECTS[0]}))
+    assert postgres.read_blocking(count, "objects") == postgres.read_blocking(count, "object_refs") == 0
+
+
+def test_a_deadlock_is_run_again(postgres: Postgres) -> None:
+    """Each holds one agent and asks for the other's."""
+    for key in (ADA, EVE):
+        commit(postgres, turn(1, key=key))
+    barrier, runs = threading.Barrier(2), []
+
+    def both(connection: Connection, one: AgentKey, other: AgentKey) -> None:
+        agents.existing(connection, one)
+        runs.append(one)
+        if len(runs) <= 2:
+            barrier.wait(60)
+        snapshots.create(connection, other, f"by {one.agent_id}", NOW)
+
+    with ThreadPoolExecutor(2) as pool:
+        for call in [pool.submit(postgres.write_blocking, both, *pair) for pair in ((ADA, EVE), (EVE, ADA))]:
+            call.result(60)
+    assert len(runs) == 3
+    assert postgres.read_blocking(count, "snapshots") == 2
+
+
+def test_a_reader_sees_one_state_and_waits_for_no_writer(postgres: Postgres) -> None:
+    base = commit(postgres, turn(1)).version
+
+    def read(connection: Connection) -> list[list[int]]:
+        found = [tokens(connection)]
+        commit(postgres, turn(2, base=base, keep=1))
+        return [*found, tokens(connection)]
+
+    assert postgres.read_blocking(read) == [[1], [1]]
+    assert postgres.read_blocking(tokens) == [1, 2]
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        postgres.read_blocking(agents.delete, ADA)
+
+
+def test_a_statement_that_takes_too_long_is_unavailable(postgres_settings: Settings) -> None:
+    postgres = Postgres(replace(postgres_settings, statement_seconds=0.2))
+    postgres.open()
+    commit(postgres, turn(1))
+    with pytest.raises(Unavailable, match="too long"):
+        postgres.write_blocking(lambda connection: connection.execute("SELECT pg_sleep(60)"))
+    with psycopg.connect(postgres_settings.conninfo) as other:  # another node holds the agent
+        other.execute(f'SELECT 1 FROM "{postgres_settings.schema}".agents FOR UPDATE'.encode())
+        with pytest.raises(Unavailable, match="too long"):
+            postgres.write_blocking(agents.change, ADA, pinned=1)
+    assert postgres.write_blocking(agents.change, ADA, pinned=1).pinned == 1
+    postgres.close()
+
+
+def test_a_node_that_hangs_in_a_transaction_holds_no_agent(postgres_settings: Settings) -> None:
+    """The server ends its session, and what it had not committed runs again."""
+    postgres = Postgres(replace(postgres_settings, idle_seconds=0.2))
+    postgres.open()
+    base, runs = commit(postgres, turn(1)).version, []
+
+    def hang(connection: Connection) -> Commit:
+        made = turns.commit(connection, turn(2, base=base, keep=1), NOW)
+        runs.append(made)
+        if len(runs) == 1:
+            begun.set()
+            ended.wait(60)
+        return made
+
+    begun, ended = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        hung = pool.submit(postgres.write_blocking, hang)
+        assert begun.wait(60)
+        won = commit(postgres, turn(3, base=base, keep=1)).version  # waits until the server has ended the other's
+        ended.set()
+        with pytest.raises(Aborted):
+            hung.result(60)
+    assert postgres.read_blocking(agents.existing, ADA).version == won and len(runs) == 1
+    postgres.close()
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_whole_transaction(postgres: Postgres) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def slow(connection: Connection) -> Commit:
+        started.set()
+        go_on.wait(60)
+        return turns.commit(connection, turn(1), NOW)
+
+    call = asyncio.create_task(postgres.write(slow))
+    await asyncio.to_thread(started.wait, 60)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    go_on.set()
+    while await postgres.read(agents.find, ADA) is None:
+        await asyncio.sleep(0.01)
+    assert await postgres.read(tokens) == [1]
+
+
+def test_work_that_hides_an_error_is_not_taken_for_committed(postgres: Postgres) -> None:
+    def work(connection: Connection) -> None:
+        turns.commit(connection, turn(1), NOW)
+        with pytest.raises(psycopg.Error):
+            connection.execute("SELECT nothing")
+
+    with pytest.raises(Internal, match="rolled back"):
+        postgres.write_blocking(work)
+    assert postgres.read_blocking(agents.find, ADA) is None
+
+
+def test_a_connection_that_was_lost_is_made_again(postgres: Postgres, postgres_server: Server) -> None:
+    commit(postgres, turn(1))
+    with postgres_server.connect() as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agentmem'")
+    assert postgres.read_blocking(tokens) == [1]
+    commit(postgres, turn(1, key=EVE))
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(table, column) for table, columns in checksums.COLUMNS.items() for column in columns.split(", ")],
+)
+def test_a_row_is_not_changed_without_its_checksum(postgres: Postgres, table: str, column: str) -> None:
+    commit(postgres, turn(1))
+    postgres.write_blocking(snapshots.create, ADA, "s", NOW)
+    postgres.write_blocking(put, Put("n", "w", 0, b"", b"p", []))
+
+    def change(connection: Connection) -> None:
+        (value,) = connection.execute(f"SELECT {column} FROM {table}").fetchone()
+        other = {bytes: b"other", str: "other", int: 77, type(None): 77}[type(value)]
+        connection.execute(f"UPDATE {table} SET {column} = ?", (other,))
+
+    with pytest.raises(psycopg.errors.RaiseException, match="without its checksum"):
+        postgres.write_blocking(change)
+    assert postgres.read_blocking(damaged) == []
+
+
+def test_what_exists_in_sqlite_exists_here(postgres: Postgres) -> None:
+    commit(postgres, turn(1))
+    with pytest.raises(AlreadyExists):
+        postgres.write_blocking(turns.create_agent, ADA, turn(1).content, NOW)
+    assert postgres.read_blocking(turns.open_agent, EVE, NO_VERSION, "").ledger is None
+    assert postgres.read_blocking(segments.read, segments.EMPTY).token_ids.tolist() == []

@@ -1,0 +1,90 @@
+"""Turns without a worker, and what a ledger's tables have: for tests of the functions of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace, Version
+from agentmem.validation import AgentKey
+from cache_service import checksums
+from cache_service.connection import Connection
+from cache_service.ledger import agents, object_references, segments
+from cache_service.ledger.clock import Moment
+from cache_service.ledger.turns import Turn
+
+ADA, EVE = AgentKey("n", "ada", "m"), AgentKey("n", "eve", "m")
+NOW = Moment(1, 1)
+TABLES = (*checksums.COLUMNS, "objects", "object_refs", "snapshot_object_refs")
+"""What is empty when all agents and runs are deleted."""
+
+
+def part(*tokens: int, generated: int = 0) -> Ledger:
+    """One turn whose tokens stand for one byte each."""
+    ends = np.arange(1, len(tokens) + 1, dtype=np.uint32)
+    text = bytes(token % 256 for token in tokens)
+    return Ledger(np.array(tokens, dtype=np.uint32), text, ends, "t", (TurnPlace(len(tokens), generated),))
+
+
+def turn(*tokens: int, key: AgentKey = ADA, base: Version = NO_VERSION, keep: int = 0, **fields: Any) -> Turn:
+    """A turn on `base` that keeps so many tokens."""
+    given = {"request_id": "", "request_digest": b"", "record": b"", "conversation": agents.NO_CONVERSATION, **fields}
+    return Turn(key, base, keep, part(*tokens), **given)
+
+
+def tokens(connection: Connection, key: AgentKey = ADA) -> list[int]:
+    """An agent's ledger."""
+    found: list[int] = segments.read(connection, agents.existing(connection, key).head).token_ids.tolist()
+    return found
+
+
+OBJECTS = [FileName(FileKind.BLOCK, bytes([number]) * 16) for number in range(3)]
+"""Of files that have copies in the object store."""
+
+
+def upload(connection: Connection, key: AgentKey, names: Iterable[FileName]) -> None:
+    """Let the agent's state have these copies in the object store, and no others."""
+    state = agents.existing(connection, key)
+    wanted = set(names)
+    for name in sorted(wanted):
+        connection.execute(
+            "INSERT INTO objects (kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent, first_token,"
+            " token_count, size_bytes, digest, present) VALUES (?, ?, ?, ?, ?, 'f', ?, 0, 2, 3, ?, 1)"
+            " ON CONFLICT DO NOTHING",
+            (*name, *key, b"", b"d"),
+        )
+    object_references.give(connection, state.version.uid, wanted)
+
+
+def count(connection: Connection, table: str) -> int:
+    """How many rows a table has."""
+    (number,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(number)
+
+
+def charged(connection: Connection) -> dict[str, int]:
+    """Bytes of ledgers by namespace, where there are any."""
+    rows = connection.execute("SELECT namespace, sum(ledger_bytes) FROM namespaces GROUP BY namespace")
+    return {namespace: size for namespace, size in rows if size}
+
+
+def counted(connection: Connection) -> dict[str, int]:
+    """The same, counted anew."""
+    rows = connection.execute(
+        "SELECT namespace, sum(size) FROM (SELECT namespace, 8 * tokens + text_bytes AS size FROM segments"
+        " UNION ALL SELECT namespace, length(record) FROM turns"
+        " UNION ALL SELECT namespace, bytes + length(summary) FROM workflow_records) AS sizes GROUP BY namespace"
+    )
+    return {namespace: size for namespace, size in rows if size}
+
+
+def damaged(connection: Connection) -> list[str]:
+    """The tables of rows whose checksum is wrong."""
+    return [
+        table
+        for table, columns in checksums.COLUMNS.items()
+        for *row, found in connection.execute(f"SELECT {columns}, checksum FROM {table}")
+        if checksums.checksum(*row) != found
+    ]
