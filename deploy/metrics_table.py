@@ -95,7 +95,7 @@ async def _pages(directory: Path) -> list[Row]:
     try:
         pages.append(("store", await asyncio.to_thread(_rows, store)))
         RemoteMetrics(remote)
-        remote.register(RemoteCollector(opened._database))
+        remote.register(RemoteCollector(opened._database, opened._rows))
         pages.append((REMOTE, await asyncio.to_thread(_rows, remote)))
     finally:
         await asyncio.to_thread(opened.close)

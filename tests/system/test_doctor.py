@@ -18,7 +18,7 @@ NOTHING = Running({}, {})
 
 def names(data: Path) -> dict[str, int]:
     """Files and their sizes, but for SQLite's, which it keeps as it likes."""
-    files = (path for path in data.rglob("*") if not path.name.startswith("store.db-"))
+    files = (path for path in data.rglob("*") if not path.name.startswith(("store.db-", "warm.db-")))
     return {str(path): path.stat().st_size for path in files if path.is_file()}
 
 

@@ -65,7 +65,7 @@ async def test_a_store_ends_in_order(tiny: Path) -> None:
         client = await stack.client("gateway")
         told = (await client.say("a", "The key is in the cellar.", max_tokens=4)).finished.version
         stack.kill("store", number=signal.SIGTERM)
-        assert not list((stack.data).glob("store.db-wal")), "what was written is in the database itself"
+        assert not list((stack.data).glob("*.db-wal")), "what was written is in the databases themselves"
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await client.say("a", "hello", max_tokens=2)
         failure = from_rpc(refused.value)
