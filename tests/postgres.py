@@ -41,7 +41,7 @@ class NoServer(Exception):
 def identity() -> dict[str, Any]:
     """Arguments of subprocess: a user who may run a server, and no libraries but its own."""
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    return {**user, "env": {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}}
+    return {**user, "cwd": "/", "env": {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}}
 
 
 @cache
@@ -68,6 +68,9 @@ def _copied(package: Path) -> Path:
     for part in package.parent.glob(f"{package.name}*"):
         if part.suffix != ".dist-info":
             shutil.copytree(part, copied / part.name, symlinks=True)
+    for path in copied.rglob("*"):
+        if not path.is_symlink():  # whatever this process's umask was when they were installed
+            path.chmod(path.stat().st_mode | (0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644))
     return copied / package.name
 
 
@@ -115,13 +118,19 @@ class Server:
         with (self.root / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **identity())
         while self.process.poll() is None:
-            try:
+            with suppress(psycopg.OperationalError):
                 self.connect().close()
-            except psycopg.OperationalError:
-                time.sleep(0.02)
-            else:
                 return
+            time.sleep(0.02)
         raise AssertionError((self.root / "log").read_text(errors="replace"))
+
+    def answers(self) -> None:
+        """Wait until the server can be asked, again."""
+        while True:
+            with suppress(psycopg.OperationalError):
+                self.connect().close()
+                return
+            time.sleep(0.02)
 
     def processes(self) -> list[psutil.Process]:
         """The server's processes, the first of them last."""

@@ -14,7 +14,7 @@ from agentmem.logs import event
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
-from cache_service.connection import Connection
+from cache_service.connection import Connection, differences
 from cache_service.files.holding import OWN, WHOLE
 from cache_service.ledger import agents, kv_changes, object_references, segments, snapshots, versions
 from cache_service.ledger.agents import Agent, Conversation, State
@@ -200,6 +200,10 @@ def _state(connection: Connection, state: State, version: int, revision: bytes =
     if (snapshot := snapshots.of_version(connection, uid, version)) is not None:
         _check_revision(version, snapshot.version.revision, revision)
         return _kept_by(connection, state, snapshot)
+    if lock := differences(connection).for_change:
+        # Only other agents may stand on it still: who leaves it last cuts or erases it.
+        which = "SELECT 1 FROM segments WHERE id = (SELECT segment FROM turns WHERE uid = ? AND version = ?)"
+        connection.execute(f"{which}{lock}", (uid, version)).fetchone()
     row = connection.execute(
         "SELECT s.id, s.parent_tokens + s.tokens, s.parent_bytes + s.text_bytes, s.turns, t.messages, t.message_hash,"
         " t.revision, t.request_id, t.request_digest, t.record, t.checksum"

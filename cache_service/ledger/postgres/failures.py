@@ -7,8 +7,9 @@ import psycopg
 from agentmem.errors import AgentmemError, ResourceExhausted, Unavailable
 from cache_service.checksums import LedgerDamaged
 
-_CONFLICTS: Final = ("40001", "40P01", "23505")
-"""Serialization failure, deadlock, and a unique value that another transaction has inserted at the same time."""
+_CONFLICTS: Final = ("40001", "40P01", "23503", "23505")
+"""Serialization failure, deadlock, and what another transaction has done at the same time: deleted a row that this one
+refers to, or inserted a unique value."""
 _ENDED: Final = ("25P03", "25P04", "57P01", "57P02", "57P03", "57P05")
 """The server ended the session, or is starting or ending."""
 _TIMEOUTS: Final = ("57014", "55P03")

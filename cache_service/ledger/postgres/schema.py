@@ -28,6 +28,8 @@ def migrate(connection: "psycopg.Connection[tuple[Any, ...]]", schema: str) -> N
     Raises SchemaTooNew, and psycopg.Error: the role must own the schema, or may create it.
     """
     with connection.transaction():
+        # Each statement has to see what another node has migrated meanwhile, whatever the server's default is.
+        connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         connection.execute("SET LOCAL statement_timeout = 0")  # it may wait for another node's migration
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         if connection.execute("SELECT to_regnamespace(quote_ident(%s))", (schema,)).fetchone() == (None,):

@@ -57,6 +57,7 @@ _ASKED: Final = (
     "SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),"
     " current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_setting('fsync'),"
     " set_config('search_path', quote_ident(%(schema)s), false),"
+    " set_config('client_min_messages', 'warning', false),"  # how a wait that was cancelled is known
     " set_config('statement_timeout', %(statement)s, false),"
     " set_config('idle_in_transaction_session_timeout', %(idle)s, false)"
 )
@@ -76,6 +77,7 @@ def connect(
         "keepalives_idle": "5",  # a server that is gone without a word is noticed after 5 + 3 * 5 seconds
         "keepalives_interval": "5",
         "keepalives_count": "3",
+        "tcp_user_timeout": "20000",  # milliseconds: the same where something was sent, and nothing acknowledges it
         "client_encoding": "utf8",
     }
     given = psycopg.conninfo.conninfo_to_dict(settings.conninfo)

@@ -209,8 +209,8 @@ CREATE TABLE kv_changes (
 );
 
 -- Bytes of each namespace, kept by triggers, in 64 rows each: one would be a lock that all commits of a namespace wait
--- for. A session always writes the same one, so a transaction holds one of them at most. Their sum counts; some may be
--- below zero, and those of a namespace that has nothing any more stay.
+-- for. A transaction writes one of them, by its own id, so that those that run at once seldom meet. Their sum counts; some
+-- may be below zero, and those of a namespace that has nothing any more stay.
 CREATE TABLE namespaces (
     namespace TEXT COLLATE "C" NOT NULL,
     shard BIGINT NOT NULL,
@@ -220,7 +220,8 @@ CREATE TABLE namespaces (
 CREATE FUNCTION charge(charged TEXT, change BIGINT) RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
     IF change != 0 THEN
-        INSERT INTO namespaces AS n (namespace, shard, ledger_bytes) VALUES (charged, pg_backend_pid() % 64, change)
+        INSERT INTO namespaces AS n (namespace, shard, ledger_bytes)
+            VALUES (charged, (pg_current_xact_id()::text::numeric % 64)::bigint, change)
             ON CONFLICT (namespace, shard) DO UPDATE SET ledger_bytes = n.ledger_bytes + excluded.ledger_bytes;
     END IF;
 END $$;

@@ -279,6 +279,7 @@ def test_the_standby_takes_over(lost_pair: Pair) -> None:
         with stuck(lost_pair, ledger, committed(new)) as commit:
             lost_pair.primary.kill()
             lost_pair.standby.receiver().kill()
+            lost_pair.standby.answers()  # it has begun its other processes again, of which one promotes it
             lost_pair.standby.run("pg_ctl", "promote", "-D", str(lost_pair.standby.data))
             assert not commit.call.result(60).repeated
         assert ledger.read_blocking(tokens) == [1, 1]

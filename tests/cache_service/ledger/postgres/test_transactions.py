@@ -6,18 +6,20 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 
-from agentmem.errors import Aborted, AlreadyExists, Internal, Unavailable
+from agentmem.errors import Aborted, AlreadyExists, Internal, NotFound, Unavailable
 from agentmem.identity import NO_VERSION
 from agentmem.validation import NEVER, AgentKey
 from cache_service import checksums
 from cache_service.connection import Connection
 from cache_service.ledger import agents, branches, object_references, segments, snapshots, turns
+from cache_service.ledger.agents import State
 from cache_service.ledger.postgres.database import Postgres
 from cache_service.ledger.postgres.settings import Settings
 from cache_service.ledger.turns import Commit, Turn
@@ -93,8 +95,17 @@ def test_of_writers_of_one_agent_exactly_one_wins(postgres: Postgres) -> None:
     assert postgres.read_blocking(charged) == postgres.read_blocking(counted)
 
 
-def test_of_those_who_create_one_agent_exactly_one_does(postgres: Postgres) -> None:
+def test_of_those_who_create_one_agent_exactly_one_does(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """All have seen that there is none before the first of them inserts it."""
+    find, seen = agents.find, threading.Barrier(WRITERS)
+
+    def find_together(connection: Connection, key: AgentKey) -> State | None:
+        found = find(connection, key)
+        if found is None:
+            seen.wait(60)
+        return found
+
+    monkeypatch.setattr(agents, "find", find_together)
     won, runs = raced(postgres, [turn(writer) for writer in range(WRITERS)], before=True)
     assert len(won) == 1 and runs > WRITERS, "those who met the first one's row ran again"
     assert postgres.read_blocking(count, "segments") == postgres.read_blocking(count, "turns") == 1
@@ -142,6 +153,31 @@ def test_who_leaves_a_shared_ledger_last_erases_it(postgres: Postgres) -> None:
     postgres.write_blocking(branches.fork, ADA, EVE, None, None, NEVER, NOW)
     overlapping(postgres, lambda c: agents.delete(c, ADA), lambda c: agents.delete(c, EVE))
     assert {table: postgres.read_blocking(count, table) for table in TABLES} == dict.fromkeys(TABLES, 0)
+
+
+@pytest.mark.parametrize("fork_first", [True, False])
+def test_a_fork_of_a_turn_that_only_another_agent_keeps_has_all_of_it(postgres: Postgres, fork_first: bool) -> None:
+    """While that one is deleted: the segment is cut for who is left, or forked before."""
+    commit(postgres, turn(1, 2, 3))
+    postgres.write_blocking(branches.fork, ADA, EVE, None, None, NEVER, NOW)
+    postgres.write_blocking(branches.trim, ADA, 1, None, NOW)
+    postgres.write_blocking(snapshots.delete, ADA, "auto-1")
+    bob = ADA._replace(agent_id="bob")
+
+    def fork(connection: Connection) -> None:
+        with suppress(NotFound):  # it came too late
+            branches.fork(connection, ADA, bob, 1, None, NEVER, NOW)
+
+    def delete(connection: Connection) -> None:
+        agents.delete(connection, EVE)
+
+    overlapping(postgres, *((fork, delete) if fork_first else (delete, fork)))
+    state = postgres.read_blocking(agents.find, bob)
+    assert state is not None or not fork_first
+    if state is not None:
+        content = postgres.read_blocking(segments.read, state.head)
+        assert content.token_ids.tolist() == [1, 2, 3][: state.head.tokens]
+    assert postgres.read_blocking(tokens) == [1]
 
 
 def test_who_was_second_sees_what_the_first_has_done(postgres: Postgres) -> None:
