@@ -116,8 +116,10 @@ class Server:
         flags = [flag for name, value in {**_SMALL, **self.settings}.items() for flag in ("-c", f"{name}={value}")]
         command = [programs() / "postgres", "-D", self.data, "-k", self.root, *flags]
         with (self.root / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **identity())
-        while self.process.poll() is None:
+            process = self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, **identity()
+            )
+        while process.poll() is None:
             with suppress(psycopg.OperationalError):
                 self.connect().close()
                 return
