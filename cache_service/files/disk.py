@@ -112,6 +112,11 @@ class Removal:
                 kept += 1
         return kept
 
+    @property
+    def left(self) -> int:
+        """How many files the disk has kept so far."""
+        return len(self._left)
+
     def again(self) -> None:
         """Try what is left."""
         if self._left:

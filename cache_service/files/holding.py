@@ -238,7 +238,9 @@ def reconcile(
 
 def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
     names: set[FileName] = set()
-    if change.source_uid is not None:
+    if change.source_uid is not None and change.tokens >= WHOLE:
+        names = of(connection, change.source_uid, change.source_snapshot)
+    elif change.source_uid is not None:
         rows = connection.execute(
             "SELECT h.kind, h.chain_hash FROM held AS h CROSS JOIN files AS f USING (kind, chain_hash)"
             " WHERE h.uid = ? AND h.snapshot = ? AND f.first_token + f.token_count <= ?",

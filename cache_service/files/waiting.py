@@ -16,8 +16,9 @@ from cache_service.files.references import FileOrigin, FileRow
 
 
 class Waiting(NamedTuple):
-    """A file to upload, and the states that hold it, by uid and snapshot."""
+    """A file to upload, and the states that hold it, by uid and snapshot. `id` is another one when more states do."""
 
+    id: int
     file: FileRow
     origin: FileOrigin
     holders: list[tuple[str, int]]
@@ -25,8 +26,8 @@ class Waiting(NamedTuple):
 
 def begin(connection: sqlite3.Connection, copied: Iterable[FileName]) -> None:
     """Upload from now on: what is held and has no copy, as of a time without an object store, and what comes."""
-    connection.execute("INSERT OR IGNORE INTO uploading (id) VALUES (1)")
-    have = set(copied)
+    begins = connection.execute("INSERT OR IGNORE INTO uploading (id) VALUES (1)").rowcount > 0
+    have = set() if begins else set(copied)  # states that came meanwhile refer to no copy yet
     add(connection, [name for name in references.all_names(connection) if name not in have])
 
 
@@ -56,16 +57,17 @@ def count(connection: sqlite3.Connection) -> int:
 def following(connection: sqlite3.Connection, limit: int) -> list[Waiting]:
     """The next ones, at most `limit`."""
     rows = connection.execute(
-        f"SELECT {references.COLUMNS} FROM uploads AS u JOIN files AS f USING (kind, chain_hash)"
+        f"SELECT u.id, {references.COLUMNS} FROM uploads AS u JOIN files AS f USING (kind, chain_hash)"
         " ORDER BY u.last, u.id LIMIT ?",
         (limit,),
     ).fetchall()
-    return [Waiting(*(found := references.described(row)), holding.holders(connection, found[0].name)) for row in rows]
+    described = [(number, *references.described(row)) for number, *row in rows]
+    return [Waiting(*each, holding.holders(connection, each[1].name)) for each in described]
 
 
-def end(connection: sqlite3.Connection, done: Iterable[FileName], failed: Iterable[FileName]) -> None:
-    """Some need not be uploaded any more; some have to be tried again, after all others."""
-    connection.executemany("DELETE FROM uploads WHERE kind = ? AND chain_hash = ?", done)
+def end(connection: sqlite3.Connection, done: Iterable[int], failed: Iterable[int]) -> None:
+    """Some, by their ids, need not be uploaded any more; some have to be tried again, after all others."""
+    connection.executemany("DELETE FROM uploads WHERE id = ?", [(number,) for number in done])
     connection.executemany(
-        "UPDATE uploads SET id = (SELECT max(id) + 1 FROM uploads) WHERE kind = ? AND chain_hash = ?", failed
+        "UPDATE uploads SET id = (SELECT max(id) + 1 FROM uploads) WHERE id = ?", [(number,) for number in failed]
     )

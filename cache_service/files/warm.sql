@@ -83,7 +83,9 @@ CREATE INDEX uploads_in_order ON uploads (last, id);
 CREATE TRIGGER held_to_upload AFTER INSERT ON held
     WHEN EXISTS (SELECT 1 FROM uploading)
 BEGIN
-    INSERT OR IGNORE INTO uploads (last, kind, chain_hash)
+    -- With a new id, since an upload may be under way that does not know of this state.
+    DELETE FROM uploads WHERE kind = new.kind AND chain_hash = new.chain_hash;
+    INSERT INTO uploads (last, kind, chain_hash)
         SELECT f.kind = 1 AND f.token_count < 256, f.kind, f.chain_hash FROM files AS f
         WHERE f.kind = new.kind AND f.chain_hash = new.chain_hash;
 END;

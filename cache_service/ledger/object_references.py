@@ -7,7 +7,7 @@ of them, by triggers.
 from collections.abc import Iterable, Set
 from itertools import starmap
 
-from agentmem.identity import FileName
+from agentmem.identity import FileName, Version
 from cache_service.connection import Connection
 from cache_service.files.holding import OWN
 from cache_service.files.references import named
@@ -44,12 +44,22 @@ def give(connection: Connection, uid: str, names: Set[FileName]) -> None:
     )
 
 
-def keep_only(connection: Connection, uid: str, names: Set[FileName]) -> None:
-    """Let an agent's own state refer to no objects but those of `names`."""
-    going = of(connection, uid) - names
-    connection.executemany(
-        "DELETE FROM object_refs WHERE uid = ? AND kind = ? AND chain_hash = ?", [(uid, *name) for name in going]
-    )
+def publish(connection: Connection, version: Version, names: Set[FileName]) -> None:
+    """Let an agent's own state refer to the objects among `names`, if it is still at this version."""
+    found = connection.execute(
+        "SELECT 1 FROM agents WHERE uid = ? AND version = ? AND revision = ?", version
+    ).fetchone()
+    if found is not None:
+        give(connection, version.uid, names)
+
+
+def differs(connection: Connection, uid: str, names: Set[FileName]) -> bool:
+    """Whether an agent's own state refers to other objects than those among `names`."""
+    present = of(connection, uid)
+    if not present <= names:
+        return True
+    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ?"
+    return any(connection.execute(statement, name).fetchone() for name in names - present)
 
 
 def keep(connection: Connection, uid: str, snapshot: int) -> None:

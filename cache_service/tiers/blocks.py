@@ -22,7 +22,7 @@ from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
-from cache_service.files import holding, references
+from cache_service.files import holding, references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
@@ -77,8 +77,6 @@ class BlockStore:
         """Whether files could not follow the ledger when they should have."""
         self._thread = Threads(1, thread_name_prefix="files")
         self._noted = False
-        self._unlinkable = 0
-        """Files of what was erased that could not be unlinked, and are not reported yet."""
 
     def reconcile(self) -> None:
         """Empty staging/, delete files without a row (in quarantine/ too) and rows without a file.
@@ -106,6 +104,7 @@ class BlockStore:
 
         Raises ResourceExhausted if some don't, and there is no room for them even when who is idle has left.
         """
+        self._follow()  # what is gone is not found
         asked = list(dict.fromkeys(names))
         rows = {row.name for row in self._rows.read_blocking(references.find, namespace=namespace, names=asked)}
         if vanished := {name for name in rows if not self._directory.has(name)}:
@@ -130,6 +129,7 @@ class BlockStore:
         for index, staged in enumerate(publication.staged):
             if not self._directory.is_staged(staged.path):
                 raise InvalidArgument(f"files[{index}].path", "must be a path that StageBlocks gave")
+        self._follow()  # what is gone is not found, and no duplicate of it dropped
         if not self._database.read_blocking(agents.may_publish, publication.version.uid):
             self._discard(publication)
             return Published(0, len(publication.staged))
@@ -157,7 +157,7 @@ class BlockStore:
         if registered is None:
             self._directory.remove(placed)
             return Published(0, len(publication.staged))
-        self._rows.unlink_files(registered)
+        self._directory.remove(registered)
         self._let_objects_go(publication)
         self._enforce_limits(publication, list(placed))
         if refused:
@@ -228,12 +228,7 @@ class BlockStore:
     @_on_thread_of_files
     def follow(self) -> None:
         """Do to files what the ledger has said of states; where this fails, the next call or the upkeep does it."""
-        self.is_behind = True
-        try:
-            self._rows.follow()
-            self.is_behind = False
-        except (AgentmemError, sqlite3.Error) as error:
-            event(log, "files follow the ledger later", logging.WARNING, error=str(error))
+        self._follow()
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
         """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
@@ -261,7 +256,7 @@ class BlockStore:
         count = self._database.erase(lambda _: True, _erase, key).result()
         dropped = Dropped()
         with suppress(AgentmemError, sqlite3.Error):  # It is tried again to finish the erasure, and raises there.
-            dropped, self._unlinkable = self._rows.follow(erase=True)
+            dropped = self._rows.follow(erase=True)
         return replace(dropped, agents=count)
 
     async def _finish_erasure(self) -> None:
@@ -270,9 +265,8 @@ class BlockStore:
 
     @_on_thread_of_files
     def _follow_erasure(self) -> None:
-        _, kept = self._rows.follow(erase=True)
-        kept, self._unlinkable = kept + self._unlinkable, 0
-        _check_erased(kept)
+        self._rows.follow(erase=True)
+        _check_erased(self._directory.removal.left)
 
     @_on_thread_of_files
     def _keep_limits(self, now: int) -> None:
@@ -282,6 +276,14 @@ class BlockStore:
         self._warm.enforce_quotas()
         if not self._warm.enforce():
             self._warm.enforce("")
+
+    def _follow(self) -> None:
+        self.is_behind = True
+        try:
+            self._rows.follow()
+            self.is_behind = False
+        except (AgentmemError, sqlite3.Error) as error:
+            event(log, "files follow the ledger later", logging.WARNING, error=str(error))
 
     def _enforce_limits(self, publication: Publication, names: Sequence[FileName]) -> None:
         """Make room for files that were published, or withdraw them and raise why there is none."""
@@ -293,7 +295,7 @@ class BlockStore:
             return
         if names and not within_limits:
             refusal = self._warm.refusal(namespace)
-            self._rows.unlink_files(self._rows.write(holding.withdraw, namespace, uid, names))
+            self._directory.remove(self._rows.write(holding.withdraw, namespace, uid, names))
             if refusal is not None:
                 raise refusal
 
@@ -340,21 +342,21 @@ class BlockStore:
         else:
             gone = holding.replace(connection, key, version, publication.references, standing)
         eviction.forget(connection, version.uid, placed)
+        waiting.add(connection, placed)  # those that were held all the time, and are here again
         return gone
 
     def _let_objects_go(self, publication: Publication) -> None:
-        """Let the agent's state refer to objects of its present files only."""
-        uid = publication.version.uid
-        if publication.references is None or not self._database.read_blocking(object_references.of, uid):
-            return
-        if self._rows.read_blocking(holding.published, uid) == publication.version.number:
-            self._database.write_blocking(object_references.keep_only, uid, publication.references)
+        """Let the agent's state refer to the objects of its present files, and to no others."""
+        version, names = publication.version, publication.references
+        if names is not None and self._database.read_blocking(object_references.differs, version.uid, names):
+            self._database.write_blocking(object_references.publish, version, names)
 
     def _readmit(self, connection: sqlite3.Connection, each: Object, now: int) -> bool:
         if not self._database.read_blocking(objects.exists, each.name):
             return False
+        if not (holders := self._database.read_blocking(object_references.holders_of, each.file.name)):
+            return False
         references.add(connection, each.file, each.origin, now)
-        holders = self._database.read_blocking(object_references.holders_of, each.file.name)
         holding.hold(connection, holders, each.file.name)
         return True
 

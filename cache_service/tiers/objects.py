@@ -62,7 +62,7 @@ def begin_uploads(connection: sqlite3.Connection, waiting: Iterable[Waiting]) ->
     An object that is still to be deleted is not uploaded again before it is gone: it goes on waiting.
     """
     begun = Begun([], [])
-    for file, origin, holders in waiting:
+    for _, file, origin, holders in waiting:
         if _is_going(connection, ObjectName(*file.name, file.digest)):
             continue
         has_copy = bool(copies(connection, {file.name}))

@@ -226,7 +226,8 @@ class Replicator:
             self._metrics.up.set(1)
         self._database.write_blocking(objects.end_uploads, [each.name for each in done])
         over = [*(each.file.name for each in done), *useless, *copied]
-        self._rows.write_queue(waiting.end, over, [name.file for name in failures])
+        ids = {each.file.name: each.id for each in asked}
+        self._rows.write_queue(waiting.end, [ids[name] for name in over], [ids[name.file] for name in failures])
         for failure in failures.values():
             raise failure
         return bool(batch or copied)

@@ -142,7 +142,7 @@ class WarmTier:
             dropped = self._rows.write(drop) if here else Dropped()
             self._finish(replace(dropped, agents=len(here | expired.had_objects)), Reason.TTL)
         if expired.erased:
-            erased, _ = self._rows.follow(erase=True)
+            erased = self._rows.follow(erase=True)
             event(log, "idle agents deleted", agents=expired.erased, freed_bytes=erased.freed_bytes)
 
     def _hopeless(self, protected: str) -> bool:

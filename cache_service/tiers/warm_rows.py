@@ -7,10 +7,9 @@ later is done later: nothing here is both databases' at once, and the ledger's w
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from agentmem.identity import FileName
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.holding import KVChange
@@ -46,7 +45,9 @@ class WarmRows:
         """Follow the ledger, and run `work`, as one durable transaction. Raises what Database.write raises."""
 
         def both(connection: sqlite3.Connection) -> tuple[Dropped, _T]:
-            return self._follow(connection), work(connection, *args, **kwargs)
+            dropped, result = self._follow(connection), work(connection, *args, **kwargs)
+            there = references.existing(connection, dropped.files)  # again, by what was done since
+            return replace(dropped, files=[name for name in dropped.files if name not in there]), result
 
         dropped, result = self._database.write_blocking(both)
         self.unlink(dropped)
@@ -56,21 +57,20 @@ class WarmRows:
         """Run `work`, which changes only what waits to be uploaded, as one durable transaction. On threads."""
         return self._database.write_blocking(work, *args, **kwargs)
 
-    def follow(self, *, erase: bool = False) -> tuple[Dropped, int]:
-        """Follow the ledger; what went, and how many of its files could not be unlinked.
+    def follow(self, *, erase: bool = False) -> Dropped:
+        """Follow the ledger; what went, which is unlinked.
 
-        With `erase`, names of what went are scrubbed from warm.db with the next `scrub`, as those of agents always are,
-        and the ledger forgets what it said. Raises what Database.write raises; then it is done with the next `write`.
+        With `erase` the ledger forgets what it said, and a scrub is owed, whoever followed it. Raises what
+        Database.write raises; then it is done with the next `write`.
         """
-        change = self._ledger.read_blocking(kv_changes.newest)
-        if change <= self._database.read_blocking(holding.followed):
-            dropped, kept = Dropped(), 0
-        else:
-            dropped = self._database.erase(lambda _: erase, self._follow).result()
-            kept = self.unlink(dropped)
+        dropped = Dropped()
+        self._database.scrub_owed |= erase
+        if self._ledger.read_blocking(kv_changes.newest) > self._database.read_blocking(holding.followed):
+            dropped = self._database.write_blocking(self._follow)
+            self.unlink(dropped)
         if erase:
             self.forget_followed()
-        return dropped, kept
+        return dropped
 
     def forget_followed(self) -> None:
         """Let the ledger forget what was followed: its rows name agents that may be gone."""
@@ -85,15 +85,10 @@ class WarmRows:
         self.unlink(self._database.write_blocking(holding.reconcile, *states))
         self._database.write_blocking(references.recount)
 
-    def unlink(self, dropped: Dropped) -> int:
-        """Unlink files whose rows a transaction has dropped, but those that have one again; how many could not be."""
-        kept = self._directory.remove_quarantined(dropped.quarantined) if dropped.quarantined else 0
-        return kept + (self.unlink_files(dropped.files) if dropped.files else 0)
-
-    def unlink_files(self, names: Iterable[FileName]) -> int:
-        """Likewise, of published files."""
-        going = set(names)
-        return self._directory.remove(going - self._database.read_blocking(references.existing, names=going))
+    def unlink(self, dropped: Dropped) -> None:
+        """Unlink files whose rows a transaction has dropped. On the thread of files, where no row comes in between."""
+        self._directory.remove(dropped.files)
+        self._directory.remove_quarantined(dropped.quarantined)
 
     def after_commit(self, call: Callable[[], None]) -> None:
         """Call it, on the database's thread, after each transaction."""
@@ -115,5 +110,5 @@ class WarmRows:
         return holding.follow(connection, changes)
 
     def _owe_scrub(self, changes: Iterable[KVChange]) -> None:
-        """Whoever it is that follows a deletion, and however long ago it was: names of who is gone go from the file."""
-        self._database.scrub_owed |= any(change.agent_id is not None for change in changes)
+        """Whoever it is that follows an erasure, and however long ago it was: names and tokens go from the file."""
+        self._database.scrub_owed |= any(change.source_uid is None for change in changes)

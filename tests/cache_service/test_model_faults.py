@@ -13,12 +13,12 @@ from hypothesis.stateful import run_state_machine_as_test
 from agentmem.identity import FileName, Version
 from agentmem.validation import AgentKey
 from cache_service.files import holding, references, warm_database
+from cache_service.files.directory import DataDirectory
 from cache_service.ledger import agents, kv_changes, snapshots, turns, versions
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.turns import Commit, Turn
 from cache_service.tiers.blocks import BlockStore
-from cache_service.tiers.warm_rows import WarmRows
 from tests.cache_service.test_model import EXAMPLES, StoreMachine
 
 Patch = pytest.MonkeyPatch
@@ -107,7 +107,7 @@ def segments_that_nobody_needs_stay(patch: Patch) -> None:
 
 @fault
 def files_without_a_row_stay(patch: Patch) -> None:
-    patch.setattr(WarmRows, "unlink_files", lambda self, names: 0)
+    patch.setattr(DataDirectory, "remove", lambda self, names: 0)
 
 
 @fault
