@@ -20,7 +20,7 @@ from tests.cache_service.tiers.test_warm import hold, pin, speak
 from . import kv
 from .conftest import Running
 
-OWN = ("found", "usage", "chain", "used", "page", "names", "j", "CONSTANT")
+OWN = ("found", "usage", "chain", "used", "page", "names", "j", "uploading", "CONSTANT")
 """Walks over two rows, or over what a statement has found itself, of one agent or of a page of them."""
 
 
