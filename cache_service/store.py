@@ -92,7 +92,7 @@ class Store:
                 warm_database.discard_unusable(self._directory.warm_database)
             rows.open()
             self._opened.callback(rows.close)
-            if any(self._directory.published()) and not rows.read_blocking(references.all_names):
+            if any(self._directory.published()) and not rows.read_blocking(references.any_published):
                 adopted = self._database.read_blocking(
                     lambda ledger: rows.write_blocking(lambda warm: adoption.adopt(self._directory, ledger, warm))
                 )

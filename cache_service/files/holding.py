@@ -113,10 +113,7 @@ def hold(connection: sqlite3.Connection, holders: Iterable[tuple[str, int]], nam
 def withdraw(connection: sqlite3.Connection, namespace: str, uid: str, names: Iterable[FileName]) -> list[FileName]:
     """Take files out of an agent's own state; those that no other state has, their rows gone."""
     withdrawn = list(names)
-    connection.executemany(
-        "DELETE FROM held WHERE uid = ? AND snapshot = 0 AND kind = ? AND chain_hash = ?",
-        [(uid, *name) for name in withdrawn],
-    )
+    _let_go(connection, uid, OWN, withdrawn)
     return drop_unheld(connection, namespace, withdrawn)[0]
 
 
@@ -228,8 +225,8 @@ def reconcile(
             for name in _change(connection, uid, snapshot, set()):
                 files, size = drop_unheld(connection, references.namespace_of(connection, name) or "", [name])
                 dropped.add(Dropped(files, freed_bytes=size))
-    published = connection.execute("SELECT uid, version FROM published").fetchall()
-    ahead = [(uid,) for uid, version in published if version > versions.get(uid, -1)]
+    rows = connection.execute("SELECT uid, version FROM published").fetchall()
+    ahead = [(uid,) for uid, version in rows if version > versions.get(uid, -1)]
     connection.executemany("DELETE FROM published WHERE uid = ?", ahead)
     lost = [row for row in connection.execute("SELECT DISTINCT uid FROM evicted").fetchall() if row[0] not in versions]
     connection.executemany("DELETE FROM evicted WHERE uid = ?", lost)
@@ -283,12 +280,16 @@ def _hold(connection: sqlite3.Connection, uid: str, snapshot: int, names: Iterab
     )
 
 
+def _let_go(connection: sqlite3.Connection, uid: str, snapshot: int, names: Iterable[FileName]) -> None:
+    connection.executemany(
+        "DELETE FROM held WHERE uid = ? AND snapshot = ? AND kind = ? AND chain_hash = ?",
+        [(uid, snapshot, *name) for name in names],
+    )
+
+
 def _change(connection: sqlite3.Connection, uid: str, snapshot: int, names: Set[FileName]) -> set[FileName]:
     """Let a state consist of `names`; of what it did before. Only the difference is written."""
     before = of(connection, uid, snapshot)
     _hold(connection, uid, snapshot, names - before)
-    connection.executemany(
-        "DELETE FROM held WHERE uid = ? AND snapshot = ? AND kind = ? AND chain_hash = ?",
-        [(uid, snapshot, *name) for name in before - names],
-    )
+    _let_go(connection, uid, snapshot, before - names)
     return before

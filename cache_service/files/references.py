@@ -189,6 +189,11 @@ def existing(connection: sqlite3.Connection, names: Iterable[FileName]) -> set[F
     return {name for name in names if namespace_of(connection, name) is not None}
 
 
+def any_published(connection: sqlite3.Connection) -> bool:
+    """Whether any published file has a row."""
+    return connection.execute("SELECT 1 FROM files LIMIT 1").fetchone() is not None
+
+
 def all_names(connection: sqlite3.Connection) -> list[FileName]:
     """The names of all published files."""
     return list(starmap(named, connection.execute("SELECT kind, chain_hash FROM files")))

@@ -16,7 +16,7 @@ from agentmem.validation import AgentKey
 from cache_service.files import holding
 from cache_service.files.holding import Standing
 from cache_service.files.references import Dropped
-from cache_service.ledger import agents, kv_changes
+from cache_service.ledger import agents, kv_changes, snapshots
 from cache_service.tiers.warm_rows import WarmRows
 from tests.cache_service import kv
 from tests.cache_service.audit import reading
@@ -182,3 +182,13 @@ async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:
         await store.delete()
         assert held(data) == {}
         assert on_disk(data) == []
+
+
+async def test_whoever_follows_an_erased_snapshot_owes_a_scrub(store: Running) -> None:
+    """The tokens of its files may be in the log of warm.db, also where another transaction came first."""
+    await furnish(store)
+    rows = store.store._rows
+    store.store._database.write_blocking(snapshots.delete, AgentKey.from_proto(kv.key()), "two")
+    assert not rows.scrub_owed
+    rows.write(lambda _: None)
+    assert rows.scrub_owed

@@ -22,12 +22,14 @@ from agentmem.v1 import agent_pb2, cache_store_pb2_grpc
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files import warm_database
 from cache_service.offline.check import check
+from cache_service.offline.recover import recover
 from cache_service.store import Store
 
 from . import kv
 from .conftest import Running, running
 from .invariants import paths
-from .offline.directory import ADA, database_of, fill, fill_branches, ledgers, publish, query, zero_table
+from .offline.directory import ADA, database_of, everything, fill, fill_branches, ledgers, publish, query, zero_table
+from .offline.test_recover import HELD, new
 from .process import ready
 from .scenarios import Scenario
 from .test_crash_matrix import explore
@@ -214,3 +216,14 @@ async def test_warm_db_that_another_program_holds_is_told_to_be_tried_again(data
         assert database_of(data, "files").exists(), "it is not taken for damaged"
     async with running(data) as store:
         assert await warm_tokens(store, "ada") == len(ADA)
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(8192)], ids=["missing", "empty", "zeros"])
+async def test_recovery_does_not_need_it(data: Path, content: bytes | None) -> None:
+    await fill_branches(data)
+    held = query(data, HELD)
+    (data / "warm.db").unlink() if content is None else (data / "warm.db").write_bytes(content)
+    before = everything(data)
+    found = recover(data, new(data))
+    assert found.is_whole and check(new(data)).findings == [] and everything(data) == before
+    assert set(held) <= set(query(new(data), HELD))

@@ -269,17 +269,6 @@ async def test_what_follows_from_the_rest_is_made_again(data: Path, table: str) 
     assert set(held) <= set(query(new(data), HELD))
 
 
-@pytest.mark.parametrize("content", [None, b"", bytes(8192)], ids=["missing", "empty", "zeros"])
-async def test_warm_db_is_not_needed(data: Path, content: bytes | None) -> None:
-    await fill_branches(data)
-    held = query(data, HELD)
-    (data / "warm.db").unlink() if content is None else (data / "warm.db").write_bytes(content)
-    before = everything(data)
-    found = recover(data, new(data))
-    assert found.is_whole and check(new(data)).findings == [] and everything(data) == before
-    assert set(held) <= set(query(new(data), HELD))
-
-
 async def test_bad_files_are_left_behind(data: Path) -> None:
     await fill(data)
     flip(block(data, ADA, 0))

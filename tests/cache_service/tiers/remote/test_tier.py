@@ -14,7 +14,7 @@ from cache_service.tiers.limits import DiskLimits
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
-from tests.cache_service.tiers.test_blocks import name, on_disk
+from tests.cache_service.tiers.test_blocks import name, on_disk, publish
 from tests.cache_service.tiers.test_warm import LIMIT, evicted, hold, speak
 
 from .tier import evict, fetch, get, keys, look, remote, settled, tiers, until
@@ -70,6 +70,22 @@ async def test_what_is_evicted_comes_back(store: Running, data: Path, bucket: s3
     assert store.metric("agentmem_remote_fetches_total", result="warm") == 2
     await settled(store)
     assert len(bucket.objects()) == 2 and store.metric("agentmem_remote_uploads_total") == 2
+
+
+async def test_an_object_that_another_agent_publishes_without_its_file_stays_for_it(
+    store: Running, bucket: s3.Bucket
+) -> None:
+    """Its file was evicted while that agent spoke: the object goes with the last of both, not with the first."""
+    await speak(store, "ada", [1])
+    await settled(store)
+    await evict(store)
+    eve = (await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))).version
+    await publish(store, [], eve, [name(kv.header([1, 0]))], kv.key("eve"))
+    await store.delete(kv.key("ada"))
+    await settled(store)
+    assert await tiers(store, 1) == {1: REMOTE}
+    await store.delete(kv.key("eve"))
+    assert bucket.objects() == set()
 
 
 async def test_the_limits_of_the_disk_evict_to_the_object_store(data: Path, bucket: s3.Bucket) -> None:
