@@ -18,7 +18,7 @@ from typing import Final
 
 DATABASE = "store.db"
 WARM_DATABASE = "warm.db"
-"""What the store knows of the files in this directory only. Without it KV is computed again."""
+"""What the store knows of the files in this directory only. Without it the next start makes it anew of ledgers and files."""
 _OWN = frozenset(
     {
         *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),

@@ -33,6 +33,20 @@ def test_what_was_written_is_there_when_it_is_opened_again(postgres_settings: Se
         postgres.close()
 
 
+@pytest.mark.parametrize("options", ["-c client_min_messages=error", "-c default_transaction_isolation=serializable"])
+def test_warnings_and_fresh_reads_do_not_depend_on_a_roles_settings(postgres_settings: Settings, options: str) -> None:
+    """A wait for the standby that was cancelled is known by its warning; nodes that migrate read what others did."""
+    node = replace(postgres_settings, conninfo=f"{postgres_settings.conninfo} options='{options}'")
+    nodes = [Postgres(node) for _ in range(4)]
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        for opened in [pool.submit(each.open) for each in nodes]:
+            opened.result(60)
+    said = nodes[0].read_blocking(lambda c: c.execute("SELECT current_setting('client_min_messages')").fetchone())
+    assert said == ("warning",)
+    for each in nodes:
+        each.close()
+
+
 def test_nodes_that_start_together_make_the_tables_once(postgres_settings: Settings) -> None:
     nodes = [Postgres(postgres_settings) for _ in range(6)]
     with ThreadPoolExecutor(len(nodes)) as pool:
