@@ -18,7 +18,7 @@ from typing import Final
 
 DATABASE = "store.db"
 WARM_DATABASE = "warm.db"
-"""What the store knows of the files in this directory only. Without it the next start makes it anew of ledgers and files."""
+"""What the store knows of the files in this directory only; made anew of ledgers and files where it is not there."""
 _OWN = frozenset(
     {
         *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
