@@ -62,7 +62,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
 async def first_turn(worker: Worker) -> list[int]:
     ids = prompt(TOKENS)
     said = await worker.turn("a", ids)
-    await worker.idle()
+    await worker.at_rest()
     worker.model.memory.hot.drop(KEY)
     return [*ids, *said.token_ids, 5, 6]
 
@@ -155,10 +155,12 @@ async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once
         monkeypatch.setattr(fetcher, "read", never)
         with pytest.raises(ResourceExhausted, match=r"KV of .* tokens needed about"):
             await worker.turn("a", ids)
+        await worker.at_rest()
         assert (await worker.prefetch("a")).tokens == 0
         assert not restored
         monkeypatch.setattr(fetcher, "read", read)
         free.append(1 << 30)  # For one look: by the next the files have filled it.
+        await worker.at_rest()
         said = await worker.turn("a", ids)
         assert free == [0] and [each.into for each in restored] == [True]
         assert said.reused == restored[0].tokens > 2 * BLOCK_TOKENS

@@ -226,6 +226,13 @@ class Worker:
         self.model.memory.check_integrity([])
         assert not self.model.memory.pool.broken.is_set()
 
+    async def at_rest(self) -> None:
+        """Wait until nothing is in flight and the engine's thread is idle, so that files are read into its buffers."""
+        await self.idle()
+        async with asyncio.timeout(60):
+            while not self.engine.idle:
+                await asyncio.sleep(0.001)
+
 
 async def answer(turn: TurnStream, cancel_after: int | None = None) -> Answer:
     """A turn to its end, or cancelled when it has said so many things."""
