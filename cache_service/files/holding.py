@@ -57,6 +57,17 @@ class Standing(NamedTuple):
     """Those of that version."""
 
 
+class States(NamedTuple):
+    """What the ledger says of the agents that files are of: versions by uid of those that there are, and all of their
+    snapshots; the last change that can be followed, and those that it has not forgotten.
+    """
+
+    versions: Mapping[str, int]
+    snapshots: Set[int]
+    last: int
+    changes: Sequence[KVChange]
+
+
 class Warmth(NamedTuple):
     """What of an agent's state is on the disk: bytes and files in all, and blocks with their tokens."""
 
@@ -77,7 +88,8 @@ def follow(connection: sqlite3.Connection, changes: Sequence[KVChange]) -> Dropp
     for change in changes:
         dropped.add(_made(connection, change))
     if changes:
-        connection.execute("UPDATE followed SET change = ? WHERE id = 1", (changes[-1].id,))
+        last = max(change.id for change in changes)
+        connection.execute("UPDATE followed SET change = ? WHERE id = 1", (last,))
     return dropped
 
 
@@ -205,18 +217,18 @@ def drop_unheld(
     return dropped, size
 
 
-def reconcile(
-    connection: sqlite3.Connection,
-    versions: Mapping[str, int],
-    snapshots: Set[int],
-    last: int,
-    changes: Sequence[KVChange],
-) -> Dropped:
+def known(connection: sqlite3.Connection) -> list[str]:
+    """The uids of all agents of which there is, or was, anything here: those that `reconcile` asks the ledger about."""
+    tables = " UNION ".join(f"SELECT uid FROM {table}" for table in ("held", "published", "evicted"))
+    return [str(uid) for (uid,) in connection.execute(tables)]
+
+
+def reconcile(connection: sqlite3.Connection, states: States) -> Dropped:
     """Follow the ledger, and forget what states hold that it does not have, as where a backup of it was restored.
 
-    `versions` are those of all agents by uid, `last` is the id of the last change that the ledger ever made, `changes`
-    are those that it has not forgotten. Returns the files to unlink.
+    `states` are those of the agents that are `known`. Returns the files to unlink.
     """
+    versions, snapshots, last, changes = states
     done = min(followed(connection), last)
     connection.execute("UPDATE followed SET change = ? WHERE id = 1", (done,))
     dropped = follow(connection, [change for change in changes if change.id > done])

@@ -1,14 +1,19 @@
 """What becomes of states' KV, said by the ledger to whoever has files of it. Functions of a connection to store.db.
 
 A transaction that makes a state of another one, or ends one, adds rows here; the files are another database's, which
-follows: see `files.holding`. Publishing asks back in what standing a version is.
+follows: see `files.holding`. Publishing asks back in what standing a version is. Where several follow one ledger, a row
+stays until all of them have.
 """
+
+from collections.abc import Sequence
 
 from agentmem.identity import Version
 from agentmem.validation import AgentKey
-from cache_service.connection import Connection
-from cache_service.files.holding import OWN, KVChange, Standing
+from cache_service.connection import Connection, differences
+from cache_service.files.holding import OWN, KVChange, Standing, States
 
+_AT_ONCE = 500
+"""Agents that one statement asks for."""
 _COLUMNS = "uid, snapshot, source_uid, source_snapshot, tokens, version, namespace, agent_id, model_id"
 
 
@@ -40,38 +45,50 @@ def erase(connection: Connection, key: AgentKey, uid: str) -> None:
 
 
 def after(connection: Connection, change: int) -> list[KVChange]:
-    """The changes since `change`, in their order."""
-    rows = connection.execute(f"SELECT id, {_COLUMNS} FROM kv_changes WHERE id > ? ORDER BY id", (change,))
+    """The changes behind `change` that can be followed, in their order."""
+    followed = differences(connection).change
+    rows = connection.execute(
+        f"SELECT {followed}, {_COLUMNS} FROM kv_changes WHERE {followed} > ? AND {followed} <= ? ORDER BY id",
+        (change, last(connection)),
+    )
     return [KVChange(*row) for row in rows]
 
 
 def forget(connection: Connection, change: int) -> int:
     """Those up to `change` were followed, durably; how many of them named an agent that was erased."""
-    rows = connection.execute("DELETE FROM kv_changes WHERE id <= ? RETURNING agent_id", (change,))
+    followed = differences(connection).change
+    rows = connection.execute(f"DELETE FROM kv_changes WHERE {followed} <= ? RETURNING agent_id", (change,))
     return sum(agent_id is not None for (agent_id,) in rows)
 
 
 def any_up_to(connection: Connection, change: int) -> bool:
     """Whether there is something to forget."""
-    return connection.execute("SELECT 1 FROM kv_changes WHERE id <= ? LIMIT 1", (change,)).fetchone() is not None
+    followed = differences(connection).change
+    found = connection.execute(f"SELECT 1 FROM kv_changes WHERE {followed} <= ? LIMIT 1", (change,))
+    return found.fetchone() is not None
 
 
 def newest(connection: Connection) -> int:
     """The last change that is not forgotten; 0 if there is none."""
-    return int(connection.execute("SELECT coalesce(max(id), 0) FROM kv_changes").fetchone()[0])
+    followed = differences(connection).change
+    return int(connection.execute(f"SELECT coalesce(max({followed}), 0) FROM kv_changes").fetchone()[0])
 
 
 def last(connection: Connection) -> int:
-    """The last change that there ever was."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'kv_changes'").fetchone()
-    return 0 if row is None else int(row[0])
+    """The last change that can be followed, whether it is forgotten or not: no earlier one will come."""
+    return int(connection.execute(differences(connection).last_change).fetchone()[0])
 
 
-def states(connection: Connection) -> tuple[dict[str, int], set[int], int, list[KVChange]]:
-    """All agents' versions by uid, all snapshots, `last`, and all changes: what `holding.reconcile` takes."""
-    versions = {uid: version for uid, version in connection.execute("SELECT uid, version FROM agents")}
-    found = {row[0] for row in connection.execute("SELECT id FROM snapshots")}
-    return versions, found, last(connection), after(connection, 0)
+def states(connection: Connection, uids: Sequence[str]) -> States:
+    """How those of these agents are that there are, and of those that changes are of; and all changes."""
+    found, snapshots, changes = dict[str, int](), set[int](), after(connection, 0)
+    uids = [*{*uids, *(change.uid for change in changes)}]
+    for some in (uids[start : start + _AT_ONCE] for start in range(0, len(uids), _AT_ONCE)):
+        among = f"uid IN ({', '.join('?' * len(some))})"
+        found.update(connection.execute(f"SELECT uid, version FROM agents WHERE {among}", some).fetchall())
+        rows = connection.execute(f"SELECT id FROM snapshots WHERE {among}", some)
+        snapshots.update(number for (number,) in rows)
+    return States(found, snapshots, last(connection), changes)
 
 
 def standing(connection: Connection, key: AgentKey, version: Version) -> Standing:

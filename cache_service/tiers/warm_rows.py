@@ -80,9 +80,9 @@ class WarmRows:
 
     def reconcile(self) -> None:
         """Follow the ledger, forget what it does not have, and count all bytes anew. Before serving."""
-        states = self._ledger.read_blocking(kv_changes.states)
-        self._owe_scrub(states[-1])
-        self.unlink(self._database.write_blocking(holding.reconcile, *states))
+        states = self._ledger.read_blocking(kv_changes.states, self._database.read_blocking(holding.known))
+        self._owe_scrub(states.changes)
+        self.unlink(self._database.write_blocking(holding.reconcile, states))
         self._database.write_blocking(references.recount)
 
     def unlink(self, dropped: Dropped) -> None:

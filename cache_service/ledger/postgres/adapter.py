@@ -6,6 +6,7 @@ which PostgreSQL's cannot have, travels in two characters that keep the bytewise
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,9 +17,11 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from cache_service.connection import Differences
 
-DIFFERENCES: Final = Differences(for_change=" FOR NO KEY UPDATE", keeps_sums=False)
+READING: Final = Differences(
+    keeps_sums=False, change="xid", last_change="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1"
+)
+DIFFERENCES: Final = replace(READING, for_change=" FOR NO KEY UPDATE")
 """What a transaction that writes says differently: whoever reads an agent in order to change it holds its row."""
-READING: Final = Differences(keeps_sums=False)
 
 _TOKENS: Final = re.compile(r"'(?:[^']|'')*'|::|\?|:(?P<name>[a-z_]+)|%")
 _ESCAPED: Final = (("\x01", "\x01\x02"), ("\0", "\x01\x01"))
