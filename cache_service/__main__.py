@@ -84,7 +84,7 @@ async def _watch_disk(store: Store, server: GrpcServer) -> None:
     said = ""
     while True:
         await store.stay_whole()
-        problem = await store.writability.problem()
+        problem = await store.problem()
         await server.set_health(WRITES, problem)
         if problem and not said:
             logs.event(log, "ledgers cannot be written", logging.ERROR, problem=problem)
@@ -96,7 +96,14 @@ async def _watch_disk(store: Store, server: GrpcServer) -> None:
 
 def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
     try:
-        return Store(settings.data_directory, registry, settings.limits, settings.quotas, settings.remote_settings)
+        return Store(
+            settings.data_directory,
+            registry,
+            settings.limits,
+            settings.quotas,
+            settings.remote_settings,
+            settings.cluster_settings,
+        )
     except RemoteRefused as error:
         raise SettingsError(str(error)) from error
     except (SchemaTooNew, Internal, OSError, sqlite3.Error) as error:

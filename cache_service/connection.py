@@ -53,6 +53,20 @@ class Differences:
 SQLITE = Differences()
 
 
+_AT_ONCE = 500
+"""Values that one statement asks for."""
+
+
+def pieces(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """`values` in pieces, each of which one statement may ask for by `among`."""
+    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
+
+
+def among(column: str, values: Sequence[str]) -> str:
+    """The condition that a column has one of these values, which are parameters."""
+    return f"{column} IN ({', '.join('?' * len(values))})"
+
+
 def differences(connection: Connection) -> Differences:
     """What is said differently on this connection."""
     found: Differences = getattr(connection, "differences", SQLITE)

@@ -19,7 +19,7 @@ from cache_service.files import holding, references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.ledger import agents
-from cache_service.ledger.database import Database, Failure
+from cache_service.ledger.ledgers import Failure, Ledgers
 from cache_service.tiers import objects
 from cache_service.tiers.limits import FixedLimits, Reason
 from cache_service.tiers.warm_rows import WarmRows
@@ -54,9 +54,9 @@ class StoreMetrics:
             registry,
             "agentmem_ledger_failures",
             "Times that the ledger could not be read or written: the disk is full, it fails"
-            " (io_error), or rows are damaged.",
+            " (io_error), its server is (unreachable), or rows are damaged.",
             "reason",
-            (Failure.FULL, Failure.IO_ERROR, Failure.DAMAGED),
+            (Failure.FULL, Failure.IO_ERROR, Failure.DAMAGED, Failure.UNREACHABLE),
         )
         self._evictions = Counter(
             "agentmem_cache_evictions",
@@ -91,7 +91,7 @@ class DiskCollector(Collector):
     """Sizes and counts, read from the database and the directory at each scrape, on the scraper's thread."""
 
     _directory: DataDirectory
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
     _limits: FixedLimits
     _free: Callable[[], int]
@@ -197,7 +197,7 @@ class RemoteMetrics:
 class RemoteCollector(Collector):
     """What waits and what is there, read from the database at each scrape, on the scraper's thread."""
 
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
 
     def collect(self) -> Iterator[Metric]:

@@ -1,17 +1,21 @@
 """Settings of the cache store: flags, `AGENTMEM_STORE_…`, or the table `store` of the TOML file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.settings import ServiceSettings
-from agentmem.sockets import OptionalLoopbackAddress, OptionalUnixSocket
+from agentmem.sockets import OptionalLoopbackAddress, OptionalTcpAddress, OptionalUnixSocket
+from cache_service.cluster.settings import ClusterSettings, Survives
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import Quotas
 from cache_service.tiers.remote.contract import Location, RemoteSettings, check_endpoint
+
+NODE_NAME: Final = r"^([a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)?$"
+"""Of nodes: what a host may be called, or nothing."""
 
 
 class StoreSettings(ServiceSettings):
@@ -60,6 +64,21 @@ class StoreSettings(ServiceSettings):
     )
     remote_region: str = Field("", description="the bucket's region (default: as AWS's environment says)")
     remote_timeout: float = Field(30.0, gt=0, description="seconds that one request to the object store may take")
+    cluster: SecretStr = Field(
+        SecretStr(""),
+        description="where the ledgers are that several machines share, as postgresql://USER@HOST/DATABASE; with a"
+        " password better given as AGENTMEM_STORE_CLUSTER (default: none, they are in the data directory)",
+    )
+    cluster_survives: Survives = Field(
+        "server",
+        description="what an acknowledged turn must survive: the loss of the database's server (it has a synchronous"
+        " standby), its crash only, or nothing",
+    )
+    node: str = Field("", description="this node's name in the cluster, and of no other", pattern=NODE_NAME)
+    advertise: OptionalTcpAddress = Field("", description="HOST:PORT where other nodes reach this one's gateway")
+    cluster_tls: Path | None = Field(
+        None, description="directory of ca.pem, node.pem and node-key.pem, for calls between nodes"
+    )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running calls get when the store stops")
 
     @property
@@ -79,6 +98,23 @@ class StoreSettings(ServiceSettings):
         return RemoteSettings(
             Location.parse(self.remote), self.remote_endpoint, self.remote_region, self.remote_timeout
         )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        given = {"cluster": self.cluster.get_secret_value(), "node": self.node, "advertise": self.advertise}
+        if any(given.values()) and not all(given.values()):
+            missing = ", ".join(name for name, value in given.items() if not value)
+            raise ValueError(f"cluster, node and advertise go together; set {missing}, too")
+        return self
+
+    @property
+    def cluster_settings(self) -> ClusterSettings | None:
+        """Which cluster this store is a node of; None: it is alone."""
+        url = self.cluster.get_secret_value()
+        if not url:
+            return None
+        tls = self.cluster_tls.expanduser().absolute() if self.cluster_tls else None
+        return ClusterSettings(url, self.node, self.advertise, self.cluster_survives, tls)
 
     @property
     def quotas(self) -> Quotas:

@@ -3,28 +3,25 @@
 import asyncio
 import logging
 import sqlite3
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from agentmem.errors import AgentmemError, Unavailable
+from agentmem.errors import AgentmemError
 from agentmem.grpc_metrics import ProcessMetrics
 from agentmem.logs import event
 from agentmem.server import Register
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
+from cache_service.cluster.settings import ClusterSettings
 from cache_service.files import references, waiting, warm_database
-from cache_service.files.directory import DataDirectory, DirectoryUnusable, Probe
-from cache_service.files.disk import disk_errors, sync_directory
-from cache_service.ledger import schema
-from cache_service.ledger.clock import Clock
-from cache_service.ledger.database import Database, Failure, database_errors
-from cache_service.ledger.writability import Writability
+from cache_service.files.directory import DataDirectory, Probe
+from cache_service.files.disk import disk_errors
+from cache_service.ledger.database import Database, database_errors
+from cache_service.ledger.ledgers import Failure, Ledgers
 from cache_service.metrics import DiskCollector, RemoteCollector, RemoteMetrics, StoreMetrics
-from cache_service.offline import adoption
-from cache_service.offline.database import refuse_damaged
+from cache_service.own_ledger import OwnLedger
 from cache_service.rpc.agents import AgentServicer
 from cache_service.rpc.cache_store import CacheStoreServicer
 from cache_service.tiers import objects
@@ -38,6 +35,9 @@ from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm import WarmTier
 from cache_service.tiers.warm_rows import WarmRows
+
+if TYPE_CHECKING:
+    from cache_service.shared_ledger import SharedLedger
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Store:
         limits: DiskLimits = DEFAULT_LIMITS,
         quotas: Quotas = NO_QUOTAS,
         remote: RemoteSettings = NO_REMOTE_TIER,
+        cluster: ClusterSettings | None = None,
     ) -> None:
         """Take the directory, open the database, sweep what a crash has left, and claim the object store. Blocks.
 
@@ -67,53 +68,57 @@ class Store:
         """
         self._opened = ExitStack()
         try:
-            self._open(data, registry, limits, quotas, remote)
+            self._open(data, registry, limits, quotas, remote, cluster)
         except BaseException:
             with suppress(AgentmemError, sqlite3.Error):  # a disk that fails now fails again
                 self.close()
             raise
 
     def _open(
-        self, data: Path, registry: CollectorRegistry, limits: DiskLimits, quotas: Quotas, remote: RemoteSettings
+        self,
+        data: Path,
+        registry: CollectorRegistry,
+        limits: DiskLimits,
+        quotas: Quotas,
+        remote: RemoteSettings,
+        cluster: ClusterSettings | None,
     ) -> None:
         self._directory = DataDirectory(data)
-        schema.refuse_newer(self._directory.database)
+        self._ledger = ledger = _ledger(self._directory, cluster)
+        last_use = LastUse()
+        ledger.refuse()
         with disk_errors():
             self._directory.acquire()
             self._opened.callback(self._directory.release)
-            with database_errors():
-                refuse_damaged(self._directory)
+            ledger.check()
             self._directory.prepare()
-            self._database = Database(self._directory.database)
-            self._database.open()
-            self._opened.callback(self._database.close)
+            ledger.open(last_use)
+            self._database: Ledgers = ledger.database
+            self._opened.callback(ledger.close)
             rows = Database(self._directory.warm_database, warm_database.prepare)
             with database_errors():
                 warm_database.discard_unusable(self._directory.warm_database)
             rows.open()
             self._opened.callback(rows.close)
             if any(self._directory.published()) and not rows.read_blocking(references.any_published):
-                adopted = self._database.read_blocking(
-                    lambda ledger: rows.write_blocking(lambda warm: adoption.adopt(self._directory, ledger, warm))
-                )
-                event(log, "warm.db was lost and is made anew of ledgers and files", logging.WARNING, files=adopted)
-            self.clock = Clock(self._database)
-            self._opened.callback(self.clock.stop)
-        last_use, probe, metrics = LastUse(), Probe(self._directory), StoreMetrics(registry)
-        self._database.before_commit.append(last_use.flush_agents)
+                ledger.adopt(rows)
+            ledger.join(rows)
+            self.clock = ledger.clock
+        self._last_use, probe, metrics = last_use, Probe(self._directory), StoreMetrics(registry)
         rows.before_commit.append(last_use.flush_files)
         self.process_metrics = ProcessMetrics(registry, "store")
         """Of the process that this store is; for its GrpcServer."""
-        self.writability = Writability(self._directory.root, self.clock)
 
         def failed(failure: Failure) -> None:
             metrics.failures.labels(failure).inc()
-            self.writability.note(failure)
 
-        self._database.on_failure = rows.on_failure = failed
-        self._rows = WarmRows(self._directory, self._database, rows)
+        ledger.watch(failed)
+        rows.on_failure = self._database.on_failure
+        self._rows = WarmRows(self._directory, self._database, rows, cluster is None)
         self.warm = WarmTier(self._directory, self._database, self._rows, last_use, metrics, limits, quotas)
-        self._blocks = BlockStore(self._directory, self._database, self._rows, self.clock, metrics, self.warm)
+        self._blocks = BlockStore(
+            self._directory, self._database, self._rows, self.clock, metrics, self.warm, ledger.note_published
+        )
         self._opened.callback(self._blocks.close)
         try:
             with disk_errors():
@@ -131,10 +136,13 @@ class Store:
         ledgers = LedgerWriter(self._database, self._rows, quotas, self._blocks.make_room)
         shared = self._database, self._rows, self.clock, self._blocks, self.warm.hints
         cache = CacheStoreServicer(*shared, self._directory, streams, last_use, probe, ledgers, retriever)
-        agents = AgentServicer(*shared, replicator)
+        ledger.serve(self._rows, self._blocks, registry)
+        self._opened.callback(ledger.leave)
+        agents = AgentServicer(*shared, replicator, ledger.membership)
         self.services: list[tuple[str, Register, Any]] = [
             ("agentmem.v1.CacheStoreService", cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server, cache),
             ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, agents),
+            *ledger.services(),
         ]
 
     def _open_remote(
@@ -160,33 +168,16 @@ class Store:
         return replicator, retriever
 
     async def stay_whole(self) -> None:
-        """Put store.db back where it was removed under us, with all that it had, and raise: the store has to start
-        again. Where another is in its place, what we had goes beside it.
+        """Raise what ends a store whose ledger is not its own any more: see OwnLedger, SharedLedger."""
+        await self._ledger.stay_whole()
 
-        Raises Unavailable and DirectoryUnusable then. Where it cannot be written, the store serves on, and says so.
-        """
-        if self._database.is_in_place():
-            return
-        path = self._directory.database
-        kept = path.with_name(f"{path.name}-served-{time.time_ns()}")
-        try:
-            await self._database.leave(kept)
-        except (AgentmemError, OSError, sqlite3.Error) as error:
-            with suppress(OSError):
-                kept.unlink(missing_ok=True)
-            event(log, "store.db was removed, and cannot be put back yet", logging.ERROR, error=str(error))
-            return
-        if path.exists():
-            raise DirectoryUnusable(
-                f"another file was put in the place of {path} while it was served; nothing was lost: what the store had"
-                f" is in {kept}; put the one that is right in its place, and start the store again"
-            )
-        kept.replace(path)
-        sync_directory(path.parent)
-        raise Unavailable(f"{path} was removed while it was served; it is there again, with all that it had")
+    async def problem(self) -> str:
+        """Why no turn could be kept now, in words for the operator; empty if one could."""
+        return await self._ledger.problem()
 
     async def upkeep(self, now: int) -> None:
         """End what is over at `now`, a time of the store's clock, and keep the warm tier within its limits."""
+        await self._ledger.upkeep(self._last_use)
         await self._blocks.upkeep(now)
 
     async def keep_up(self) -> None:
@@ -202,3 +193,11 @@ class Store:
     def close(self) -> None:
         """Finish what is running, write it down and release the directory. No service may be called any more."""
         self._opened.close()
+
+
+def _ledger(directory: DataDirectory, cluster: ClusterSettings | None) -> "OwnLedger | SharedLedger":
+    if cluster is None:
+        return OwnLedger(directory)
+    from cache_service.shared_ledger import SharedLedger  # a single machine does not load PostgreSQL's client
+
+    return SharedLedger(directory, cluster)

@@ -34,6 +34,14 @@ CREATE TABLE held (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX held_by_file ON held (kind, chain_hash);
 
+-- One row: the directory's own name, and of which ledgers all this is, '' for the store.db beside it.
+CREATE TABLE directory (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    name TEXT NOT NULL,
+    ledgers TEXT NOT NULL DEFAULT ''
+) STRICT;
+INSERT INTO directory (id, name) VALUES (1, lower(hex(randomblob(16))));
+
 -- The versions that agents' own rows in held are of. Without a row: of none yet.
 CREATE TABLE published (
     uid TEXT PRIMARY KEY,

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from cache_service.ledger.database import Database
 
@@ -29,7 +29,7 @@ STEP: Final = 5 * _SECOND
 _KEPT: Final = 600 * _SECOND
 """How often the time is written down, so that little of it is lost where the machine fails."""
 
-_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' monotonic one counts sleep, too
+BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' monotonic one counts sleep, too
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -84,7 +84,20 @@ def advanced(before: Time, now: Reading) -> Time:
 
 def read() -> Reading:
     """The clocks of this machine."""
-    return Reading(_BOOT, time.clock_gettime_ns(_BOOT_CLOCK), time.time_ns())
+    return Reading(_BOOT, time.clock_gettime_ns(BOOT_CLOCK), time.time_ns())
+
+
+class LedgerClock(Protocol):
+    """The time by which agents are idle, whoever keeps it. `advance` on one thread, all else on any."""
+
+    def time(self) -> int:
+        """Nanoseconds on a scale that begins somewhere near 1970, and never goes back."""
+
+    def now(self) -> Moment:
+        """This moment, for what is stamped with it."""
+
+    def advance(self) -> None:
+        """See how the machine's clock goes. Call it every few seconds."""
 
 
 class Clock:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
-from enum import StrEnum
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Concatenate, Final, ParamSpec, TypeVar
@@ -26,6 +25,7 @@ from agentmem.tracing import Threads
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
 from cache_service.ledger import schema
+from cache_service.ledger.ledgers import Failure
 
 log = logging.getLogger(__name__)
 
@@ -53,15 +53,6 @@ _OF_DAMAGE = ("no such", "malformed", "Could not decode")
 """Texts of errors without a code of their own that a database as it was made cannot have."""
 _PATIENT, _IMPATIENT = 5.0, 0.1
 """Seconds that a scrub waits for readers, here and in other programs; no call is served meanwhile."""
-
-
-class Failure(StrEnum):
-    """Why the ledger could not be read or written; a metric's label, but for BUSY."""
-
-    FULL = "full"
-    IO_ERROR = "io_error"
-    DAMAGED = "damaged"
-    BUSY = "busy"
 
 
 _FAILURES = {
@@ -151,6 +142,10 @@ class Database:
         Unavailable if another program holds the database.
         """
         return await asyncio.wrap_future(self.erase(_nothing, work, *args, **kwargs))
+
+    async def commit(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`write`: its outcome is always known."""
+        return await self.write(work, *args, **kwargs)
 
     def write_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`write` for a thread that isn't the event loop's."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from agentmem.errors import NotFound
-from cache_service.ledger.database import Database
+from cache_service.ledger.ledgers import Ledgers
 
 MOST = 1000
 """Unfinished erasures that are remembered; of older ones a repetition is NotFound, also after a restart."""
@@ -25,7 +25,7 @@ class Erased(NamedTuple):
 class Erasures:
     """Finishes erasures. Use from one event loop."""
 
-    def __init__(self, database: Database, finish_files: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, database: Ledgers, finish_files: Callable[[], Awaitable[None]]) -> None:
         """`finish_files` has files follow the ledger, and scrubs their rows."""
         self._database = database
         self._finish_files = finish_files

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 
 from agentmem.identity import Version
 from agentmem.validation import AgentKey
-from cache_service.connection import Connection, differences
+from cache_service.connection import Connection, among, differences, pieces
 from cache_service.files.holding import OWN, KVChange, Standing, States
 
-_AT_ONCE = 500
-"""Agents that one statement asks for."""
 _COLUMNS = "uid, snapshot, source_uid, source_snapshot, tokens, version, namespace, agent_id, model_id"
 
 
@@ -83,10 +81,10 @@ def states(connection: Connection, uids: Sequence[str]) -> States:
     """How those of these agents are that there are, and of those that changes are of; and all changes."""
     found, snapshots, changes = dict[str, int](), set[int](), after(connection, 0)
     uids = [*{*uids, *(change.uid for change in changes)}]
-    for some in (uids[start : start + _AT_ONCE] for start in range(0, len(uids), _AT_ONCE)):
-        among = f"uid IN ({', '.join('?' * len(some))})"
-        found.update(connection.execute(f"SELECT uid, version FROM agents WHERE {among}", some).fetchall())
-        rows = connection.execute(f"SELECT id FROM snapshots WHERE {among}", some)
+    for some in pieces(uids):
+        these = among("uid", some)
+        found.update(connection.execute(f"SELECT uid, version FROM agents WHERE {these}", some).fetchall())
+        rows = connection.execute(f"SELECT id FROM snapshots WHERE {these}", some)
         snapshots.update(number for (number,) in rows)
     return States(found, snapshots, last(connection), changes)
 

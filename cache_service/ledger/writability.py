@@ -10,7 +10,7 @@ from typing import Final
 from agentmem.errors import AgentmemError
 from agentmem.sizes import binary_size
 from cache_service.ledger.clock import Clock
-from cache_service.ledger.database import Failure
+from cache_service.ledger.ledgers import Failure
 
 LEAST_FREE: Final = 4 << 20
 """Less than a turn and its log may take: with less free, none is sure to be kept."""

@@ -15,12 +15,14 @@ from agentmem.shielding import run_shielded
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_revision, check_text
+from cache_service.cluster import nodes
+from cache_service.cluster.membership import Membership
 from cache_service.files import holding
 from cache_service.ledger import agents, branches, finding, history, snapshots
 from cache_service.ledger.agents import Agent
-from cache_service.ledger.clock import Clock
-from cache_service.ledger.database import Database, Query
+from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.erasure import Erased
+from cache_service.ledger.ledgers import Ledgers, Query
 from cache_service.rpc import conversions
 from cache_service.rpc.agent_conversions import agent_filter, agent_message, only_hot, snapshot_message, turn_message
 from cache_service.tiers import objects
@@ -35,6 +37,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 MAX_NAME_BYTES = 128
 MAX_PAGE_BYTES = 1 << 20
 """Of text, after which a page of turns ends."""
+FOLLOWING_SECONDS = 30.0
+"""How long a deletion waits for other nodes; one that has ended counts as there for 10 s."""
 RETRY_SECONDS = 30.0
 """When to ask again for objects that could not be deleted yet."""
 
@@ -46,13 +50,15 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     Files that are no longer used are deleted after it, even if the caller has gone: else only a start deletes them.
     """
 
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
-    _clock: Clock
+    _clock: LedgerClock
     _blocks: BlockStore
     _hints: TurnHints
     _replicator: Replicator | None
     """None where there is no remote tier."""
+    _membership: Membership | None
+    """None on a single machine."""
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         agent = await self._database.read(agents.described, AgentKey.from_proto(request.key))
@@ -96,10 +102,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
         key = AgentKey.from_proto(request.key, any_model=True)
-        unfinished = await self._database.read(objects.waiting, key=key)
+        unfinished = await self._database.read(objects.waiting, key=key) + await self._unfollowed(key)
         deleted = await self._blocks.delete_agent(key)
         if not deleted.agents and not unfinished and not request.allow_missing:
             raise NotFound("agent", key.agent_id)
+        await self._erased_everywhere(key)
         await self._objects_deleted(key)
         return pb.DeleteAgentResponse(deleted=deleted.agents, freed_bytes=deleted.freed_bytes)
 
@@ -200,6 +207,25 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """What there is of these agents, with what of it is warm."""
         warmth = await self._rows.read(holding.warmth, [agent.version.uid for agent in found])
         return [agent_message(agent.with_warmth(warmth[agent.version.uid])) for agent in found]
+
+    async def _unfollowed(self, key: AgentKey) -> int:
+        """How many erasures of the agent other nodes have not followed."""
+        return 0 if self._membership is None else await self._database.read(nodes.unfollowed, key)
+
+    async def _erased_everywhere(self, key: AgentKey) -> None:
+        """Wait until no node that is there has files of the agent. Raises Unavailable."""
+        if self._membership is None:
+            return
+        self._membership.wake()
+        try:
+            async with asyncio.timeout(FOLLOWING_SECONDS):
+                while await self._unfollowed(key):  # noqa: ASYNC110 - rows of a database that others write
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise Unavailable(
+                "the agent is erased here, but not all nodes have deleted its files yet; repeat this to wait for them",
+                retry_after=1.0,
+            ) from None
 
     async def _objects_deleted(self, key: AgentKey) -> None:
         """Wait until nothing of the agent is in the object store. Raises Unavailable."""

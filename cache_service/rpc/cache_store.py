@@ -18,14 +18,15 @@ from agentmem.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
+from cache_service.connection import Connection
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory, Probe
 from cache_service.files.publication import Publication
 from cache_service.files.references import FileRow
 from cache_service.ledger import agents, branches, object_references, turns, workflow_records
-from cache_service.ledger.clock import Clock
-from cache_service.ledger.database import Database
+from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.erasure import Erased
+from cache_service.ledger.ledgers import Ledgers
 from cache_service.ledger.turns import Commit, Turn
 from cache_service.rpc import conversions
 from cache_service.tiers import eviction, objects
@@ -50,9 +51,9 @@ Requests = AsyncIterator[pb.WriteBlockRequest]
 class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     """Each RPC is one transaction of the ledger's functions, or one call of BlockStore or BlockStreams. Event loop."""
 
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
-    _clock: Clock
+    _clock: LedgerClock
     _blocks: BlockStore
     _hints: TurnHints
     _directory: DataDirectory
@@ -249,8 +250,8 @@ def _found(
     return files, set(eviction.evicted(connection, namespace, missing)), holding.fingerprint(connection, uid)
 
 
-def _copies(connection: sqlite3.Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:
-    """Of store.db: which of these files have a copy in the object store, and the agent's fingerprint there."""
+def _copies(connection: Connection, namespace: str, names: Set[FileName], uid: str) -> tuple[list[Object], str]:
+    """Of the ledger: which of these files have a copy in the object store, and the agent's fingerprint there."""
     return objects.find(connection, namespace, names), object_references.fingerprint(connection, uid)
 
 

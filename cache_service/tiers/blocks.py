@@ -22,15 +22,16 @@ from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
+from cache_service.connection import Connection
 from cache_service.files import holding, references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import disk_errors
 from cache_service.files.publication import Publication, Published, Staged, verify
 from cache_service.files.references import Dropped, FileOrigin, FileRow
 from cache_service.ledger import agents, kv_changes, object_references
-from cache_service.ledger.clock import Clock
-from cache_service.ledger.database import Database
+from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.erasure import Erased, Erasures
+from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import StoreMetrics
 from cache_service.tiers import eviction, objects
 from cache_service.tiers.objects import Object
@@ -65,11 +66,13 @@ class BlockStore:
     """Staging, publishing, quarantine and erasure of files. Close it before the database."""
 
     _directory: DataDirectory
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
-    _clock: Clock
+    _clock: LedgerClock
     _metrics: StoreMetrics
     _warm: WarmTier
+    _note_published: Callable[[], None]
+    """Called before the first file of this process is in its place."""
 
     def __post_init__(self) -> None:
         self.erasures = Erasures(self._database, self._finish_erasure)
@@ -230,6 +233,11 @@ class BlockStore:
         """Do to files what the ledger has said of states; where this fails, the next call or the upkeep does it."""
         self._follow()
 
+    @_on_thread_of_files
+    def follow_anew(self) -> None:
+        """Follow the ledger, of which something may have been missed: see WarmRows.reconcile."""
+        self._rows.reconcile()
+
     async def delete_agent(self, key: AgentKey) -> Dropped:
         """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.
 
@@ -314,7 +322,7 @@ class BlockStore:
 
     def _place(self, staged: Path, name: FileName) -> None:
         if not self._noted:
-            self._database.write_blocking(_note_published)
+            self._note_published()
             self._noted = True
         self._directory.place(staged, name)
 
@@ -372,13 +380,8 @@ def _check_erased(kept: int) -> None:
         )
 
 
-def _note_published(connection: sqlite3.Connection) -> None:
-    """Note that files are published from now on, before the first of them is in its place."""
-    connection.execute("UPDATE data_directory SET has_published = 1")
-
-
-def _erase(connection: sqlite3.Connection, key: AgentKey) -> int:
-    before = objects.last_deletion(connection)
+def _erase(connection: Connection, key: AgentKey) -> int:
+    used = objects.used_by(connection, key)
     deleted = agents.delete(connection, key)
-    objects.attribute(connection, key, before)
+    objects.attribute(connection, key, used)
     return deleted

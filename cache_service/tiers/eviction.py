@@ -11,13 +11,14 @@ fsync. A crash or a failed commit loses the notes since the last commit: evictio
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
 from agentmem.hints import TurnHints
 from agentmem.identity import FileName
 from agentmem.validation import AgentKey
+from cache_service.connection import Connection, among, pieces
 from cache_service.files import holding, references
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents, object_references
@@ -27,18 +28,21 @@ Copies = Callable[[Set[FileName]], Set[FileName]]
 
 
 def idle_order(
-    connection: sqlite3.Connection, protected: str | None, namespace: str | None = None
+    connection: Connection, uids: Sequence[str], protected: str | None, namespace: str | None = None
 ) -> dict[AgentKey, str]:
-    """The uids of all agents (of the namespace, if one is given) that are not pinned, but for `protected`; who was used
-    longest ago in front. Of store.db.
+    """Those of `uids` that are not pinned (and of the namespace, if one is given), but for `protected`; who was used
+    longest ago in front. Of the ledger.
     """
     within, values = _within(namespace)
-    rows = connection.execute(
-        "SELECT namespace, agent_id, model_id, uid FROM agents"
-        f" WHERE {within} AND NOT pinned AND uid IS NOT ? ORDER BY used, uid",
-        (*values, protected),
-    )
-    return {AgentKey(*row[:3]): str(row[3]) for row in rows}
+    rows: list[tuple[int, str, AgentKey]] = []
+    for some in pieces([uid for uid in uids if uid != protected]):
+        found = connection.execute(
+            "SELECT used, uid, namespace, agent_id, model_id FROM agents"
+            f" WHERE {among('uid', some)} AND pinned = 0 AND {within}",
+            (*some, *values),
+        )
+        rows += ((used, uid, AgentKey(*key)) for used, uid, *key in found)
+    return {key: uid for _, uid, key in sorted(rows)}
 
 
 def evict(
@@ -88,15 +92,15 @@ def forget(connection: sqlite3.Connection, uid: str, names: Iterable[FileName]) 
     )
 
 
-def pinned(connection: sqlite3.Connection, protected: str | None = None, namespace: str | None = None) -> set[str]:
-    """The uids of pinned agents (of the namespace, if one is given), and `protected`. Of store.db."""
+def pinned(connection: Connection, protected: str | None = None, namespace: str | None = None) -> set[str]:
+    """The uids of pinned agents (of the namespace, if one is given), and `protected`. Of the ledger."""
     within, values = _within(namespace)
-    rows = connection.execute(f"SELECT uid FROM agents WHERE {within} AND pinned", values)
+    rows = connection.execute(f"SELECT uid FROM agents WHERE {within} AND pinned != 0", values)
     return {str(uid) for (uid,) in rows} | ({protected} if protected else set())
 
 
-def last_used(connection: sqlite3.Connection, hints: TurnHints, namespace: str | None = None) -> str | None:
-    """The agent that was used last, of the namespace if one is given; None if it will not speak again. Of store.db."""
+def last_used(connection: Connection, hints: TurnHints, namespace: str | None = None) -> str | None:
+    """The agent that was used last (of the namespace, if given); None if it will not speak again. Of the ledger."""
     within, values = _within(namespace)
     row = connection.execute(
         f"SELECT namespace, agent_id, model_id, uid FROM agents WHERE {within} ORDER BY used DESC, uid LIMIT 1", values
@@ -130,36 +134,45 @@ def _within(namespace: str | None) -> tuple[str, tuple[str, ...]]:
     return ("true", ()) if namespace is None else ("namespace = ?", (namespace,))
 
 
-def any_limited(connection: sqlite3.Connection) -> bool:
-    """Whether any agent has a time to end at. Of store.db."""
+def any_limited(connection: Connection) -> bool:
+    """Whether any agent has a time to end at. Of the ledger."""
     row = connection.execute("SELECT 1 FROM agents WHERE ttl IS NOT NULL OR delete_after IS NOT NULL LIMIT 1")
     return row.fetchone() is not None
 
 
 class Expired(NamedTuple):
-    """How many agents were erased; of those whose TTL is over, namespaces by uid, and who has let go of objects."""
+    """How many agents were erased; of those asked for whose TTL is over, namespaces by uid; who let go of objects."""
 
     erased: int
     idle: dict[str, str]
     had_objects: set[str]
 
 
-def expire(connection: sqlite3.Connection, now: int) -> Expired:
-    """End what is over: erase agents, and let objects go of those whose TTL is over. Of store.db.
+def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
+    """End what is over: erase agents, and let objects go of those whose TTL is over. Of the ledger.
 
-    A pin keeps KV from those who need room, not from the agent's own TTL.
+    `uids` are asked for: those that have files here. A pin keeps KV from those who need room, not from the agent's own
+    TTL.
     """
     erased = 0
-    over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ?"
+    over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ? ORDER BY uid"
     for key in connection.execute(over, (now,)).fetchall():
         erased += agents.delete(connection, AgentKey(*key))
-    rows = connection.execute("SELECT uid, namespace FROM agents WHERE used + ttl <= ?", (now,)).fetchall()
-    idle = {str(uid): str(namespace) for uid, namespace in rows}
-    return Expired(erased, idle, {uid for uid in idle if object_references.drop(connection, uid)})
+    idle = dict[str, str]()
+    for some in pieces(uids):
+        found = f"SELECT uid, namespace FROM agents WHERE {among('uid', some)} AND used + ttl <= ?"
+        idle.update(connection.execute(found, (*some, now)).fetchall())
+    rows = connection.execute(
+        "SELECT uid FROM agents AS a WHERE used + ttl <= ?"
+        " AND (EXISTS (SELECT 1 FROM object_refs AS r WHERE r.uid = a.uid) OR EXISTS (SELECT 1 FROM snapshots AS s"
+        " JOIN snapshot_object_refs AS r ON r.snapshot = s.id WHERE s.uid = a.uid)) ORDER BY uid",
+        (now,),
+    ).fetchall()
+    return Expired(erased, idle, {uid for (uid,) in rows if object_references.drop(connection, uid)})
 
 
 class LastUse:
-    """Notes of use. `note` on any thread; `flush_agents` is store.db's before_commit, `flush_files` warm.db's."""
+    """Notes of use. `note` on any thread; `flush_agents` is the ledger's, `flush_files` warm.db's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -173,12 +186,17 @@ class LastUse:
                 self._agents[uid] = now
             self._files.update((name, now) for name in names)
 
-    def flush_agents(self, connection: sqlite3.Connection) -> None:
-        """Write the notes of agents to store.db, and forget them."""
+    def any_agents(self) -> bool:
+        """Whether there is a note of an agent."""
+        return bool(self._agents)
+
+    def flush_agents(self, connection: Connection) -> None:
+        """Write the notes of agents to the ledger, in the order of uids, and forget them."""
         with self._lock:
             agents, self._agents = self._agents, {}
         connection.executemany(
-            "UPDATE agents SET used = max(used, ?) WHERE uid = ?", [(now, uid) for uid, now in agents.items()]
+            "UPDATE agents SET used = ? WHERE uid = ? AND used < ?",
+            [(now, uid, now) for uid, now in sorted(agents.items())],
         )
 
     def flush_files(self, connection: sqlite3.Connection) -> None:

@@ -6,13 +6,13 @@ to know: see `files.waiting`. A claim to the place is
 written down before it is made, and confirmed after, so that a crash in between locks no store out.
 """
 
-import sqlite3
 import uuid
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 from agentmem.identity import FileKind, FileName
 from agentmem.validation import AgentKey
+from cache_service.connection import Connection
 from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
 from cache_service.files.waiting import Waiting
 from cache_service.ledger import object_references
@@ -31,21 +31,21 @@ class Object(NamedTuple):
         return ObjectName(*self.file.name, self.file.digest)
 
 
-def find(connection: sqlite3.Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
+def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
     """Those of the named files that have a copy in the object store."""
-    statement = f"SELECT {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present"
+    statement = f"SELECT {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present = 1"
     return [Object(*described(row)) for name in names for row in connection.execute(statement, (*name, namespace))]
 
 
-def exists(connection: sqlite3.Connection, name: ObjectName) -> bool:
+def exists(connection: Connection, name: ObjectName) -> bool:
     """Whether there is still a use for an object."""
-    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ? AND present"
+    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ? AND present = 1"
     return connection.execute(statement, name).fetchone() is not None
 
 
-def copies(connection: sqlite3.Connection, names: Set[FileName]) -> set[FileName]:
+def copies(connection: Connection, names: Set[FileName]) -> set[FileName]:
     """Those of the named files that have a copy in the object store."""
-    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND present"
+    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND present = 1"
     return {name for name in names if connection.execute(statement, name).fetchone()}
 
 
@@ -56,7 +56,7 @@ class Begun(NamedTuple):
     useless: list[FileName]
 
 
-def begin_uploads(connection: sqlite3.Connection, waiting: Iterable[Waiting]) -> Begun:
+def begin_uploads(connection: Connection, waiting: Iterable[Waiting]) -> Begun:
     """Note that uploads begin, and who has a use for them.
 
     An object that is still to be deleted is not uploaded again before it is gone: it goes on waiting.
@@ -73,7 +73,8 @@ def begin_uploads(connection: sqlite3.Connection, waiting: Iterable[Waiting]) ->
             )
             row = (*file.name, file.first_token, file.token_count, file.size_bytes, file.digest)
             connection.execute(
-                f"INSERT OR IGNORE INTO objects ({COLUMNS}, present) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                f"INSERT INTO objects ({COLUMNS}, present) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
+                " ON CONFLICT DO NOTHING",
                 (*row, *origin.key, origin.fingerprint, origin.parent),
             )
         is_used = object_references.add(connection, holders, file.name)
@@ -86,65 +87,76 @@ def begin_uploads(connection: sqlite3.Connection, waiting: Iterable[Waiting]) ->
     return begun
 
 
-def end_uploads(connection: sqlite3.Connection, done: Iterable[ObjectName]) -> None:
+def end_uploads(connection: Connection, done: Iterable[ObjectName]) -> None:
     """These are there."""
     connection.executemany("UPDATE objects SET present = 1 WHERE kind = ? AND chain_hash = ? AND digest = ?", done)
 
 
-def _is_going(connection: sqlite3.Connection, name: ObjectName) -> bool:
+def _is_going(connection: Connection, name: ObjectName) -> bool:
     statement = "SELECT 1 FROM object_deletions WHERE kind = ? AND chain_hash = ? AND digest = ?"
     return connection.execute(statement, name).fetchone() is not None
 
 
-def present(connection: sqlite3.Connection) -> set[ObjectName]:
+def present(connection: Connection) -> set[ObjectName]:
     """All objects that are there."""
-    rows = connection.execute("SELECT kind, chain_hash, digest FROM objects WHERE present")
+    rows = connection.execute("SELECT kind, chain_hash, digest FROM objects WHERE present = 1")
     return {ObjectName(FileKind(kind), chain_hash, digest) for kind, chain_hash, digest in rows}
 
 
-def forget(connection: sqlite3.Connection, names: Iterable[ObjectName]) -> None:
+def forget(connection: Connection, names: Iterable[ObjectName]) -> None:
     """These are not there, or not what they should be: misses from now on."""
     connection.executemany("DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?", names)
 
 
-def disown(connection: sqlite3.Connection, names: Iterable[ObjectName]) -> int:
+def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
     """Let those go that no row knows; how many."""
     known = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?"
     unknown = [name for name in names if connection.execute(known, name).fetchone() is None]
     connection.executemany(
-        "INSERT OR IGNORE INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id)"
-        " VALUES (?, ?, ?, '', '', '')",
+        "INSERT INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id)"
+        " VALUES (?, ?, ?, '', '', '') ON CONFLICT DO NOTHING",
         unknown,
     )
     return len(unknown)
 
 
-def deletions(connection: sqlite3.Connection, limit: int) -> list[tuple[int, ObjectName]]:
+def deletions(connection: Connection, limit: int) -> list[tuple[int, ObjectName]]:
     """The next objects that have to go, with their numbers."""
     rows = connection.execute("SELECT id, kind, chain_hash, digest FROM object_deletions ORDER BY id LIMIT ?", (limit,))
     return [(number, ObjectName(FileKind(kind), chain_hash, digest)) for number, kind, chain_hash, digest in rows]
 
 
-def end_deletions(connection: sqlite3.Connection, numbers: Sequence[int]) -> bool:
+def end_deletions(connection: Connection, numbers: Sequence[int]) -> bool:
     """These are gone; whether there is nothing more to delete."""
     connection.executemany("DELETE FROM object_deletions WHERE id = ?", [(number,) for number in numbers])
     return connection.execute("SELECT 1 FROM object_deletions LIMIT 1").fetchone() is None
 
 
-def last_deletion(connection: sqlite3.Connection) -> int:
-    """The number of the newest deletion there ever was."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'object_deletions'").fetchone()
-    return 0 if row is None else int(row[0])
+def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
+    """The objects of an agent's state and of its snapshots, on all models if model_id is empty."""
+    rows = connection.execute(
+        "SELECT o.kind, o.chain_hash, o.digest FROM agents AS a JOIN object_refs AS r ON r.uid = a.uid"
+        " JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash WHERE a.namespace = :namespace"
+        " AND a.agent_id = :agent_id AND (a.model_id = :model_id OR :model_id = '') UNION"
+        " SELECT o.kind, o.chain_hash, o.digest FROM agents AS a JOIN snapshots AS s ON s.uid = a.uid"
+        " JOIN snapshot_object_refs AS r ON r.snapshot = s.id"
+        " JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash WHERE a.namespace = :namespace"
+        " AND a.agent_id = :agent_id AND (a.model_id = :model_id OR :model_id = '')",
+        key._asdict(),
+    )
+    return [ObjectName(FileKind(kind), chain_hash, digest) for kind, chain_hash, digest in rows]
 
 
-def attribute(connection: sqlite3.Connection, key: AgentKey, after: int) -> None:
-    """Let this agent's deletion wait for the objects numbered above `after`, whichever agent's turn computed them."""
-    connection.execute(
-        "UPDATE object_deletions SET namespace = ?, agent_id = ?, model_id = ? WHERE id > ?", (*key, after)
+def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]) -> None:
+    """Let this agent's deletion wait for those of these objects that have to go, whoever's turn computed them."""
+    connection.executemany(
+        "UPDATE object_deletions SET namespace = ?, agent_id = ?, model_id = ?"
+        " WHERE kind = ? AND chain_hash = ? AND digest = ?",
+        [(*key, *name) for name in names],
     )
 
 
-def waiting(connection: sqlite3.Connection, key: AgentKey) -> int:
+def waiting(connection: Connection, key: AgentKey) -> int:
     """How many objects the agent's deletion waits for, on all models if model_id is empty."""
     (count,) = connection.execute(
         "SELECT count(*) FROM object_deletions WHERE namespace = ? AND agent_id = ?"
@@ -154,23 +166,23 @@ def waiting(connection: sqlite3.Connection, key: AgentKey) -> int:
     return int(count)
 
 
-def backlog(connection: sqlite3.Connection) -> tuple[int, int]:
+def backlog(connection: Connection) -> tuple[int, int]:
     """How many deletions there are to do, and the bytes of what is there."""
     deletions, size = connection.execute(
         "SELECT (SELECT count(*) FROM object_deletions),"
-        " (SELECT coalesce(sum(size_bytes), 0) FROM objects WHERE present)"
+        " (SELECT coalesce(sum(size_bytes), 0) FROM objects WHERE present = 1)"
     ).fetchone()
     return deletions, size
 
 
-def begin(connection: sqlite3.Connection, location: str) -> Claim:
+def begin(connection: Connection, location: str) -> Claim:
     """A claim to `location`, with a new session.
 
     An empty place is one to take only if no object of this directory can be elsewhere.
     """
     connection.execute(
-        "INSERT OR IGNORE INTO remote_place (id, owner, location, session, next_session, uploading)"
-        " VALUES (1, ?, '', '', '', 1)",
+        "INSERT INTO remote_place (id, owner, location, session, next_session, uploading)"
+        " VALUES (1, ?, '', '', '', 1) ON CONFLICT DO NOTHING",
         (uuid.uuid4().hex,),
     )
     owner, before, *sessions = connection.execute(
@@ -186,22 +198,22 @@ def begin(connection: sqlite3.Connection, location: str) -> Claim:
     return claim
 
 
-def confirm(connection: sqlite3.Connection, location: str, claim: Claim) -> None:
+def confirm(connection: Connection, location: str, claim: Claim) -> None:
     """The claim has succeeded."""
     connection.execute("UPDATE remote_place SET location = ?, session = ?", (location, claim.session))
 
 
-def leave(connection: sqlite3.Connection) -> str:
+def leave(connection: Connection) -> str:
     """Upload nothing from now on. Where there are objects nevertheless, "" if there are none."""
-    connection.execute("UPDATE remote_place SET uploading = 0 WHERE uploading")
+    connection.execute("UPDATE remote_place SET uploading = 0 WHERE uploading = 1")
     row = connection.execute("SELECT location FROM remote_place").fetchone()
     return str(row[0]) if row is not None and any_objects(connection) else ""
 
 
-def abandon(connection: sqlite3.Connection) -> tuple[str, int]:
+def abandon(connection: Connection) -> tuple[str, int]:
     """Give up all objects, wherever they are: the place, and how many there were. Files on the disk are put anew."""
     row = connection.execute("SELECT location FROM remote_place").fetchone()
-    (count,) = connection.execute("SELECT count(*) FROM objects WHERE present").fetchone()
+    (count,) = connection.execute("SELECT count(*) FROM objects WHERE present = 1").fetchone()
     for table in ("objects", "object_refs", "snapshot_object_refs"):
         connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM object_deletions")
@@ -209,7 +221,7 @@ def abandon(connection: sqlite3.Connection) -> tuple[str, int]:
     return ("" if row is None else str(row[0])), int(count)
 
 
-def any_objects(connection: sqlite3.Connection) -> bool:
+def any_objects(connection: Connection) -> bool:
     """Whether there may be objects of this directory anywhere."""
     statement = "SELECT EXISTS (SELECT 1 FROM objects) OR EXISTS (SELECT 1 FROM object_deletions)"
     return bool(connection.execute(statement).fetchone()[0])

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 from agentmem.errors import ResourceExhausted
 from agentmem.sizes import binary_size
+from cache_service.connection import Connection
 from cache_service.files import holding
-from cache_service.ledger.database import Database, Query, Work
+from cache_service.ledger.ledgers import Ledgers, Query, Work
 from cache_service.tiers import eviction
 from cache_service.tiers.warm_rows import WarmRows
 
@@ -36,10 +37,10 @@ class Usage(NamedTuple):
         return self.kv + self.ledger
 
 
-def ledger_bytes(connection: sqlite3.Connection, namespace: str) -> int:
+def ledger_bytes(connection: Connection, namespace: str) -> int:
     """What a namespace's ledgers and records take. Of store.db."""
-    row = connection.execute("SELECT ledger_bytes FROM namespaces WHERE namespace = ?", (namespace,)).fetchone()
-    return 0 if row is None else int(row[0])
+    counted = "SELECT coalesce(sum(ledger_bytes), 0) FROM namespaces WHERE namespace = ?"  # on PostgreSQL, of 64 rows
+    return int(connection.execute(counted, (namespace,)).fetchone()[0])
 
 
 def kv_bytes(connection: sqlite3.Connection, namespace: str) -> int:
@@ -48,9 +49,12 @@ def kv_bytes(connection: sqlite3.Connection, namespace: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def all_ledger_bytes(connection: sqlite3.Connection) -> dict[str, int]:
+def all_ledger_bytes(connection: Connection) -> dict[str, int]:
     """`ledger_bytes` of each namespace that has any."""
-    return dict(connection.execute("SELECT namespace, ledger_bytes FROM namespaces").fetchall())
+    rows = connection.execute(
+        "SELECT namespace, sum(ledger_bytes) FROM namespaces GROUP BY namespace HAVING sum(ledger_bytes) != 0"
+    )
+    return dict(rows.fetchall())
 
 
 def all_kv_bytes(connection: sqlite3.Connection) -> dict[str, int]:
@@ -58,7 +62,7 @@ def all_kv_bytes(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute("SELECT namespace, bytes FROM kv_bytes").fetchall())
 
 
-def ledger_sums(connection: sqlite3.Connection) -> dict[str, int]:
+def ledger_sums(connection: Connection) -> dict[str, int]:
     """`all_ledger_bytes`, counted anew."""
     rows = connection.execute(
         "SELECT namespace, sum(bytes) FROM ("
@@ -144,7 +148,7 @@ class LedgerWriter:
     `make_room` is called with a namespace that takes more than it may, and returns at once.
     """
 
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
     _quotas: Quotas
     _make_room: Callable[[str], object]
@@ -164,7 +168,7 @@ class LedgerWriter:
             self._make_room(namespace)
         return result
 
-    def _within(self, connection: sqlite3.Connection, namespace: str, work: Work[_T]) -> tuple[_T, bool]:
+    def _within(self, connection: Connection, namespace: str, work: Work[_T]) -> tuple[_T, bool]:
         before = ledger_bytes(connection, namespace)
         result = work(connection)
         after = Usage(self._rows.read_blocking(kv_bytes, namespace), ledger_bytes(connection, namespace))

@@ -23,7 +23,7 @@ from agentmem.logs import event
 from agentmem.validation import AgentKey
 from cache_service.files import waiting
 from cache_service.files.directory import DataDirectory
-from cache_service.ledger.database import Database
+from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import Operation, RemoteMetrics
 from cache_service.tiers import objects
 from cache_service.tiers.objects import Object
@@ -58,7 +58,7 @@ class Replicator:
     """The thread that uploads and deletes. `start` before anything is published, `close` before the database."""
 
     _directory: DataDirectory
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
     _tier: RemoteTier
     _metrics: RemoteMetrics

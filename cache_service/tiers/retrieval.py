@@ -16,7 +16,7 @@ from agentmem.tracing import Threads
 from cache_service.files import references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.references import FileRow
-from cache_service.ledger.database import Database
+from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import Fetched, Operation, RemoteMetrics
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
@@ -37,7 +37,7 @@ class Retriever:
     """Fetches files. `fetch` on the event loop; close it before the BlockStore."""
 
     _directory: DataDirectory
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
     _blocks: BlockStore
     _tier: RemoteTier

@@ -15,12 +15,13 @@ from agentmem.hints import TurnHints
 from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.validation import AgentKey
+from cache_service.connection import Connection
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents, object_references
-from cache_service.ledger.database import Database
+from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import StoreMetrics
 from cache_service.tiers import eviction, objects
 from cache_service.tiers import quotas as usage
@@ -37,7 +38,7 @@ class WarmTier:
     """Counts, evicts and expires. `start` once; then on one thread at a time."""
 
     _directory: DataDirectory
-    _database: Database
+    _database: Ledgers
     _rows: WarmRows
     _last_use: LastUse
     _metrics: StoreMetrics
@@ -52,7 +53,6 @@ class WarmTier:
 
     def start(self) -> None:
         """Count what is there, and fix limits that depend on it."""
-        self._database.write_blocking(usage.recount_ledgers)
         self._rows.write(usage.recount_kv)
         self._limits = self._configured.fixed(self.used(), self.free())
         event(log, "limits", warm_bytes=self.limits.warm_bytes, used_bytes=self.used())
@@ -124,9 +124,9 @@ class WarmTier:
     def expire(self, now: int) -> None:
         """Drop the KV of agents, and erase agents, whose time is over. The databases are not scrubbed yet."""
 
-        def work(connection: sqlite3.Connection) -> Expired:
+        def work(connection: Connection) -> Expired:
             self._last_use.flush_agents(connection)
-            return eviction.expire(connection, now)
+            return eviction.expire(connection, now, uids)
 
         def drop(connection: sqlite3.Connection) -> Dropped:
             dropped = Dropped()
@@ -136,6 +136,7 @@ class WarmTier:
 
         if not self._database.read_blocking(eviction.any_limited):
             return
+        uids = self._rows.read_blocking(holding.known)
         expired = self._database.erase(lambda result: result.erased > 0, work).result()
         here = self._rows.read_blocking(holding.holding, expired.idle)
         if here or expired.had_objects:
@@ -161,15 +162,16 @@ class WarmTier:
         return not self._quotas.excess(namespace, used)
 
     def _evict(self, goal: int, reason: Reason, protected: str | None, namespace: str | None = None) -> None:
-        def order(connection: sqlite3.Connection) -> dict[AgentKey, str]:
+        def order(connection: Connection) -> dict[AgentKey, str]:
             self._last_use.flush_agents(connection)
             stays = eviction.last_used(connection, self.hints, namespace) if protected is None else protected
-            return eviction.idle_order(connection, stays, namespace)
+            return eviction.idle_order(connection, uids, stays, namespace)
 
         def work(connection: sqlite3.Connection) -> Dropped:
             self._last_use.flush_files(connection)
             return eviction.evict(connection, goal, idle, self.hints, self._copies, namespace)
 
+        uids = self._rows.read_blocking(holding.known)
         idle = self._database.write_blocking(order)
         self._finish(self._rows.write(work), reason)
 

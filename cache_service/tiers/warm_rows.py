@@ -6,9 +6,10 @@ later is done later: nothing here is both databases' at once, and the ledger's w
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory
@@ -16,6 +17,11 @@ from cache_service.files.holding import KVChange
 from cache_service.files.references import Dropped
 from cache_service.ledger import kv_changes
 from cache_service.ledger.database import Database, Query, Work
+from cache_service.ledger.ledgers import Ledgers
+
+_PATIENCE: Final = 1.0
+_PAUSE: Final = 0.01
+"""Seconds, for what was just said to be followed: an erasure tells how much it has freed."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -26,8 +32,10 @@ class WarmRows:
     """Rows of files. `write` and `follow` on the thread of files, `read` on the event loop, others on any thread."""
 
     _directory: DataDirectory
-    _ledger: Database
+    _ledger: Ledgers
     _database: Database
+    _forgets: bool = True
+    """Whether nobody else follows the ledger, so that it may forget what was followed here."""
 
     async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, in one consistent state."""
@@ -60,20 +68,27 @@ class WarmRows:
     def follow(self, *, erase: bool = False) -> Dropped:
         """Follow the ledger; what went, which is unlinked.
 
-        With `erase` the ledger forgets what it said, and a scrub is owed, whoever followed it. Raises what
-        Database.write raises; then it is done with the next `write`.
+        With `erase` the ledger forgets what it said (once all have followed), and a scrub is owed, whoever followed it.
+        Raises what Database.write raises; then it is done with the next `write`.
         """
         dropped = Dropped()
         self._database.scrub_owed |= erase
-        if self._ledger.read_blocking(kv_changes.newest) > self._database.read_blocking(holding.followed):
-            dropped = self._database.write_blocking(self._follow)
-            self.unlink(dropped)
+        end = time.monotonic() + (_PATIENCE if erase else 0)
+        while self._ledger.read_blocking(kv_changes.newest) > self._database.read_blocking(holding.followed):
+            followed = self._database.write_blocking(self._follow)
+            self.unlink(followed)
+            dropped.add(followed)
+            if time.monotonic() >= end:
+                break
+            time.sleep(_PAUSE)  # On PostgreSQL another transaction may have to end first.
         if erase:
             self.forget_followed()
         return dropped
 
     def forget_followed(self) -> None:
         """Let the ledger forget what was followed: its rows name agents that may be gone."""
+        if not self._forgets:
+            return
         followed = self._database.read_blocking(holding.followed)
         if self._ledger.read_blocking(kv_changes.any_up_to, followed):
             self._ledger.erase(bool, kv_changes.forget, followed).result()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -18,10 +20,12 @@ from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
+from cache_service.cluster.settings import ClusterSettings
 from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas
 from cache_service.tiers.remote.contract import RemoteSettings
+from tests.postgres import Server
 
 from . import kv
 
@@ -51,10 +55,11 @@ async def running(
     limits: DiskLimits = DEFAULT_LIMITS,
     quotas: Quotas = NO_QUOTAS,
     remote: RemoteSettings = NO_REMOTE_TIER,
+    cluster: ClusterSettings | None = None,
 ) -> AsyncIterator[Running]:
     """Serve `data` for a while."""
     registry = CollectorRegistry()
-    store = await asyncio.to_thread(Store, data, registry, limits, quotas, remote)
+    store = await asyncio.to_thread(Store, data, registry, limits, quotas, remote, cluster)
     server = GrpcServer(f"unix:{data}/store.sock", store.services)
     await server.start()
     try:
@@ -83,6 +88,18 @@ def data() -> Iterator[Path]:
 async def store(data: Path) -> AsyncIterator[Running]:
     async with running(data) as store:
         yield store
+
+
+@pytest.fixture
+def cluster(postgres_server: Server) -> Iterator[ClusterSettings]:
+    """A cluster of one node, so far, on PostgreSQL."""
+    schema = f"cluster {os.getpid()} {next(_numbers)}"
+    yield ClusterSettings(postgres_server.conninfo, "a", "a.local:50061", "nothing", schema=schema)
+    with postgres_server.connect() as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
+
+
+_numbers = count()
 
 
 def code(error: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> grpc.StatusCode:

@@ -121,7 +121,7 @@ async def test_no_eviction_walks_agents_or_references(store: Running, namespace:
     def ask(connection: sqlite3.Connection) -> tuple[set[str], dict[AgentKey, str]]:
         uid = agents.existing(connection, key).version.uid
         eviction.last_used(connection, TurnHints(), namespace)
-        return eviction.pinned(connection, uid, namespace), eviction.idle_order(connection, None, namespace)
+        return eviction.pinned(connection, uid, namespace), eviction.idle_order(connection, [uid], None, namespace)
 
     def work(connection: sqlite3.Connection) -> None:
         holding.held_bytes(connection, pinned)

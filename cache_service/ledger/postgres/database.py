@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -32,7 +32,7 @@ from agentmem import tracing
 from agentmem.errors import Internal, Unavailable
 from agentmem.logs import event
 from agentmem.tracing import Threads
-from cache_service.connection import Connection
+from cache_service.ledger.ledgers import Failure, Query, Work
 from cache_service.ledger.postgres import adapter, failures, schema
 from cache_service.ledger.postgres.failures import OutcomeUnknown
 from cache_service.ledger.postgres.settings import Settings, UnsafeServer, connect
@@ -41,10 +41,6 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-Work = Callable[[Connection], _T]
-Query = Callable[Concatenate[Connection, _P], _T]
-"""Work that takes arguments besides."""
-
 _ATTEMPTS: Final = 8
 """How often a transaction is run that others, or a lost connection, undo."""
 _PAUSE: Final = 0.01
@@ -116,6 +112,10 @@ class Postgres:
         self._writing = Threads(settings.writers, thread_name_prefix="postgres")
         self._reading = Threads(settings.readers, thread_name_prefix="postgres reads")
         self._idle: deque[_Session] = deque()
+        self.after_commit: list[Callable[[], None]] = []
+        self.on_failure: Callable[[Failure], None] = lambda _: None
+        self.scrub_owed: Final = False
+        """Never: what was deleted stays in the server's pages until they are used again, and nothing hurries that."""
 
     def open(self) -> None:
         """Create the tables or migrate them, unless the server is refused. Blocks.
@@ -148,7 +148,11 @@ class Postgres:
 
     def read_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`read` for a thread that isn't the event loop's."""
-        return self._submit_read(lambda connection: work(connection, *args, **kwargs)).result()
+        return self.read_within(None, lambda connection: work(connection, *args, **kwargs))
+
+    def read_within(self, seconds: float | None, work: Work[_T]) -> _T:
+        """`read_blocking` that raises TimeoutError where it had to wait so long; then it goes on, in vain."""
+        return self._submit_read(work).result(seconds)
 
     async def write(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, as one transaction, repeatedly if need be; if it raises, nothing changed.
@@ -162,17 +166,35 @@ class Postgres:
         """`write` for a thread that isn't the event loop's."""
         return self._writing.submit(self._write, _bound(work, *args, **kwargs)).result()
 
-    async def write_known(self, seconds: float, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def commit(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`write` of work that knows its own repetition, as turns.commit does by commit_id: repeated until it is known.
 
-        Raises what `write` raises; OutcomeUnknown and Unavailable only after so many seconds.
+        Raises what `write` raises; OutcomeUnknown and Unavailable only after `Settings.known_seconds`.
         """
-        bound = _bound(work, *args, **kwargs)
-        return await asyncio.wrap_future(self._writing.submit(self._write_known, seconds, bound))
+        return await asyncio.wrap_future(self._writing.submit(self._commit, _bound(work, *args, **kwargs)))
 
-    def write_known_blocking(self, seconds: float, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """`write_known` for a thread that isn't the event loop's."""
-        return self._writing.submit(self._write_known, seconds, _bound(work, *args, **kwargs)).result()
+    def commit_blocking(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`commit` for a thread that isn't the event loop's."""
+        return self._writing.submit(self._commit, _bound(work, *args, **kwargs)).result()
+
+    def erase(
+        self,
+        erases: Callable[[_T], bool],  # noqa: ARG002
+        work: Query[_P, _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> "Future[_T]":
+        """`write` from any thread."""
+        return self._writing.submit(self._write, _bound(work, *args, **kwargs))
+
+    def scrub(self, patient: bool = True) -> "Future[None]":  # noqa: ARG002
+        """Nothing: see `scrub_owed`."""
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def confirm(self, error: Exception) -> None:
+        """Nothing: a server that reads damaged pages says so."""
 
     def _submit_read(self, work: Work[_T]) -> "Future[_T]":
         def transaction(session: _Session) -> _T:
@@ -190,10 +212,13 @@ class Postgres:
                 session.commit()
                 return result
 
-        return self._run(transaction)
+        result = self._run(transaction)
+        for call in self.after_commit:
+            call()
+        return result
 
-    def _write_known(self, seconds: float, work: Work[_T]) -> _T:
-        end = time.monotonic() + seconds
+    def _commit(self, work: Work[_T]) -> _T:
+        end = time.monotonic() + self._settings.known_seconds
         doubt: OutcomeUnknown | None = None
         while True:
             try:
@@ -220,6 +245,7 @@ class Postgres:
                     self._close_idle()  # they went to the same server
                 elif not failures.is_conflict(error):
                     break
+        self.on_failure(failures.kind(failure))
         raise failures.as_contract(failure) or failure from failure
 
     @contextmanager
@@ -241,6 +267,7 @@ class Postgres:
         try:
             return _Session(self._settings)
         except (psycopg.OperationalError, UnsafeServer) as error:
+            self.on_failure(Failure.UNREACHABLE)
             raise Unavailable(f"the ledger's database cannot be used ({str(error).strip()})") from error
 
     def _close_idle(self) -> None:

@@ -6,6 +6,7 @@ import psycopg
 
 from agentmem.errors import AgentmemError, ResourceExhausted, Unavailable
 from cache_service.checksums import LedgerDamaged
+from cache_service.ledger.ledgers import Failure
 
 _CONFLICTS: Final = ("40001", "40P01", "23503", "23505")
 """Serialization failure, deadlock, and what another transaction has done at the same time: deleted a row that this one
@@ -37,6 +38,16 @@ def is_lost(error: psycopg.Error) -> bool:
     """Whether the server is gone, or this session: another connection may reach the one that took over."""
     state = error.sqlstate or ""
     return state in _ENDED or state.startswith("08") or (not state and isinstance(error, psycopg.OperationalError))
+
+
+def kind(error: psycopg.Error) -> Failure:
+    """What a metric counts it as."""
+    state = error.sqlstate or ""
+    if state == "53100":
+        return Failure.FULL
+    if state in _DAMAGE:
+        return Failure.DAMAGED
+    return Failure.UNREACHABLE if is_lost(error) else Failure.BUSY
 
 
 def as_contract(error: psycopg.Error) -> AgentmemError | None:

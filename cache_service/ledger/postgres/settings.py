@@ -35,6 +35,8 @@ class Settings:
     conninfo: str = field(repr=False)
     """As libpq has it: a URI or key=value, maybe with a password. Of several hosts one that can be written is taken."""
     schema: str = "agentmem"
+    node: str = ""
+    """Who makes what these connections write: the name of the node."""
     survives: Survives = Survives.SERVER
     writers: int = 8
     readers: int = 4
@@ -43,6 +45,8 @@ class Settings:
     idle_seconds: float = 60.0
     """How long a transaction may be idle before the server ends it: a node that hangs holds no agent for longer."""
     connect_seconds: float = 5.0
+    known_seconds: float = 30.0
+    """How long a commit of unknown outcome is repeated before its caller learns that it is unknown."""
 
 
 class _Server(NamedTuple):
@@ -57,6 +61,7 @@ _ASKED: Final = (
     "SELECT current_setting('server_version_num')::int, current_setting('server_encoding'),"
     " current_setting('synchronous_commit'), current_setting('synchronous_standby_names'), current_setting('fsync'),"
     " set_config('search_path', quote_ident(%(schema)s), false),"
+    " set_config('agentmem.node', %(node)s, false),"
     " set_config('client_min_messages', 'warning', false),"  # how a wait that was cancelled is known
     " set_config('statement_timeout', %(statement)s, false),"
     " set_config('idle_in_transaction_session_timeout', %(idle)s, false)"
@@ -88,7 +93,7 @@ def connect(
             "statement": f"{round(settings.statement_seconds * 1000)}ms",
             "idle": f"{round(settings.idle_seconds * 1000)}ms",
         }
-        row = connection.execute(_ASKED, {"schema": settings.schema, **times}).fetchone()
+        row = connection.execute(_ASKED, {"schema": settings.schema, "node": settings.node, **times}).fetchone()
         assert row is not None
         if problem := _problem(_Server(*row[:5]), settings.survives):
             raise UnsafeServer(problem)

@@ -23,7 +23,7 @@ _numbers = itertools.count()
 def postgres_settings(postgres_server: Server) -> Iterator[Settings]:
     """A place for one ledger."""
     schema = f"test {os.getpid()} {next(_numbers)}"
-    yield Settings(postgres_server.conninfo, schema, Survives.NOTHING, writers=4, readers=2)
+    yield Settings(postgres_server.conninfo, schema, survives=Survives.NOTHING, writers=4, readers=2)
     with postgres_server.connect() as connection:
         connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
 

@@ -13,6 +13,8 @@ from tests.cache_service import kv
 from tests.cache_service.conftest import Running, code, field_of
 from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, publish, stage
 
+from .conftest import one_machines
+
 
 async def test_an_agent_is_described(store: Running) -> None:
     first = (await store.cache.CommitTurn(kv.turn([1, 20]))).version
@@ -141,6 +143,7 @@ def secret_turn(agent: str, **fields: object) -> pb.CommitTurnRequest:
     return request
 
 
+@one_machines
 async def test_deletion_leaves_no_bytes(store: Running) -> None:
     """Not in the database, not in its WAL, not in files of KV, staged, published, old or in quarantine."""
     packed = b"".join(token.to_bytes(4, "little") for token in TOKENS[:2])

@@ -14,6 +14,8 @@ from tests.cache_service.conftest import Running
 from tests.cache_service.ledger.test_branches import commit, forget, restore, snapshot, trim
 from tests.cache_service.tiers.test_blocks import add, on_disk
 
+from .conftest import one_machines
+
 _SECONDS = 30.0
 
 
@@ -41,6 +43,7 @@ def next_transaction(store: Running) -> Iterator[Held]:
         hooks.remove(held)
 
 
+@one_machines
 @pytest.mark.parametrize("act", ["commit", "trim", "restore", "forget"])
 async def test_files_of_what_is_dropped_go_also_if_nobody_waits_for_it(store: Running, act: str) -> None:
     """Their rows are gone, so nothing would count them, and nothing delete them before the next start."""

@@ -133,8 +133,8 @@ class UsageMachine(RuleBasedStateMachine):
     def end(self, key: AgentKey) -> None:
         def work(connection: sqlite3.Connection) -> None:
             agents.change(connection, key, ttl=1, delete_after=2)
-            idle.update(eviction.expire(connection, 1).idle)
-            eviction.expire(connection, 2)
+            idle.update(eviction.expire(connection, 1, holding.known(self.warm)).idle)
+            eviction.expire(connection, 2, [])
 
         idle: dict[str, str] = {}
         self.write(work)
@@ -149,7 +149,7 @@ class UsageMachine(RuleBasedStateMachine):
 
     @rule(goal=st.integers(0, 300), namespace=st.sampled_from(("n", "m", None)))
     def evict(self, goal: int, namespace: str | None) -> None:
-        idle = eviction.idle_order(self.connection, None, namespace)
+        idle = eviction.idle_order(self.connection, holding.known(self.warm), None, namespace)
         self.write_warm(lambda c: eviction.evict(c, goal, idle, TurnHints(), _no_copies, namespace))
 
     @rule(at=st.integers(0, 20))

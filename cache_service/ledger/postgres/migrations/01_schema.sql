@@ -48,6 +48,7 @@ CREATE TABLE agents (
     delete_after BIGINT,
     context_policy BIGINT NOT NULL DEFAULT 1,
     template_time TEXT COLLATE "C" NOT NULL DEFAULT '',
+    node TEXT COLLATE "C" NOT NULL DEFAULT '', -- the node that made its present state, and so has its KV; '': none has
     checksum BYTEA NOT NULL,
     UNIQUE (namespace, agent_id, model_id)
 );
@@ -56,6 +57,14 @@ CREATE INDEX agents_by_message ON agents (namespace, model_id, message_hash);
 CREATE INDEX agents_by_use ON agents (used);
 CREATE INDEX agents_by_namespace_and_use ON agents (namespace, used);
 CREATE INDEX agents_pinned ON agents (namespace) WHERE pinned != 0;
+CREATE INDEX agents_to_expire ON agents ((used + ttl)) WHERE ttl IS NOT NULL;
+CREATE INDEX agents_to_delete ON agents ((used + delete_after)) WHERE delete_after IS NOT NULL;
+CREATE FUNCTION note_node() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.node = coalesce(current_setting('agentmem.node', true), '');
+    RETURN NEW;
+END $$;
+CREATE TRIGGER agents_made BEFORE INSERT OR UPDATE OF revision ON agents FOR EACH ROW EXECUTE FUNCTION note_node();
 
 -- The segment of a turn is set to NULL before it is deleted, with the turn's sum: a reference would do it without.
 CREATE TABLE turns (
@@ -303,3 +312,57 @@ CREATE TRIGGER workflow_parts_summed BEFORE UPDATE ON workflow_parts FOR EACH RO
     WHEN (NEW.checksum = OLD.checksum AND (NEW.record, NEW.number, NEW.content)
         IS DISTINCT FROM (OLD.record, OLD.number, OLD.content))
     EXECUTE FUNCTION refuse_without_checksum();
+
+-- What a cluster is: one row, made here.
+CREATE TABLE cluster (
+    id BIGINT PRIMARY KEY CHECK (id = 1),
+    cluster_id TEXT COLLATE "C" NOT NULL
+);
+INSERT INTO cluster VALUES (1, gen_random_uuid()::text);
+
+-- The object store's place, as in store.db; its owner is the cluster.
+CREATE TABLE remote_place (
+    id BIGINT PRIMARY KEY CHECK (id = 1),
+    owner TEXT COLLATE "C" NOT NULL,
+    location TEXT COLLATE "C" NOT NULL,
+    session TEXT COLLATE "C" NOT NULL,
+    next_session TEXT COLLATE "C" NOT NULL,
+    uploading BIGINT NOT NULL
+);
+
+-- The time by which agents are idle: it passes while any node runs, and takes no part in steps of the server's clock.
+-- Nanoseconds; `read` is the server's clock when `time` was last moved.
+CREATE TABLE clock (
+    id BIGINT PRIMARY KEY CHECK (id = 1),
+    time BIGINT NOT NULL,
+    read BIGINT NOT NULL
+);
+
+-- The nodes, and which agents' turns run where. Both may be lost, as they are in a crash and on a standby: who finds its
+-- row missing joins again. Times are nanoseconds of the server's clock.
+CREATE UNLOGGED TABLE nodes (
+    node TEXT COLLATE "C" PRIMARY KEY,
+    epoch BIGINT NOT NULL,                     -- of this joining; no earlier one of this name had it
+    directory TEXT COLLATE "C" NOT NULL,       -- the data directory's own name, by which a node that starts again is known
+    address TEXT COLLATE "C" NOT NULL,
+    expires BIGINT NOT NULL,
+    followed BIGINT NOT NULL,                  -- up to which its files have followed kv_changes
+    report BYTEA NOT NULL                      -- agentmem.v1.Node: what it serves and runs
+);
+CREATE UNLOGGED TABLE claims (
+    namespace TEXT COLLATE "C" NOT NULL,
+    agent_id TEXT COLLATE "C" NOT NULL,
+    model_id TEXT COLLATE "C" NOT NULL,
+    node TEXT COLLATE "C" NOT NULL,
+    PRIMARY KEY (namespace, agent_id, model_id, node)
+);
+
+-- Who waits for what nodes do is woken: erasures, and nodes that begin or end.
+CREATE FUNCTION wake_nodes() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('agentmem', TG_TABLE_SCHEMA);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER kv_changes_wake AFTER INSERT ON kv_changes FOR EACH ROW
+    WHEN (NEW.agent_id IS NOT NULL) EXECUTE FUNCTION wake_nodes();
+CREATE TRIGGER nodes_wake AFTER INSERT OR DELETE ON nodes FOR EACH ROW EXECUTE FUNCTION wake_nodes();

@@ -143,7 +143,7 @@ class Stuck(NamedTuple):
 def stuck(pair: Pair, database: Postgres, work: Callable[[Connection], Commit]) -> Iterator[Stuck]:
     """A transaction, repeated until it is known, whose commit waits for the standby as long as the body runs."""
     with ThreadPoolExecutor(1) as pool, pair.cut_off():
-        call = pool.submit(database.write_known_blocking, 60, work)
+        call = pool.submit(database.commit_blocking, work)
         yield Stuck(call, pair.waiting())
 
 
@@ -265,7 +265,7 @@ def test_a_server_that_is_killed_before_a_commit_gets_the_turn_once(lost_pair: P
         return runs[-1]
 
     with opened(Settings(lost_pair.primary.conninfo)) as ledger:
-        assert not ledger.write_known_blocking(60, work).repeated
+        assert not ledger.commit_blocking(work).repeated
         assert len(runs) == 2 and ledger.read_blocking(tokens) == [1] and ledger.read_blocking(count, "turns") == 1
         assert lost_pair.arrives()
 

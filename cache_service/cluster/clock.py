@@ -1,0 +1,36 @@
+"""The ledger's time on this node: what the last heartbeat has said, and what has passed here since."""
+
+import time
+from typing import Final
+
+from cache_service.ledger.clock import BOOT_CLOCK, Moment
+
+_NEVER: Final = Moment(0, 0)
+
+
+class SharedClock:
+    """`set` on one thread, all else on any.
+
+    Agents are idle by a time that all nodes have in common (`nodes.beat`): it passes while any of them runs, and no
+    step of a machine's clock counts, neither of a node nor of the server.
+    """
+
+    def __init__(self) -> None:
+        self._said = _NEVER, 0
+
+    def set(self, used: int, wall: int) -> None:
+        """The ledger's time, and the server's clock, in nanoseconds, a moment ago."""
+        self._said = Moment(wall, used), time.clock_gettime_ns(BOOT_CLOCK)
+
+    def time(self) -> int:
+        """Nanoseconds on a scale that begins somewhere near 1970."""
+        return self.now().used
+
+    def now(self) -> Moment:
+        """This moment, for what is stamped with it."""
+        (wall, used), at = self._said
+        passed = time.clock_gettime_ns(BOOT_CLOCK) - at
+        return Moment(wall + passed, used + passed)
+
+    def advance(self) -> None:
+        """Nothing: heartbeats do."""

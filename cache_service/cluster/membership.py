@@ -1,0 +1,237 @@
+"""This node among the others: a thread that says every two seconds that it is there, and learns who else is.
+
+The rule of leases: others count on a node until its lease is over by the server's clock. This one stops serving a
+little earlier by its own, since it may know nothing of that; and where it finds its row expired, or gone, others have
+not waited for it, so its files follow the ledger anew before it is ready again.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agentmem.errors import AgentmemError, Unavailable
+from agentmem.logs import event
+from agentmem.v1 import cluster_pb2 as pb
+from agentmem.validation import AgentKey
+from cache_service.cluster import nodes
+from cache_service.cluster.clock import SharedClock
+from cache_service.cluster.nodes import Beat, NameTaken, Node, Said
+from cache_service.ledger.ledgers import Ledgers
+
+log = logging.getLogger(__name__)
+
+BEAT_SECONDS: Final = 2.0
+SILENT_SECONDS: Final = 5.0
+"""After which a gateway that says nothing is not there."""
+_LEASE_SECONDS: Final = nodes.LEASE / 10**9
+_SOONER: Final = 1.0
+"""Seconds that a node stops serving before its lease is over, for clocks do not go alike."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this node is: `directory` is the data directory's name, `address` where other nodes reach it."""
+
+    name: str
+    directory: str
+    address: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What this node's gateway has said last, and when (monotonic seconds)."""
+
+    ready: bool = False
+    draining: bool = False
+    load: int = 0
+    models: tuple[pb.NodeModel, ...] = ()
+    running: frozenset[AgentKey] = frozenset()
+    at: float = -SILENT_SECONDS
+
+
+@dataclass(eq=False)
+class Membership:
+    """`join` once, before anything is served; then `start`, and `leave` at the end. Other methods on any thread."""
+
+    identity: Identity
+    cluster_id: str
+    _database: Ledgers
+    """With connections of its own: turns must not keep a heartbeat waiting."""
+    _clock: SharedClock
+    _wait: Callable[[float], None]
+    """Waits so many seconds, or until other nodes, or `_wake`, have something for this one."""
+    _wake: Callable[[], None]
+    _followed: Callable[[], int] = lambda: 0
+    _follow: Callable[[], None] = lambda: None
+    """Have files follow the ledger, and return when they have; `_reconcile` likewise, anew."""
+    _reconcile: Callable[[], None] = lambda: None
+    _thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._report = Report()
+        self._view: tuple[Node, ...] = ()
+        self._beaten = -_LEASE_SECONDS
+        self._epoch = 0
+        self._reconciled = False
+        self._claimed: frozenset[AgentKey] | None = None
+        self._stopping = threading.Event()
+        self._lost: Exception | None = None
+        self.beats = 0
+        """Heartbeats that were made."""
+
+    def join(self) -> None:
+        """Say that this node is there, not ready yet. Blocks. Raises NameTaken, and what a write raises."""
+        self._beat()
+        self._reconciled = True  # a start reconciles before anything is served
+
+    def start(self, followed: Callable[[], int], follow: Callable[[], None], reconcile: Callable[[], None]) -> None:
+        """Go on saying so. `followed` is up to which change files have followed the ledger."""
+        self._followed, self._follow, self._reconcile = followed, follow, reconcile
+        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """End, and say so."""
+        self._stopping.set()
+        self._wake()
+        if hasattr(self, "_thread"):
+            self._thread.join()
+        try:
+            self._database.write_blocking(nodes.leave, self.identity.name, self._epoch)
+        except (AgentmemError, OSError) as error:
+            event(log, "the cluster was left without a word", logging.WARNING, error=str(error))
+
+    def report(self, new: Report) -> None:
+        """What this node serves and runs, as its gateway says."""
+        with self._lock:
+            before, self._report = self._report, new
+        if (before.ready, before.draining) != (new.ready, new.draining):
+            self._wake()
+
+    def wake(self) -> None:
+        """Tell the others now how far this node has followed."""
+        self._wake()
+
+    def problem(self) -> str:
+        """Why this node is none of the cluster's now; empty if it is."""
+        if self._lost is not None:
+            return str(self._lost)
+        silent = self.silent_seconds
+        if silent >= _LEASE_SECONDS - _SOONER:
+            return f"the ledger's database has not answered for {silent:.0f} s"
+        return "" if self._reconciled else "files follow the ledger, of which this node was cut off"
+
+    def nodes(self) -> list[pb.Node]:
+        """All nodes as of the last heartbeat, this one as it is now. Raises Unavailable where it is none."""
+        if problem := self.problem():
+            raise Unavailable(f"this node is not a member of its cluster now: {problem}")
+        aged = int(self.silent_seconds * 10**9)
+        return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
+
+    def counts(self) -> Counter[str]:
+        """How many nodes are ready, draining, neither ("other"), or gone."""
+        aged = int(self.silent_seconds * 10**9)
+        counted: Counter[str] = Counter()
+        for each in self._view:
+            said = pb.Node.FromString(each.report)
+            states = ((each.expires <= aged, "gone"), (said.draining, "draining"), (said.ready, "ready"))
+            counted[next((name for holds, name in states if holds), "other")] += 1
+        return counted
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the last heartbeat that was answered."""
+        return time.monotonic() - self._beaten
+
+    def live(self, name: str) -> Node | None:
+        """A node of this name that is there, as far as is known."""
+        aged = int(self.silent_seconds * 10**9)
+        return next((each for each in self._view if each.name == name and each.expires > aged), None)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether, of all nodes that are there, this one does what one of them has to do."""
+        aged = int(self.silent_seconds * 10**9)
+        return self.identity.name == min((each.name for each in self._view if each.expires > aged), default="")
+
+    @property
+    def lost(self) -> Exception | None:
+        """Why this process must end: another one is this node."""
+        return self._lost
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._round()
+            except NameTaken as error:
+                self._lost = error
+                event(log, "another process is this node", logging.ERROR, error=str(error))
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next heartbeat tries again
+                event(log, "heartbeat failed", logging.WARNING, error=str(error) or type(error).__name__)
+            self._wait(BEAT_SECONDS)
+
+    def _round(self) -> None:
+        beat = self._beat()
+        if not self._reconciled:
+            event(log, "this node was cut off from the cluster; its files follow the ledger anew", logging.WARNING)
+            self._reconcile()
+            self._reconciled = True
+            self._beat()
+        elif beat.newest > self._followed():
+            before = self._followed()
+            self._follow()
+            if self._followed() != before:
+                self._beat()
+        self._claim(beat.rejoined)
+
+    def _beat(self) -> Beat:
+        began = time.monotonic()
+        said = Said(
+            self.identity.name, self.identity.directory, self.identity.address, self._followed(), self._encoded(began)
+        )
+        beat = self._database.write_blocking(nodes.beat, said, self._epoch)
+        if beat.rejoined and self._epoch:
+            self._reconciled = False
+        with self._lock:
+            self._view, self._epoch, self._beaten = tuple(beat.nodes), beat.epoch, began
+        self._clock.set(beat.time, beat.wall)
+        self.beats += 1
+        return beat
+
+    def _claim(self, rejoined: bool) -> None:
+        with self._lock:
+            running = self._report.running
+        before = None if rejoined or self._claimed is None else self._claimed
+        begun, ended = running - (before or frozenset()), None if before is None else before - running
+        if begun or ended or ended is None:
+            self._database.write_blocking(nodes.claim, self.identity.name, sorted(begun), ended and sorted(ended))
+        self._claimed = running
+
+    def _encoded(self, now: float) -> bytes:
+        with self._lock:
+            report = self._report
+        if now - report.at > SILENT_SECONDS:
+            report = replace(report, ready=False)
+        said = pb.Node(
+            ready=report.ready and self._reconciled,
+            draining=report.draining,
+            load=report.load,
+            models=report.models,
+            version=self.identity.version,
+        )
+        return said.SerializeToString()
+
+
+def _message(node: Node) -> pb.Node:
+    message = pb.Node.FromString(node.report)
+    message.name, message.epoch, message.address = node.name, node.epoch, node.address
+    message.expires_in.FromNanoseconds(max(0, node.expires))
+    message.ready = message.ready and node.expires > 0
+    return message

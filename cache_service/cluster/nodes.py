@@ -1,0 +1,173 @@
+"""Rows of nodes, and of the agents whose turns they run, on PostgreSQL. Functions of a connection, in one transaction.
+
+All times are nanoseconds of the server's clock, the only one that nodes have in common. The rows save work and waiting;
+no commit depends on them.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from agentmem.validation import AgentKey
+from cache_service.connection import Connection
+from cache_service.ledger import kv_changes
+
+LEASE: Final = 10 * 10**9
+"""How long a node counts as there after it has said so."""
+_UNSURE: Final = 60 * 10**9
+"""A node that has said nothing for this long after its lease is not about to: what it has not followed may go."""
+_LATE: Final = 2 * 10**9
+"""Likewise for who waits for an answer: a heartbeat that is under way takes less."""
+_COUNTED: Final = 60 * 10**9
+"""What passes between two readings of the server's clock at most: more is a step of that clock, or nobody was there."""
+_NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
+
+
+class Node(NamedTuple):
+    """A node's row. `expires` is how many nanoseconds it still counts as there, at most 0 if it does not."""
+
+    name: str
+    epoch: int
+    address: str
+    expires: int
+    followed: int
+    report: bytes
+
+
+class Said(NamedTuple):
+    """What a node says of itself: `directory` is its data directory's name, `followed` how far its files have followed
+    the ledger, `report` what else there is, encoded.
+    """
+
+    name: str
+    directory: str
+    address: str
+    followed: int
+    report: bytes
+
+
+class NameTaken(Exception):
+    """Another node has this name, and is there; the message says what to do."""
+
+
+class Beat(NamedTuple):
+    """What a node learns of a heartbeat. `rejoined`: it was not there before, so others did not wait for it."""
+
+    epoch: int
+    rejoined: bool
+    nodes: list[Node]
+    time: int
+    """The ledger's time, by which agents are idle."""
+    wall: int
+    """The server's clock."""
+    newest: int
+    """The last change of KV that is not forgotten."""
+
+
+def beat(connection: Connection, said: Said, epoch: int) -> Beat:
+    """Say that a node is there. `epoch` is that of its last beat, 0 before the first. Raises NameTaken."""
+    connection.execute("SET LOCAL synchronous_commit = off")
+    (now,) = connection.execute(_NOW).fetchone()
+    epoch, rejoined = _joined(connection, said, epoch, now)
+    connection.execute(
+        "UPDATE nodes SET epoch = ?, directory = ?, address = ?, expires = ?, followed = ?, report = ? WHERE node = ?",
+        (epoch, said.directory, said.address, now + LEASE, said.followed, said.report, said.name),
+    )
+    rows = connection.execute("SELECT node, epoch, address, expires - ?, followed, report FROM nodes", (now,))
+    nodes = sorted(Node(*row) for row in rows)
+    followed = min(node.followed for node in nodes if node.expires > -_UNSURE)
+    if kv_changes.any_up_to(connection, followed):
+        kv_changes.forget(connection, followed)
+    return Beat(epoch, rejoined, nodes, _time(connection, now), now, kv_changes.newest(connection))
+
+
+def leave(connection: Connection, name: str, epoch: int) -> None:
+    """A node ends."""
+    connection.execute("SET LOCAL synchronous_commit = off")
+    connection.execute("DELETE FROM claims WHERE node = ?", (name,))
+    connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ?", (name, epoch))
+
+
+def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: Iterable[AgentKey] | None) -> None:
+    """Turns of these agents run on a node from now on; those of others have ended (None: of all others)."""
+    connection.execute("SET LOCAL synchronous_commit = off")
+    if ended is None:
+        connection.execute("DELETE FROM claims WHERE node = ?", (name,))
+    connection.executemany(
+        "DELETE FROM claims WHERE namespace = ? AND agent_id = ? AND model_id = ? AND node = ?",
+        [(*key, name) for key in ended or ()],
+    )
+    connection.executemany(
+        "INSERT INTO claims (namespace, agent_id, model_id, node) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [(*key, name) for key in begun],
+    )
+
+
+def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
+    """On which node a turn of an agent runs, and which one made its present state; "" where there is none."""
+    (now,) = connection.execute(_NOW).fetchone()
+    claimed = connection.execute(
+        "SELECT node FROM claims JOIN nodes USING (node) WHERE namespace = ? AND agent_id = ? AND model_id = ?"
+        " AND expires > ? ORDER BY node LIMIT 1",
+        (*key, now),
+    ).fetchone()
+    made = connection.execute(
+        "SELECT node FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
+    ).fetchone()
+    return "" if claimed is None else str(claimed[0]), "" if made is None else str(made[0])
+
+
+def unfollowed(connection: Connection, key: AgentKey) -> int:
+    """How many erasures of an agent (on all models if model_id is empty) not all nodes have followed.
+
+    One whose lease is over follows before it serves again.
+    """
+    (now,) = connection.execute(_NOW).fetchone()
+    (count,) = connection.execute(
+        "SELECT count(*) FROM kv_changes WHERE namespace = ? AND agent_id = ?"
+        " AND (model_id = ? OR model_id = '' OR ? = '') AND xid > (SELECT min(followed) FROM nodes WHERE expires > ?)",
+        (*key, key.model_id, now - _LATE),
+    ).fetchone()
+    return int(count)
+
+
+def cluster_id(connection: Connection) -> str:
+    """The cluster's id, for good."""
+    return str(connection.execute("SELECT cluster_id FROM cluster WHERE id = 1").fetchone()[0])
+
+
+def _joined(connection: Connection, said: Said, epoch: int, now: int) -> tuple[int, bool]:
+    """The epoch to go on in, and whether the node was not there."""
+    row = connection.execute(
+        "SELECT epoch, directory, expires > ? FROM nodes WHERE node = ? FOR UPDATE", (now, said.name)
+    ).fetchone()
+    if row is None:
+        new = max(epoch + 1, now // 10**6)
+        connection.execute(
+            "INSERT INTO nodes (node, epoch, directory, address, expires, followed, report)"
+            " VALUES (?, ?, '', '', 0, 0, '')",
+            (said.name, new),
+        )
+        return new, True
+    before, directory, is_there = row
+    if before == epoch and directory == said.directory:
+        return epoch, not is_there
+    if is_there and (directory != said.directory or before > epoch > 0):
+        raise NameTaken(
+            f"another node is there as {said.name!r}; give each node a --node and a --data of its own, or wait"
+            f" {LEASE // 10**9} s if that one has ended"
+        )
+    return max(before + 1, now // 10**6), True
+
+
+def _time(connection: Connection, now: int) -> int:
+    """The ledger's time, moved on."""
+    row = connection.execute("SELECT time, read FROM clock WHERE id = 1").fetchone()
+    if row is None:
+        (used,) = connection.execute("SELECT coalesce(max(used), 0) FROM agents").fetchone()
+        connection.execute("INSERT INTO clock VALUES (1, ?, ?) ON CONFLICT DO NOTHING", (max(now, used), now))
+        return max(now, int(used))
+    time, read = row
+    passed = min(max(now - read, 0), _COUNTED)
+    if passed >= 10**9 or now < read:  # the others have said it a moment ago
+        connection.execute("UPDATE clock SET time = ?, read = ? WHERE id = 1 AND read = ?", (time + passed, now, read))
+    return int(time + passed)

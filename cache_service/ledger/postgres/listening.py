@@ -1,0 +1,64 @@
+"""Waiting until another node has done something that this one waits for."""
+
+import os
+import select
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from cache_service.ledger.postgres.settings import Settings, UnsafeServer, connect
+
+_CHANNEL = "agentmem"
+
+
+class Listener:
+    """A session that listens. `wait` and `close` on one thread, `wake` on any."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
+
+    def wake(self) -> None:
+        """End a wait, or the next one."""
+        with suppress(BlockingIOError):  # then it is awake
+            os.write(self._wake, b"\0")
+
+    def wait(self, seconds: float) -> None:
+        """Return after so many seconds, or as soon as `wake` is called or a node has something for the others."""
+        self._connected()
+        watched: list[Any] = [self._woken, *([self._connection] if self._connection else [])]
+        ready, _, _ = select.select(watched, [], [], seconds)
+        if self._woken in ready:
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+        if self._connection in ready:
+            assert self._connection is not None
+            try:
+                for _ in self._connection.notifies(timeout=0):
+                    pass
+            except psycopg.Error:
+                self._disconnect()
+
+    def close(self) -> None:
+        """Let the session go."""
+        self._disconnect()
+        os.close(self._wake)
+        os.close(self._woken)
+
+    def _connected(self) -> None:
+        """Listen, if the server can be reached; else `wait` does without."""
+        if self._connection is None:
+            try:
+                self._connection = connect(self._settings, lambda _: None)
+                self._connection.execute(f"LISTEN {_CHANNEL}")
+            except (psycopg.Error, UnsafeServer):
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,129 @@
+"""The ledgers of one machine: store.db in the data directory."""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from agentmem.errors import AgentmemError, Unavailable
+from agentmem.logs import event
+from agentmem.server import Register
+from cache_service.files.directory import DataDirectory, DirectoryUnusable
+from cache_service.files.disk import sync_directory
+from cache_service.ledger import schema
+from cache_service.ledger.clock import Clock
+from cache_service.ledger.database import Database, database_errors
+from cache_service.ledger.ledgers import Failure
+from cache_service.ledger.writability import Writability
+from cache_service.offline import adoption
+from cache_service.offline.database import refuse_damaged
+from cache_service.tiers import quotas
+from cache_service.tiers.eviction import LastUse
+
+log = logging.getLogger(__name__)
+
+
+class OwnLedger:
+    """store.db. `refuse`, `check` and `open` in this order; then `close`, once."""
+
+    membership: Final = None
+    """Of no cluster."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+        self.database = Database(directory.database)
+
+    def refuse(self) -> None:
+        """Raise schema.SchemaTooNew for a directory that a newer program has made. Changes nothing."""
+        schema.refuse_newer(self._directory.database)
+
+    def check(self) -> None:
+        """Raise DatabaseDamaged, schema.ForeignDatabase. The directory is ours by now."""
+        with database_errors():
+            refuse_damaged(self._directory)
+
+    def open(self, last_use: LastUse) -> None:
+        """Open it, and count what its ledgers take anew. Raises what Database.open raises."""
+        self.database.open()
+        self.database.before_commit.append(last_use.flush_agents)
+        self.database.write_blocking(quotas.recount_ledgers)
+        self.clock = Clock(self.database)
+        self.writability = Writability(self._directory.root, self.clock)
+
+    def adopt(self, rows: Database) -> None:
+        """Make the rows of files that have lost theirs, with warm.db, anew."""
+        adopted = self.database.read_blocking(
+            lambda ledger: rows.write_blocking(lambda warm: adoption.adopt(self._directory, ledger, warm))
+        )
+        event(log, "warm.db was lost and is made anew of ledgers and files", logging.WARNING, files=adopted)
+
+    def join(self, rows: Database) -> None:
+        """Nothing to join."""
+
+    def note_published(self) -> None:
+        """Note that files are published from now on, so that a lost store.db is not taken for a new one."""
+        self.database.write_blocking(
+            lambda connection: connection.execute("UPDATE data_directory SET has_published = 1") and None
+        )
+
+    def watch(self, failed: Callable[[Failure], None]) -> None:
+        """Call `failed` where the database fails, too."""
+
+        def both(failure: Failure) -> None:
+            failed(failure)
+            self.writability.note(failure)
+
+        self.database.on_failure = both
+
+    def services(self) -> list[tuple[str, Register, Any]]:
+        """None but those of every store."""
+        return []
+
+    def serve(self, rows: object, blocks: object, registry: CollectorRegistry) -> None:
+        """Nothing more to do."""
+
+    def leave(self) -> None:
+        """Nothing to leave."""
+
+    async def problem(self) -> str:
+        """Why no turn could be kept now; empty if one could."""
+        return await self.writability.problem()
+
+    async def stay_whole(self) -> None:
+        """Put store.db back where it was removed under us, with all that it had, and raise: the store has to start
+        again. Where another is in its place, what we had goes beside it.
+
+        Raises Unavailable and DirectoryUnusable then. Where it cannot be written, the store serves on, and says so.
+        """
+        if self.database.is_in_place():
+            return
+        path = self._directory.database
+        kept = path.with_name(f"{path.name}-served-{time.time_ns()}")
+        try:
+            await self.database.leave(kept)
+        except (AgentmemError, OSError, sqlite3.Error) as error:
+            with suppress(OSError):
+                kept.unlink(missing_ok=True)
+            event(log, "store.db was removed, and cannot be put back yet", logging.ERROR, error=str(error))
+            return
+        if path.exists():
+            raise DirectoryUnusable(
+                f"another file was put in the place of {path} while it was served; nothing was lost: what the store had"
+                f" is in {kept}; put the one that is right in its place, and start the store again"
+            )
+        kept.replace(path)
+        sync_directory(path.parent)
+        raise Unavailable(f"{path} was removed while it was served; it is there again, with all that it had")
+
+    async def upkeep(self, _: LastUse) -> None:
+        """Nothing: who was used is written with the next transaction."""
+
+    def close(self) -> None:
+        """Write down what is still to be written, and close."""
+        if hasattr(self, "clock"):
+            self.clock.stop()
+        self.database.close()

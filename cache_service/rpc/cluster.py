@@ -1,0 +1,38 @@
+"""ClusterService, which this node's gateway calls."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from agentmem.v1 import cluster_pb2 as pb
+from agentmem.v1 import cluster_pb2_grpc
+from agentmem.validation import AgentKey
+from cache_service.cluster import nodes
+from cache_service.cluster.membership import Membership, Report
+from cache_service.ledger.ledgers import Ledgers
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(eq=False)
+class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
+    """Event loop."""
+
+    _database: Ledgers
+    _membership: Membership
+
+    async def SyncNode(self, request: pb.SyncNodeRequest, context: Context) -> pb.SyncNodeResponse:
+        running = frozenset(AgentKey.from_proto(key) for key in request.running)
+        report = Report(request.ready, request.draining, request.load, tuple(request.models), running, time.monotonic())
+        self._membership.report(report)
+        return pb.SyncNodeResponse(
+            name=self._membership.identity.name,
+            cluster_id=self._membership.cluster_id,
+            nodes=self._membership.nodes(),
+        )
+
+    async def LocateAgent(self, request: pb.LocateAgentRequest, context: Context) -> pb.LocateAgentResponse:
+        running_on, last_on = await self._database.read(nodes.locate, AgentKey.from_proto(request.key))
+        return pb.LocateAgentResponse(running_on=running_on, last_on=last_on)

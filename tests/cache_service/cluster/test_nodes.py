@@ -1,0 +1,254 @@
+"""Two stores on one ledger: who is there, where an agent is, and what all of them have to follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem.channels import connect
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
+from agentmem.validation import AgentKey
+from cache_service.cluster import nodes
+from cache_service.cluster.settings import ClusterSettings
+from cache_service.files.directory import DirectoryUnusable
+from cache_service.ledger import kv_changes
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, code, running
+from tests.cache_service.ledger.test_branches import fork
+from tests.cache_service.tiers.test_blocks import add, found, on_disk
+
+MODEL = cluster_pb2.NodeModel(model_id="m", fingerprint="f", loaded=True)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A store of a cluster, and the stub by which its gateway speaks."""
+
+    store: Running
+    cluster: cluster_pb2_grpc.ClusterServiceAsyncStub
+
+    async def sync(self, *running: types_pb2.AgentKey, ready: bool = True) -> dict[str, cluster_pb2.Node]:
+        """What this node's gateway says, and learns."""
+        request = cluster_pb2.SyncNodeRequest(ready=ready, load=len(running), models=[MODEL], running=running)
+        return {node.name: node for node in (await self.cluster.SyncNode(request)).nodes}
+
+    async def locate(self, agent: str = "ada") -> tuple[str, str]:
+        """On which node a turn of an agent runs, and which made its state."""
+        found = await self.cluster.LocateAgent(cluster_pb2.LocateAgentRequest(key=kv.key(agent)))
+        return found.running_on, found.last_on
+
+    def cut_off(self) -> Callable[[], None]:
+        """Let no heartbeat reach the ledger, until the function that this returns is called."""
+        membership = self.store.store._ledger.membership
+        assert membership is not None
+        beat, membership._beat = membership._beat, lost  # type: ignore[method-assign]
+
+        def again() -> None:
+            membership._beat = beat  # type: ignore[method-assign]
+            membership.wake()
+
+        return again
+
+
+def lost() -> object:
+    """A heartbeat that does not arrive."""
+    raise ConnectionError("cut off")
+
+
+@asynccontextmanager
+async def node(data: Path, cluster: ClusterSettings, name: str) -> AsyncIterator[Node]:
+    """A node of this name, in a directory of its own beside `data`."""
+    data.parent.mkdir(exist_ok=True)
+    async with (
+        running(data.with_name(name), cluster=replace(cluster, node=name, advertise=f"{name}.local:1")) as store,
+        connect(f"unix:{store.data}/store.sock") as channel,
+    ):
+        yield Node(store, cluster_pb2_grpc.ClusterServiceStub(channel))
+
+
+@pytest.fixture
+async def two(data: Path, cluster: ClusterSettings) -> AsyncIterator[tuple[Node, Node]]:
+    async with AsyncExitStack() as stack:
+        yield tuple([await stack.enter_async_context(node(data, cluster, name)) for name in "ab"])  # type: ignore[misc]
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_nodes_learn_of_each_other(two: tuple[Node, Node]) -> None:
+    a, b = two
+    await b.sync()
+    async with asyncio.timeout(30):
+        while not (seen := await a.sync()).keys() >= {"a", "b"} or not seen["b"].ready:
+            await asyncio.sleep(0.05)
+    assert (seen["b"].address, seen["b"].models[0], seen["b"].load) == ("b.local:1", MODEL, 0)
+    assert 0 < seen["b"].expires_in.ToNanoseconds() <= nodes.LEASE
+
+
+async def test_a_node_whose_gateway_is_silent_is_not_ready(
+    two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two
+    monkeypatch.setattr("cache_service.cluster.membership.SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
+    await b.sync()
+    async with asyncio.timeout(30):
+        while not (await a.sync()).get("b", cluster_pb2.Node()).ready:
+            await asyncio.sleep(0.05)
+            await b.sync()
+        while (await a.sync())["b"].ready:
+            await asyncio.sleep(0.05)
+
+
+async def test_the_ledger_is_one(two: tuple[Node, Node]) -> None:
+    """What one commits the other one opens, and a version that was passed is ABORTED, whoever passed it."""
+    a, b = two
+    first = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    opened = await b.store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
+    assert opened.version == first and list(opened.ledger.token_ids) == [1]
+    second = (await b.store.cache.CommitTurn(kv.turn([2], first, keep=1))).version
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await a.store.cache.CommitTurn(kv.turn([3], first, keep=1))
+    assert code(late) is grpc.StatusCode.ABORTED
+    assert (await a.store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).version == second
+
+
+async def test_where_an_agent_is(two: tuple[Node, Node]) -> None:
+    a, b = two
+    assert await a.locate() == ("", "")
+    version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
+    assert await a.locate() == ("", "b")
+    await a.sync(kv.key())
+    await until_located(b, ("a", "b"))
+    await a.store.cache.CommitTurn(kv.turn([2], version, keep=1))
+    await a.sync()
+    await until_located(b, ("", "a"))
+
+
+async def until_located(asked: Node, where: tuple[str, str]) -> None:
+    """Wait until a node's store says so: claims travel with heartbeats."""
+    async with asyncio.timeout(30):
+        while await asked.locate() != where:
+            await asyncio.sleep(0.05)
+
+
+async def test_an_erasure_reaches_the_files_of_all(two: tuple[Node, Node]) -> None:
+    """Before it is answered, and the ledger names the agent no longer then."""
+    a, b = two
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    await add(a.store, [1], version)
+    await add(b.store, [1], version)
+    assert on_disk(a.store.data) and on_disk(b.store.data)
+    assert (await a.store.delete()).deleted == 1
+    assert not on_disk(a.store.data) and not on_disk(b.store.data)
+    await until(lambda: not a.store.store._database.read_blocking(kv_changes.newest))
+
+
+async def test_a_fork_has_the_files_of_its_source_on_each_node(two: tuple[Node, Node]) -> None:
+    a, b = two
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    names = [await add(each.store, [1], version) for each in two]
+    await fork(a.store, "eve")
+    await until(lambda: not b.store.store._database.read_blocking(kv_changes.newest))
+    await a.store.delete()
+    for each in two:
+        assert len(await found(each.store, names[0])) == 1, "the fork has it"
+
+
+async def test_a_deletion_waits_for_a_node_that_does_not_follow(
+    two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two
+    monkeypatch.setattr("cache_service.rpc.agents.FOLLOWING_SECONDS", 0.5)
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    await add(b.store, [1], version)
+    again = b.cut_off()
+    with pytest.raises(grpc.aio.AioRpcError) as waited:
+        await a.store.delete()
+    assert code(waited) is grpc.StatusCode.UNAVAILABLE and "not all nodes" in (waited.value.details() or "")
+    again()
+    monkeypatch.setattr("cache_service.rpc.agents.FOLLOWING_SECONDS", 30.0)
+    await a.store.delete()
+    assert not on_disk(b.store.data)
+
+
+async def test_who_was_cut_off_follows_anew_before_it_is_ready(
+    two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease is over: nobody waits for it, and what it has missed is forgotten."""
+    a, b = two
+    monkeypatch.setattr(nodes, "LEASE", 10**8)
+    monkeypatch.setattr(nodes, "_UNSURE", 0)
+    monkeypatch.setattr(nodes, "_LATE", 0)
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    await add(b.store, [1], version)
+    again = b.cut_off()
+    membership = b.store.store._ledger.membership
+    assert membership is not None
+    await until(lambda: a_sees_none(a))
+    await a.store.delete()
+    await until(lambda: not a.store.store._database.read_blocking(kv_changes.newest))
+    assert on_disk(b.store.data), "it knows nothing of the deletion"
+    beats = membership.beats
+    again()
+    await until(lambda: membership.beats >= beats + 2 and not membership.problem())
+    assert not on_disk(b.store.data)
+
+
+def a_sees_none(a: Node) -> bool:
+    """Whether a node counts the other one as gone."""
+    membership = a.store.store._ledger.membership
+    assert membership is not None
+    membership.wake()
+    return membership.live("b") is None
+
+
+async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: ClusterSettings) -> None:
+    """While that is there."""
+    a, _ = two
+    with pytest.raises(DirectoryUnusable, match="another node is there as 'a'"):
+        async with running(data.with_name("c"), cluster=replace(cluster, node="a")):
+            pass
+    assert (await a.sync())["a"].epoch > 0
+
+
+async def test_a_node_that_was_killed_goes_on_at_once(
+    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is there still, and its directory tells that it is the same."""
+    async with node(data, cluster, "a") as first:
+        epoch = (await first.sync())["a"].epoch
+        monkeypatch.setattr(nodes, "leave", lambda *_: None)
+    async with node(data, cluster, "a") as second:
+        assert (await second.sync())["a"].epoch > epoch
+
+
+async def test_a_single_machines_directory_is_refused(data: Path, cluster: ClusterSettings) -> None:
+    async with running(data):
+        pass
+    with pytest.raises(DirectoryUnusable, match="has ledgers of its own"):
+        async with running(data, cluster=cluster):
+            pass
+
+
+async def test_time_takes_no_part_in_steps_of_the_servers_clock(cluster: ClusterSettings, data: Path) -> None:
+    async with node(data, cluster, "a") as a:
+        database, key = a.store.store._database, AgentKey.from_proto(kv.key())
+        now = a.store.store.clock.time()
+        database.write_blocking(lambda c: c.execute("UPDATE clock SET read = read - ?", (10**9 * 86_400,)) and None)
+        again = a.cut_off()
+        again()
+        await until(lambda: a.store.store.clock.time() > now)
+        assert a.store.store.clock.time() < now + 10**9 * 120, "a day is no minute"
+        assert database.read_blocking(nodes.locate, key) == ("", "")
