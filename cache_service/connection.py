@@ -7,7 +7,7 @@ asks which engine it is on.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 
 class Cursor(Protocol):
@@ -53,16 +53,17 @@ class Differences:
 SQLITE = Differences()
 
 
+_V = TypeVar("_V")
 _AT_ONCE = 500
 """Values that one statement asks for."""
 
 
-def pieces(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def pieces(values: Sequence[_V]) -> Iterator[Sequence[_V]]:
     """`values` in pieces, each of which one statement may ask for by `among`."""
     return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
 
 
-def among(column: str, values: Sequence[str]) -> str:
+def among(column: str, values: Sequence[object]) -> str:
     """The condition that a column has one of these values, which are parameters."""
     return f"{column} IN ({', '.join('?' * len(values))})"
 

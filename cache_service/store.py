@@ -30,7 +30,7 @@ from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, LedgerWriter, Quotas
 from cache_service.tiers.remote.contract import RemoteSettings
-from cache_service.tiers.replication import Replicator
+from cache_service.tiers.replication import Alone, Nodes, Replicator
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm import WarmTier
@@ -124,7 +124,7 @@ class Store:
             with disk_errors():
                 self._blocks.reconcile()
                 probe.place()
-            replicator, retriever = self._open_remote(remote, registry)
+            replicator, retriever = self._open_remote(remote, registry, ledger.membership or Alone())
         except (TypeError, ValueError) as error:
             self._database.confirm(error)
             rows.confirm(error)
@@ -146,12 +146,12 @@ class Store:
         ]
 
     def _open_remote(
-        self, settings: RemoteSettings, registry: CollectorRegistry
+        self, settings: RemoteSettings, registry: CollectorRegistry, nodes: Nodes
     ) -> tuple[Replicator, Retriever] | tuple[None, None]:
         """Claim the place that `settings` name, and begin; None if they name none. Raises RemoteRefused."""
         if settings.location is None:
             self._rows.write_queue(waiting.leave)
-            if left := self._database.write_blocking(objects.leave):
+            if not nodes.name and (left := self._database.write_blocking(objects.leave)):
                 event(log, "objects are left where they are, out of reach", logging.WARNING, location=left)
             return None, None
         from cache_service.tiers.remote.s3 import S3Tier  # a store without a remote tier does not load the client
@@ -159,7 +159,7 @@ class Store:
         directory, rows, blocks, seconds = self._directory, self._rows, self._blocks, settings.timeout
         tier = S3Tier(settings.location, settings.endpoint, settings.region, seconds)
         metrics = RemoteMetrics(registry)
-        replicator = Replicator(directory, self._database, rows, tier, metrics, blocks.quarantine, seconds)
+        replicator = Replicator(directory, self._database, rows, tier, metrics, blocks.quarantine, seconds, nodes)
         replicator.start()
         self._opened.callback(replicator.close)
         registry.register(RemoteCollector(self._database, rows))

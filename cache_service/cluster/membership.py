@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -81,6 +81,7 @@ class Membership:
         self._reconciled = False
         self._claimed: frozenset[AgentKey] | None = None
         self._stopping = threading.Event()
+        self._after_beat: list[Callable[[], None]] = []
         self._lost: Exception | None = None
         self.beats = 0
         """Heartbeats that were made."""
@@ -155,6 +156,20 @@ class Membership:
         return next((each for each in self._view if each.name == name and each.expires > aged), None)
 
     @property
+    def name(self) -> str:
+        """This node's name."""
+        return self.identity.name
+
+    def others(self) -> Set[str]:
+        """The names of the other nodes that are there."""
+        aged = int(self.silent_seconds * 10**9)
+        return {each.name for each in self._view if each.expires > aged} - {self.name}
+
+    def after_beat(self, call: Callable[[], None]) -> None:
+        """Call it, on this thread, after each heartbeat: other nodes may have done something."""
+        self._after_beat.append(call)
+
+    @property
     def is_first(self) -> bool:
         """Whether, of all nodes that are there, this one does what one of them has to do."""
         aged = int(self.silent_seconds * 10**9)
@@ -190,6 +205,8 @@ class Membership:
             if self._followed() != before:
                 self._beat()
         self._claim(beat.rejoined)
+        for call in self._after_beat:
+            call()
 
     def _beat(self) -> Beat:
         began = time.monotonic()

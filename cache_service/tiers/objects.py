@@ -6,13 +6,14 @@ to know: see `files.waiting`. A claim to the place is
 written down before it is made, and confirmed after, so that a crash in between locks no store out.
 """
 
+import secrets
 import uuid
-from collections.abc import Iterable, Sequence, Set
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import Any, NamedTuple
 
 from agentmem.identity import FileKind, FileName
 from agentmem.validation import AgentKey
-from cache_service.connection import Connection
+from cache_service.connection import Connection, among, pieces
 from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described
 from cache_service.files.waiting import Waiting
 from cache_service.ledger import object_references
@@ -24,106 +25,137 @@ class Object(NamedTuple):
 
     file: FileRow
     origin: FileOrigin
+    generation: str = ""
 
     @property
     def name(self) -> ObjectName:
         """Its name in the object store."""
-        return ObjectName(*self.file.name, self.file.digest)
+        return ObjectName(*self.file.name, self.file.digest, self.generation)
 
 
 def find(connection: Connection, namespace: str, names: Iterable[FileName]) -> list[Object]:
     """Those of the named files that have a copy in the object store."""
-    statement = f"SELECT {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present = 1"
-    return [Object(*described(row)) for name in names for row in connection.execute(statement, (*name, namespace))]
+    statement = (
+        f"SELECT generation, {COLUMNS} FROM objects WHERE kind = ? AND chain_hash = ? AND namespace = ? AND present = 1"
+    )
+    rows = (row for name in names for row in connection.execute(statement, (*name, namespace)))
+    return [Object(*described(row), generation) for generation, *row in rows]
 
 
 def exists(connection: Connection, name: ObjectName) -> bool:
     """Whether there is still a use for an object."""
-    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ? AND present = 1"
-    return connection.execute(statement, name).fetchone() is not None
+    return connection.execute(f"SELECT 1 FROM objects WHERE {_THIS} AND present = 1", name).fetchone() is not None
 
 
 def copies(connection: Connection, names: Set[FileName]) -> set[FileName]:
     """Those of the named files that have a copy in the object store."""
-    statement = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND present = 1"
-    return {name for name in names if connection.execute(statement, name).fetchone()}
+    found = set[FileName]()
+    for kind in FileKind:
+        for some in pieces([name.chain_hash for name in names if name.kind is kind]):
+            which = f"kind = ? AND {among('chain_hash', some)} AND present = 1"
+            rows = connection.execute(f"SELECT chain_hash FROM objects WHERE {which}", (kind, *some))
+            found.update(FileName(kind, chain_hash) for (chain_hash,) in rows)
+    return found
+
+
+_NAME = "kind, chain_hash, digest, generation"
+_THIS = "kind = ? AND chain_hash = ? AND digest = ? AND generation = ?"
 
 
 class Begun(NamedTuple):
-    """Of the files that were to be uploaded: which are, and which need not be, for they have a copy or are nobody's."""
+    """Of the files that were to be uploaded: which are, which need not be, for they have a copy or are nobody's; and
+    which another node is uploading.
+    """
 
     uploads: list[Object]
     useless: list[FileName]
+    others: list[FileName]
 
 
-def begin_uploads(connection: Connection, waiting: Iterable[Waiting]) -> Begun:
-    """Note that uploads begin, and who has a use for them.
+def begin_uploads(
+    connection: Connection, waiting: Iterable[Waiting], uploader: str = "", live: Set[str] = frozenset()
+) -> Begun:
+    """Note that uploads begin, and who has a use for them. In a cluster `uploader` is this node, and `live` are others
+    that are there: what one of these is uploading is left to it.
 
-    An object that is still to be deleted is not uploaded again before it is gone: it goes on waiting.
+    An object that is still to be deleted is not uploaded again under its name before it is gone: it goes on waiting.
     """
-    begun = Begun([], [])
+    begun = Begun([], [], [])
     for _, file, origin, holders in waiting:
-        if _is_going(connection, ObjectName(*file.name, file.digest)):
+        name = file.name
+        row = connection.execute(
+            "SELECT digest, present, generation, uploader FROM objects WHERE kind = ? AND chain_hash = ?", name
+        ).fetchone()
+        digest, present, generation, by = (file.digest, 0, "", uploader) if row is None else row
+        if not present and by != uploader and by in live:
+            begun.others.append(name)
             continue
-        has_copy = bool(copies(connection, {file.name}))
-        if not has_copy:
-            # An upload of other bytes that a crash interrupted; the trigger lets it be deleted.
+        if not present and (row is None or digest != file.digest or by != uploader):
+            # Another's, or of other bytes, which a crash interrupted; the trigger lets it be deleted.
+            connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", name)
+            generation = secrets.token_hex(8) if uploader else ""
+            if not generation and _is_going(connection, ObjectName(*name, file.digest)):
+                continue
+            values = (*name, file.first_token, file.token_count, file.size_bytes, file.digest)
             connection.execute(
-                "DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND digest != ?", (*file.name, file.digest)
+                f"INSERT INTO objects ({COLUMNS}, present, generation, uploader)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)",
+                (*values, *origin.key, origin.fingerprint, origin.parent, generation, uploader),
             )
-            row = (*file.name, file.first_token, file.token_count, file.size_bytes, file.digest)
-            connection.execute(
-                f"INSERT INTO objects ({COLUMNS}, present) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
-                " ON CONFLICT DO NOTHING",
-                (*row, *origin.key, origin.fingerprint, origin.parent),
-            )
-        is_used = object_references.add(connection, holders, file.name)
-        if has_copy or not is_used:
-            begun.useless.append(file.name)
+        elif not present and _is_going(connection, ObjectName(*name, digest, generation)):
+            continue
+        is_used = object_references.add(connection, holders, name)
+        if present or not is_used:
+            begun.useless.append(name)
         else:
-            begun.uploads.append(Object(file, origin))
-        if not is_used and not has_copy:
-            connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", file.name)
+            begun.uploads.append(Object(file, origin, generation))
+        if not is_used and not present:
+            connection.execute("DELETE FROM objects WHERE kind = ? AND chain_hash = ?", name)
     return begun
 
 
-def end_uploads(connection: Connection, done: Iterable[ObjectName]) -> None:
-    """These are there."""
-    connection.executemany("UPDATE objects SET present = 1 WHERE kind = ? AND chain_hash = ? AND digest = ?", done)
+def end_uploads(connection: Connection, done: Sequence[ObjectName], uploader: str = "") -> None:
+    """These are there. One that nobody has a use for any more has to go, as has what this node has uploaded in vain."""
+    connection.executemany(f"UPDATE objects SET present = 1 WHERE {_THIS}", done)
+    disown(connection, done)
+    connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ? AND uploader != ''", (uploader,))
 
 
 def _is_going(connection: Connection, name: ObjectName) -> bool:
-    statement = "SELECT 1 FROM object_deletions WHERE kind = ? AND chain_hash = ? AND digest = ?"
-    return connection.execute(statement, name).fetchone() is not None
+    return connection.execute(f"SELECT 1 FROM object_deletions WHERE {_THIS}", name).fetchone() is not None
 
 
 def present(connection: Connection) -> set[ObjectName]:
     """All objects that are there."""
-    rows = connection.execute("SELECT kind, chain_hash, digest FROM objects WHERE present = 1")
-    return {ObjectName(FileKind(kind), chain_hash, digest) for kind, chain_hash, digest in rows}
+    return set(_named(connection.execute(f"SELECT {_NAME} FROM objects WHERE present = 1")))
 
 
 def forget(connection: Connection, names: Iterable[ObjectName]) -> None:
     """These are not there, or not what they should be: misses from now on."""
-    connection.executemany("DELETE FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?", names)
+    connection.executemany(f"DELETE FROM objects WHERE {_THIS}", names)
 
 
 def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
     """Let those go that no row knows; how many."""
-    known = "SELECT 1 FROM objects WHERE kind = ? AND chain_hash = ? AND digest = ?"
+    known = f"SELECT 1 FROM objects WHERE {_THIS}"
     unknown = [name for name in names if connection.execute(known, name).fetchone() is None]
     connection.executemany(
-        "INSERT INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id)"
-        " VALUES (?, ?, ?, '', '', '') ON CONFLICT DO NOTHING",
+        "INSERT INTO object_deletions (kind, chain_hash, digest, generation, namespace, agent_id, model_id)"
+        " VALUES (?, ?, ?, ?, '', '', '') ON CONFLICT DO NOTHING",
         unknown,
     )
     return len(unknown)
 
 
-def deletions(connection: Connection, limit: int) -> list[tuple[int, ObjectName]]:
-    """The next objects that have to go, with their numbers."""
-    rows = connection.execute("SELECT id, kind, chain_hash, digest FROM object_deletions ORDER BY id LIMIT ?", (limit,))
-    return [(number, ObjectName(FileKind(kind), chain_hash, digest)) for number, kind, chain_hash, digest in rows]
+def deletions(connection: Connection, limit: int, live: Set[str] = frozenset()) -> list[tuple[int, ObjectName]]:
+    """The next objects that have to go, with their numbers; not those that `live` nodes may still be uploading."""
+    nodes = ["", *sorted(live)]
+    rows = connection.execute(
+        f"SELECT id, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
+        " ORDER BY id LIMIT ?",
+        (*nodes, limit),
+    ).fetchall()
+    return list(zip((number for number, *_ in rows), _named(name for _, *name in rows), strict=True))
 
 
 def end_deletions(connection: Connection, numbers: Sequence[int]) -> bool:
@@ -135,23 +167,22 @@ def end_deletions(connection: Connection, numbers: Sequence[int]) -> bool:
 def used_by(connection: Connection, key: AgentKey) -> list[ObjectName]:
     """The objects of an agent's state and of its snapshots, on all models if model_id is empty."""
     rows = connection.execute(
-        "SELECT o.kind, o.chain_hash, o.digest FROM agents AS a JOIN object_refs AS r ON r.uid = a.uid"
+        "SELECT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a JOIN object_refs AS r ON r.uid = a.uid"
         " JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash WHERE a.namespace = :namespace"
         " AND a.agent_id = :agent_id AND (a.model_id = :model_id OR :model_id = '') UNION"
-        " SELECT o.kind, o.chain_hash, o.digest FROM agents AS a JOIN snapshots AS s ON s.uid = a.uid"
+        " SELECT o.kind, o.chain_hash, o.digest, o.generation FROM agents AS a JOIN snapshots AS s ON s.uid = a.uid"
         " JOIN snapshot_object_refs AS r ON r.snapshot = s.id"
         " JOIN objects AS o ON o.kind = r.kind AND o.chain_hash = r.chain_hash WHERE a.namespace = :namespace"
         " AND a.agent_id = :agent_id AND (a.model_id = :model_id OR :model_id = '')",
         key._asdict(),
     )
-    return [ObjectName(FileKind(kind), chain_hash, digest) for kind, chain_hash, digest in rows]
+    return [*_named(rows)]
 
 
 def attribute(connection: Connection, key: AgentKey, names: Iterable[ObjectName]) -> None:
     """Let this agent's deletion wait for those of these objects that have to go, whoever's turn computed them."""
     connection.executemany(
-        "UPDATE object_deletions SET namespace = ?, agent_id = ?, model_id = ?"
-        " WHERE kind = ? AND chain_hash = ? AND digest = ?",
+        f"UPDATE object_deletions SET namespace = ?, agent_id = ?, model_id = ? WHERE {_THIS}",
         [(*key, *name) for name in names],
     )
 
@@ -175,22 +206,22 @@ def backlog(connection: Connection) -> tuple[int, int]:
     return deletions, size
 
 
-def begin(connection: Connection, location: str) -> Claim:
-    """A claim to `location`, with a new session.
+def begin(connection: Connection, location: str, cluster_id: str = "") -> Claim:
+    """A claim to `location`, with a new session; a cluster has one for good, which all of its nodes have.
 
-    An empty place is one to take only if no object of this directory can be elsewhere.
+    An empty place is one to take only if no object of this directory, or cluster, can be elsewhere.
     """
     connection.execute(
         "INSERT INTO remote_place (id, owner, location, session, next_session, uploading)"
         " VALUES (1, ?, '', '', '', 1) ON CONFLICT DO NOTHING",
-        (uuid.uuid4().hex,),
+        (cluster_id or uuid.uuid4().hex,),
     )
     owner, before, *sessions = connection.execute(
         "SELECT owner, location, session, next_session FROM remote_place"
     ).fetchone()
     claim = Claim(
         owner,
-        uuid.uuid4().hex,
+        cluster_id or uuid.uuid4().hex,
         frozenset(sessions) - {""},
         may_create=location == before or not any_objects(connection),
     )
@@ -225,3 +256,7 @@ def any_objects(connection: Connection) -> bool:
     """Whether there may be objects of this directory anywhere."""
     statement = "SELECT EXISTS (SELECT 1 FROM objects) OR EXISTS (SELECT 1 FROM object_deletions)"
     return bool(connection.execute(statement).fetchone()[0])
+
+
+def _named(rows: Iterable[Sequence[Any]]) -> Iterator[ObjectName]:
+    return (ObjectName(FileKind(kind), *rest) for kind, *rest in rows)

@@ -2,7 +2,9 @@
 
 One thread decides and writes rows, a few more upload. All that there is to do is in the database, so nothing is lost in
 a crash, nothing waits in memory, and what is superseded before its turn comes is never uploaded. Deletions go before
-uploads, and an object is not uploaded while it is to be deleted, so the two never meet.
+uploads, and an object is not uploaded while it is to be deleted, so the two never meet. In a cluster each node uploads
+its own files, each time under a new key, and the first node that is there deletes: what one of them has just made,
+no other one deletes, and two that take themselves for the first do no harm.
 
 A failure makes the thread wait, up to a minute, or until a deletion is waited for; new commits don't hurry it.
 Otherwise each commit wakes it.
@@ -12,16 +14,17 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Final, Protocol
 
 from agentmem.errors import AgentmemError
 from agentmem.identity import FileName
 from agentmem.logs import event
 from agentmem.validation import AgentKey
-from cache_service.files import waiting
+from cache_service.files import references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.ledger.ledgers import Ledgers
 from cache_service.metrics import Operation, RemoteMetrics
@@ -51,6 +54,45 @@ _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500
 _COMPARED_AT_ONCE = 500
+_OTHERS_SECONDS = 0.5
+"""How often it is looked whether another node has deleted what is waited for."""
+
+
+class Nodes(Protocol):
+    """What there is to know of a cluster here."""
+
+    @property
+    def name(self) -> str:
+        """This node's name; "" on a single machine."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; "" likewise."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this node does what one has to do for all."""
+
+    def others(self) -> Set[str]:
+        """The names of the other nodes that are there."""
+
+    def after_beat(self, call: Callable[[], None]) -> None:
+        """Call it, on a thread, whenever other nodes may have done something."""
+
+
+class Alone:
+    """A single machine."""
+
+    name: Final = ""
+    cluster_id: Final = ""
+    is_first: Final = True
+
+    def others(self) -> Set[str]:
+        """None."""
+        return frozenset()
+
+    def after_beat(self, call: Callable[[], None]) -> None:
+        """Never."""
 
 
 @dataclass(eq=False)
@@ -65,6 +107,7 @@ class Replicator:
     _quarantine: Quarantine
     _seconds: float
     """For how long `deleted` waits."""
+    _nodes: Nodes
 
     def __post_init__(self) -> None:
         self._claim: Claim | None = None
@@ -83,9 +126,13 @@ class Replicator:
 
         Blocks. Raises RemoteRefused where settings or bucket have to be mended; then there is nothing to close.
         """
-        self._pending_claim = self._database.write_blocking(objects.begin, location=self._tier.location)
-        self._rows.write_queue(waiting.begin, {name.file for name in self._database.read_blocking(objects.present)})
+        self._pending_claim = self._database.write_blocking(
+            objects.begin, location=self._tier.location, cluster_id=self._nodes.cluster_id
+        )
+        here = set(self._rows.read_blocking(references.all_names))
+        self._rows.write_queue(waiting.begin, self._database.read_blocking(objects.copies, here))
         self._database.after_commit.append(self._wake.set)
+        self._nodes.after_beat(self._wake.set)
         self._rows.after_commit(self._wake.set)
         self._thread.start()
         try:
@@ -112,7 +159,7 @@ class Replicator:
                     if not hurried:
                         hurried = True
                         self._hurry.set()
-                    await asyncio.wait([asyncio.wrap_future(progress)])
+                    await asyncio.wait([asyncio.wrap_future(progress)], timeout=_OTHERS_SECONDS)
         except TimeoutError:
             return await self._database.read(objects.waiting, key)
 
@@ -147,9 +194,9 @@ class Replicator:
         """Do a part of what there is to do; whether there may be more."""
         if self._claim is None:
             self._take()
-        if not self._compared:
+        if not self._compared and self._nodes.is_first:
             self._compare()
-        deleted = self._delete()
+        deleted = self._nodes.is_first and self._delete()
         return self._upload() or deleted
 
     def _failed(self, error: Exception) -> None:
@@ -193,7 +240,8 @@ class Replicator:
 
     def _delete(self) -> bool:
         self._doing = Operation.DELETE
-        batch = self._database.read_blocking(objects.deletions, limit=_DELETIONS_AT_ONCE)
+        uploaders = self._nodes.others() | ({self._nodes.name} if self._nodes.name else set())
+        batch = self._database.read_blocking(objects.deletions, limit=_DELETIONS_AT_ONCE, live=uploaders)
         if not batch or self._claim is None:
             return False
         if not self._tier.holds(self._claim):
@@ -215,7 +263,9 @@ class Replicator:
         asked = self._rows.read_blocking(waiting.following, _UPLOADS_AT_ONCE)
         if not asked:
             return False
-        batch, copied = self._database.write_blocking(objects.begin_uploads, asked)
+        batch, copied, others = self._database.write_blocking(
+            objects.begin_uploads, asked, self._nodes.name, self._nodes.others()
+        )
         results = dict(zip(batch, self._uploaders.map(self._put, batch), strict=True))
         done = [each for each, result in results.items() if result is True]
         useless = [each.file.name for each, result in results.items() if result is False]
@@ -224,10 +274,11 @@ class Replicator:
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         if done and not failures:
             self._metrics.up.set(1)
-        self._database.write_blocking(objects.end_uploads, [each.name for each in done])
+        self._database.write_blocking(objects.end_uploads, [each.name for each in done], self._nodes.name)
         over = [*(each.file.name for each in done), *useless, *copied]
         ids = {each.file.name: each.id for each in asked}
-        self._rows.write_queue(waiting.end, [ids[name] for name in over], [ids[name.file] for name in failures])
+        later = [*(name.file for name in failures), *others]
+        self._rows.write_queue(waiting.end, [ids[name] for name in over], [ids[name] for name in later])
         for failure in failures.values():
             raise failure
         return bool(batch or copied)

@@ -45,6 +45,12 @@ CREATE TRIGGER snapshot_object_refs_dropped AFTER DELETE ON snapshot_object_refs
             WHERE r.kind = old.kind AND r.chain_hash = old.chain_hash);
 END;
 
+-- As on PostgreSQL, where several machines upload (see ../postgres/migrations/); here there is one, and both are empty.
+ALTER TABLE objects ADD COLUMN generation TEXT NOT NULL DEFAULT '';
+ALTER TABLE objects ADD COLUMN uploader TEXT NOT NULL DEFAULT '';
+ALTER TABLE object_deletions ADD COLUMN generation TEXT NOT NULL DEFAULT '';
+ALTER TABLE object_deletions ADD COLUMN uploader TEXT NOT NULL DEFAULT '';
+
 -- What warm.db has to follow: a state (an agent's own, snapshot 0, or a snapshot's) consists from now on of those files of
 -- another one that end within so many tokens; without a source, of none. A row is made by the transaction that changes
 -- the ledger, and stays until warm.db has done its part: a crash in between leaves it, and the next start does that part.

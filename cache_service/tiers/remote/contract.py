@@ -22,15 +22,17 @@ from agentmem.identity import FileKind, FileName
 
 
 class ObjectName(NamedTuple):
-    """An object's name: the file that it is a copy of, and the xxh3_128 of its bytes.
+    """An object's name: the file that it is a copy of, the xxh3_128 of its bytes, and who made it.
 
     A chain hash names inputs, and computing them again may give other bytes; with the digest in the name, what belongs
-    to a file that was deleted is never mistaken for the one that came after it.
+    to a file that was deleted is never mistaken for the one that came after it. Where several machines upload, each
+    upload has a random generation, in hex, so that none of them deletes what another one has just made.
     """
 
     kind: FileKind
     chain_hash: bytes
     digest: bytes
+    generation: str = ""
 
     @property
     def file(self) -> FileName:

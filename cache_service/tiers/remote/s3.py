@@ -9,6 +9,8 @@ Below the prefix are objects, and the manifest that says whose they are:
     blocks/ab/<chain hash>-<digest>.safetensors     copies of blocks, by the first byte of their chain hash
     windows/ab/<chain hash>-<digest>.safetensors    copies of windows
 
+and, where the store is one of a cluster's, behind the digest a dash and the generation of the upload.
+
 A namespace is part of the chain hash, so two namespaces never share an object, and keys don't say whose they are. Which
 blocks make up an agent is in the database alone.
 
@@ -67,7 +69,8 @@ MANIFEST = "manifest.json"
 
 _KEY = re.compile(
     rf"(?P<folder>[a-z]+)/(?P<first>[0-9a-f]{{2}})/"
-    rf"(?P<chain>(?P=first)[0-9a-f]{{62}})-(?P<digest>[0-9a-f]{{32}}){re.escape(SUFFIX)}"
+    rf"(?P<chain>(?P=first)[0-9a-f]{{62}})-(?P<digest>[0-9a-f]{{32}})(-(?P<generation>[0-9a-f]{{16}}))?"
+    rf"{re.escape(SUFFIX)}"
 )
 _KINDS = {folder: kind for kind, folder in FOLDERS.items()}
 _RETRIES = 3
@@ -86,7 +89,8 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 def object_key(name: ObjectName) -> str:
     """An object's key."""
     chain_hash = name.chain_hash.hex()
-    return f"{FOLDERS[name.kind]}/{chain_hash[:2]}/{chain_hash}-{name.digest.hex()}{SUFFIX}"
+    generation = f"-{name.generation}" if name.generation else ""
+    return f"{FOLDERS[name.kind]}/{chain_hash[:2]}/{chain_hash}-{name.digest.hex()}{generation}{SUFFIX}"
 
 
 def object_name(key: str) -> ObjectName | None:
@@ -94,7 +98,8 @@ def object_name(key: str) -> ObjectName | None:
     match = _KEY.fullmatch(key)
     if match is None or match["folder"] not in _KINDS:
         return None
-    return ObjectName(_KINDS[match["folder"]], bytes.fromhex(match["chain"]), bytes.fromhex(match["digest"]))
+    chain_hash, digest = bytes.fromhex(match["chain"]), bytes.fromhex(match["digest"])
+    return ObjectName(_KINDS[match["folder"]], chain_hash, digest, match["generation"] or "")
 
 
 @dataclass(frozen=True)

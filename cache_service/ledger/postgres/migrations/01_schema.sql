@@ -143,6 +143,8 @@ CREATE TABLE objects (
     size_bytes BIGINT NOT NULL,
     digest BYTEA NOT NULL,
     present BIGINT NOT NULL,
+    generation TEXT COLLATE "C" NOT NULL DEFAULT '',  -- of its key: no upload ever overwrites what another has made
+    uploader TEXT COLLATE "C" NOT NULL DEFAULT '',    -- the node that uploads it, until it is present
     PRIMARY KEY (kind, chain_hash)
 );
 CREATE TABLE object_deletions (
@@ -153,7 +155,9 @@ CREATE TABLE object_deletions (
     namespace TEXT COLLATE "C" NOT NULL,
     agent_id TEXT COLLATE "C" NOT NULL,
     model_id TEXT COLLATE "C" NOT NULL,
-    UNIQUE (kind, chain_hash, digest)
+    generation TEXT COLLATE "C" NOT NULL DEFAULT '',
+    uploader TEXT COLLATE "C" NOT NULL DEFAULT '',    -- the node that may still be uploading it: to be deleted after that
+    UNIQUE (kind, chain_hash, digest, generation)
 );
 CREATE INDEX object_deletions_by_agent ON object_deletions (namespace, agent_id);
 CREATE TABLE object_refs (
@@ -195,8 +199,9 @@ CREATE TRIGGER snapshot_object_refs_dropped AFTER DELETE ON snapshot_object_refs
     FOR EACH ROW EXECUTE FUNCTION drop_object();
 CREATE FUNCTION note_object_deletion() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id)
-        VALUES (OLD.kind, OLD.chain_hash, OLD.digest, OLD.namespace, OLD.agent_id, OLD.model_id)
+    INSERT INTO object_deletions (kind, chain_hash, digest, namespace, agent_id, model_id, generation, uploader)
+        VALUES (OLD.kind, OLD.chain_hash, OLD.digest, OLD.namespace, OLD.agent_id, OLD.model_id, OLD.generation,
+            CASE WHEN OLD.present = 1 THEN '' ELSE OLD.uploader END)
         ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;

@@ -12,6 +12,7 @@ NAMES = st.builds(
     st.sampled_from(FileKind),
     st.binary(min_size=32, max_size=32),
     st.binary(min_size=16, max_size=16),
+    st.sampled_from(("", "0123456789abcdef")),
 )
 
 
@@ -21,7 +22,8 @@ def test_a_key_is_folders_and_hex_and_names_one_object(name: ObjectName) -> None
     folder, first, file = key.split("/")
     assert folder in ("blocks", "windows")
     assert first == name.chain_hash[:1].hex()
-    assert file == f"{name.chain_hash.hex()}-{name.digest.hex()}.safetensors"
+    generation = f"-{name.generation}" if name.generation else ""
+    assert file == f"{name.chain_hash.hex()}-{name.digest.hex()}{generation}.safetensors"
     assert object_name(key) == name
 
 

@@ -1,0 +1,134 @@
+"""Nodes that share a place in an object store: who uploads, who fetches, and who deletes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from agentmem import blockfile
+from agentmem.v1 import types_pb2
+from cache_service.cluster.settings import ClusterSettings
+from cache_service.tiers import objects
+from cache_service.tiers.remote.contract import RemoteRefused
+from tests import s3
+from tests.cache_service import kv
+from tests.cache_service.cluster.several import Node, node, until
+from tests.cache_service.conftest import running
+from tests.cache_service.tiers.remote.tier import fetch, settings, settled, tiers
+from tests.cache_service.tiers.test_blocks import add
+
+WARM, REMOTE = types_pb2.TIER_WARM, types_pb2.TIER_REMOTE
+
+
+@pytest.fixture
+async def two(data: Path, cluster: ClusterSettings, bucket: s3.Bucket) -> AsyncIterator[tuple[Node, Node]]:
+    async with AsyncExitStack() as stack:
+        made = [await stack.enter_async_context(node(data, cluster, name, settings(bucket))) for name in "ab"]
+        yield tuple(made)  # type: ignore[misc]
+
+
+async def test_what_one_has_uploaded_another_one_fetches(two: tuple[Node, Node]) -> None:
+    a, b = two
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    await add(a.store, [1, 0], version)
+    await settled(a.store)
+    assert (await tiers(a.store, 1), await tiers(b.store, 1)) == ({1: WARM}, {1: REMOTE})
+    fetched = (await fetch(b.store, 1))[1]
+    assert blockfile.digest(kv.read(fetched.path)) == fetched.digest
+    assert await tiers(b.store, 1) == {1: WARM}
+
+
+async def test_a_file_of_two_is_uploaded_once(two: tuple[Node, Node], bucket: s3.Bucket) -> None:
+    a, b = two
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    await asyncio.gather(add(a.store, [1, 0], version), add(b.store, [1, 0], version))
+    await settled(a.store)
+    await until(lambda: len(bucket.objects()) == 1)
+    await settled(b.store)
+    assert len(bucket.objects()) == 1
+
+
+@pytest.mark.parametrize("by", [0, 1])
+async def test_a_deletion_takes_the_objects_along(two: tuple[Node, Node], bucket: s3.Bucket, by: int) -> None:
+    """Whichever node is asked: one of them deletes, and the answer waits for it."""
+    version = (await two[0].store.cache.CommitTurn(kv.turn([1]))).version
+    await add(two[0].store, [1, 0], version)
+    await settled(two[0].store)
+    assert bucket.objects()
+    await two[by].store.delete()
+    assert not bucket.objects()
+
+
+async def test_an_upload_that_another_node_deletes_meanwhile_leaves_nothing(
+    two: tuple[Node, Node], bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent is erased on one node while the other one's PUT is under way."""
+    a, b = two
+    version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
+    end, erased = objects.end_uploads, asyncio.Event()
+    loop = asyncio.get_running_loop()
+    held = loop.create_future()
+
+    def late(*arguments: object) -> None:
+        if arguments[1]:
+            loop.call_soon_threadsafe(held.cancelled() or held.done() or held.set_result, None)
+            asyncio.run_coroutine_threadsafe(erased.wait(), loop).result(30)
+        end(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(objects, "end_uploads", late)
+    await add(b.store, [1, 0], version)
+    await asyncio.wait_for(held, 30)
+    assert bucket.objects()
+    monkeypatch.setattr("cache_service.tiers.replication.Replicator.deleted", nothing_is_waited_for)
+    await a.store.delete()
+    erased.set()
+    await until(lambda: not bucket.objects())
+
+
+async def nothing_is_waited_for(*_: object) -> int:
+    """In the place of the wait for objects, which this test would wait for itself."""
+    return 0
+
+
+async def test_when_the_first_node_has_gone_the_next_one_deletes(
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
+) -> None:
+    async with node(data, cluster, "b", settings(bucket)) as b:
+        async with node(data, cluster, "a", settings(bucket)) as a:
+            version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+            await add(a.store, [1, 0], version)
+            await settled(a.store)
+        assert bucket.objects()
+        await b.store.delete()
+        assert not bucket.objects()
+
+
+async def test_an_upload_that_died_with_its_node_is_made_by_another(
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
+) -> None:
+    """Its row is there, and no object: the next one who has the file uploads it, under a key of its own."""
+    async with node(data, cluster, "b", settings(bucket)) as b:
+        version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
+        await add(b.store, [1, 0], version)
+        await settled(b.store)
+        (first,) = bucket.objects()
+        bucket.delete(first)
+        b.store.store._database.write_blocking(
+            lambda c: c.execute("UPDATE objects SET present = 0, uploader = 'gone'") and None
+        )
+        async with node(data, cluster, "a", settings(bucket)) as a:
+            await add(a.store, [1, 0], version)
+            await settled(a.store)
+            (second,) = bucket.objects()
+            assert second != first
+            assert (await fetch(a.store, 1))[1].digest
+
+
+async def test_the_place_is_the_clusters(two: tuple[Node, Node], data: Path, bucket: s3.Bucket) -> None:
+    with pytest.raises(RemoteRefused, match="belongs to the store of another data directory"):
+        async with running(data.with_name("alone"), remote=settings(bucket)):
+            pass
