@@ -74,6 +74,7 @@ async def serve(settings: StoreSettings) -> None:
             for task in work:
                 task.cancel()
             await asyncio.wait(work)
+            await store.disconnect()
             await asyncio.to_thread(metrics.stop)
     finally:
         await asyncio.to_thread(store.close)

@@ -83,6 +83,9 @@ class OwnLedger:
         """None but those of every store."""
         return []
 
+    def peers(self, streams: object, registry: CollectorRegistry) -> None:
+        """There are none."""
+
     def serve(self, rows: object, blocks: object, registry: CollectorRegistry) -> None:
         """Nothing more to do."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
+import grpc
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -19,6 +20,7 @@ from agentmem.errors import Unavailable
 from agentmem.logs import event
 from agentmem.server import Register
 from agentmem.v1 import cluster_pb2_grpc
+from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
 from cache_service.cluster.clock import SharedClock
 from cache_service.cluster.membership import Identity, Membership
@@ -33,6 +35,8 @@ from cache_service.ledger.postgres.settings import Settings, Survives, UnsafeSer
 from cache_service.rpc.cluster import ClusterServicer
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
+from cache_service.tiers.peers import PeerBlocks
+from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
@@ -49,6 +53,8 @@ class SharedLedger:
         self._beats = Postgres(replace(self._postgres, writers=1, readers=1))
         self.clock = SharedClock()
         self.membership: Membership | None = None
+        self.connect: Callable[[str], grpc.aio.Channel] | None = None
+        """Makes the channel to a node's address."""
 
     def refuse(self) -> None:
         """Raise DirectoryUnusable for the directory of a single machine."""
@@ -99,6 +105,18 @@ class SharedLedger:
             lambda: blocks.follow_anew().result(),
         )
         registry.register(ClusterCollector(self.membership))
+
+    def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> PeerBlocks | None:
+        """Files on other nodes; None where nothing says how these are reached."""
+        connect = self.connect
+        return None if connect is None else PeerBlocks(self._holder, connect, streams, registry)
+
+    async def _holder(self, key: AgentKey) -> str:
+        """The address of the node that made an agent's present state; "" where that is this one, or not there."""
+        assert self.membership is not None, "join has not been called"
+        _, made = await self.database.read(nodes.locate, key)
+        node = None if made == self.membership.name else self.membership.live(made)
+        return "" if node is None else node.address
 
     def note_published(self) -> None:
         """Nothing: that files are here says nothing of the ledgers."""

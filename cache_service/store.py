@@ -131,11 +131,12 @@ class Store:
             raise
         streams = BlockStreams(self._directory, self._rows, self._blocks)
         self._opened.callback(streams.close)
+        self.peers = ledger.peers(streams, registry)
         disk = DiskCollector(self._directory, self._database, self._rows, self.warm.limits, lambda: self.warm.free())
         registry.register(disk)
         ledgers = LedgerWriter(self._database, self._rows, quotas, self._blocks.make_room)
         shared = self._database, self._rows, self.clock, self._blocks, self.warm.hints
-        cache = CacheStoreServicer(*shared, self._directory, streams, last_use, probe, ledgers, retriever)
+        cache = CacheStoreServicer(*shared, self._directory, streams, last_use, probe, ledgers, retriever, self.peers)
         ledger.serve(self._rows, self._blocks, registry)
         self._opened.callback(ledger.leave)
         agents = AgentServicer(*shared, replicator, ledger.membership)
@@ -189,6 +190,11 @@ class Store:
             except (AgentmemError, OSError, sqlite3.Error) as error:
                 event(log, "upkeep failed", logging.WARNING, error=str(error))
             await asyncio.sleep(UPKEEP_SECONDS)
+
+    async def disconnect(self) -> None:
+        """Close the connections to other nodes. No service may be called any more."""
+        if self.peers is not None:
+            await self.peers.close()
 
     def close(self) -> None:
         """Finish what is running, write it down and release the directory. No service may be called any more."""

@@ -33,6 +33,7 @@ from cache_service.tiers import eviction, objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
 from cache_service.tiers.objects import Object
+from cache_service.tiers.peers import PeerBlocks
 from cache_service.tiers.quotas import LedgerWriter
 from cache_service.tiers.retrieval import Retriever
 from cache_service.tiers.streams import BlockStreams
@@ -63,6 +64,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     _ledgers: LedgerWriter
     _retriever: Retriever | None
     """None where there is no remote tier."""
+    _peers: PeerBlocks | None
+    """None on a single machine."""
 
     async def OpenCache(self, request: pb.OpenCacheRequest, context: Context) -> pb.OpenCacheResponse:
         key = AgentKey.from_proto(request.key, anonymous=True)
@@ -73,11 +76,14 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         opened = await self._database.read(turns.open_agent, key, known, request.request_id)
         files, evicted, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
         remote: list[FileRow] = []
+        missing = set(names) - {file.name for file in files}
+        if missing and self._peers is not None and opened.version.uid and not request.peek:  # a peer asks no others
+            remote = await self._peers.look(key, opened.version, missing)
+            missing -= {file.name for file in remote}
         if self._retriever is not None:
-            missing = set(names) - {file.name for file in files}
             copies, of_copies = await self._database.read(_copies, key.namespace, missing, opened.version.uid)
-            remote, fingerprint = [each.file for each in copies], fingerprint or of_copies
-            evicted -= {file.name for file in remote}
+            remote, fingerprint = [*remote, *(each.file for each in copies)], fingerprint or of_copies
+        evicted -= {file.name for file in remote}
         if not request.peek:
             self._last_use.note(opened.version.uid, [file.name for file in files], self._clock.time())
         return pb.OpenCacheResponse(
@@ -94,6 +100,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     async def FetchBlocks(self, request: pb.FetchBlocksRequest, context: Context) -> pb.FetchBlocksResponse:
         namespace = check_text("namespace", request.namespace)
         names = list(dict.fromkeys(conversions.file_names("names", request.names)))
+        if self._peers is not None:
+            await self._peers.fetch(namespace, names)
         if self._retriever is None:
             files = await self._rows.read(references.find, namespace=namespace, names=names)
         else:

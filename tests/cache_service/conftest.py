@@ -73,6 +73,7 @@ async def running(
             )
     finally:
         await server.stop(1)
+        await store.disconnect()
         await asyncio.to_thread(store.close)
 
 

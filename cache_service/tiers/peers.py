@@ -1,0 +1,144 @@
+"""Files of KV that another node of the cluster has on its disk: found where an agent spoke last, and read from there.
+
+What a node says is believed no more than a worker is: size, digest and header of each file are checked before it is
+published here. Where a node does not answer, or has evicted a file meanwhile, the file is a miss there, and the object
+store or the model is asked.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+from typing import Final, NamedTuple
+
+import grpc
+from prometheus_client import CollectorRegistry, Counter
+
+from agentmem.errors import AgentmemError
+from agentmem.identity import FileKind, FileName, Version
+from agentmem.logs import event
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import cache_store_pb2_grpc
+from agentmem.validation import AgentKey
+from cache_service.files.publication import Publication
+from cache_service.files.references import FileRow
+from cache_service.tiers.streams import BlockStreams
+
+log = logging.getLogger(__name__)
+
+Holder = Callable[[AgentKey], Awaitable[str]]
+"""The address of the node that has an agent's KV; "" where that is this one, or gone, or none."""
+Connect = Callable[[str], grpc.aio.Channel]
+
+_LOOK_SECONDS: Final = 1.0
+"""To ask what another node has may take; the turn waits for it."""
+_READ_SECONDS: Final = 30.0
+_AT_ONCE: Final = 4
+_MOST: Final = 10_000
+"""Files that are remembered from the question until they are fetched."""
+
+
+class _Found(NamedTuple):
+    address: str
+    file: FileRow
+    publication: Publication
+
+
+class PeerBlocks:
+    """Finds and fetches. Event loop; `close` before the streams."""
+
+    def __init__(self, holder: Holder, connect: Connect, streams: BlockStreams, registry: CollectorRegistry) -> None:
+        self._holder = holder
+        self._connect = connect
+        self._streams = streams
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._found: OrderedDict[tuple[str, FileName], _Found] = OrderedDict()
+        self._fetches = Counter(
+            "agentmem_peer_fetches",
+            "Files that were asked of other nodes: warm (they are here now), or failed.",
+            ["result"],
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "agentmem_peer_fetch_bytes", "Bytes that came from other nodes and were found good.", registry=registry
+        )
+        for result in ("warm", "failed"):
+            self._fetches.labels(result)
+
+    async def look(self, key: AgentKey, version: Version, names: Iterable[FileName]) -> list[FileRow]:
+        """Those of `names` that the node has where the agent, now at `version`, spoke last; remembered for `fetch`."""
+        asked = list(names)
+        address = await self._holder(key)
+        if not address:
+            return []
+        request = pb.OpenCacheRequest(
+            key=key.to_proto(),
+            known=version.to_proto(),
+            block_hashes=[name.chain_hash for name in asked if name.kind is FileKind.BLOCK],
+            window_hashes=[name.chain_hash for name in asked if name.kind is FileKind.WINDOW],
+            peek=True,
+        )
+        try:
+            answer: pb.OpenCacheResponse = await self._stub(address).OpenCache(request, timeout=_LOOK_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            event(log, "a node does not say what it has", logging.INFO, address=address, status=error.code().name)
+            return []
+        if answer.version != request.known or not answer.kv_fingerprint:
+            return []
+        publication = Publication(key, version, (), None, answer.kv_fingerprint)
+        found = [_row(file) for file in answer.files if file.path]
+        for row in found:
+            self._found[(key.namespace, row.name)] = _Found(address, row, publication)
+        while len(self._found) > _MOST:
+            self._found.popitem(last=False)
+        return found
+
+    async def fetch(self, namespace: str, names: Sequence[FileName]) -> None:
+        """Bring those of `names` that another node was found to have; the others, and what fails, stay away."""
+        wanted = [each for name in names if (each := self._found.pop((namespace, name), None)) is not None]
+        if wanted:
+            places = asyncio.Semaphore(_AT_ONCE)
+            await asyncio.gather(*(self._bring(each, places) for each in wanted))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*(channel.close(None) for channel in self._channels.values()))
+
+    async def _bring(self, each: _Found, places: asyncio.Semaphore) -> None:
+        async with places:
+            began = time.monotonic()
+            try:
+                async with aclosing(self._chunks(each)) as chunks:
+                    await self._streams.write(each.file, each.publication, chunks)
+            except (grpc.aio.AioRpcError, AgentmemError) as error:
+                self._fetches.labels("failed").inc()
+                said = error.details() if isinstance(error, grpc.aio.AioRpcError) else error.message
+                event(log, "fetch from a node failed", logging.WARNING, address=each.address, error=said)
+                return
+        self._fetches.labels("warm").inc()
+        self._bytes.inc(each.file.size_bytes)
+        log.debug("fetched %d bytes in %.3f s", each.file.size_bytes, time.monotonic() - began)
+
+    async def _chunks(self, each: _Found) -> AsyncGenerator[bytes, None]:
+        namespace, (kind, chain_hash) = each.publication.key.namespace, each.file.name
+        request = pb.ReadBlockRequest(
+            namespace=namespace, name=pb.FileName(kind=kind.to_proto(), chain_hash=chain_hash)
+        )
+        call = self._stub(each.address).ReadBlock(request, timeout=_READ_SECONDS)
+        try:
+            async for answer in call:
+                yield answer.chunk
+        finally:
+            call.cancel()
+
+    def _stub(self, address: str) -> "cache_store_pb2_grpc.CacheStoreServiceAsyncStub":
+        if address not in self._channels:
+            self._channels[address] = self._connect(address)
+        return cache_store_pb2_grpc.CacheStoreServiceStub(self._channels[address])
+
+
+def _row(file: pb.StoredFile) -> FileRow:
+    name = FileName(FileKind(file.kind), file.chain_hash)
+    return FileRow(name, file.first_token, file.token_count, file.size_bytes, file.digest, file.token_ids)

@@ -1,0 +1,139 @@
+"""KV that another node has: found where the agent spoke last, read from there, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agentmem import blockfile
+from agentmem.channels import connect
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
+from cache_service.cluster.settings import ClusterSettings
+from cache_service.shared_ledger import SharedLedger
+from tests import s3
+from tests.cache_service import kv
+from tests.cache_service.cluster.several import Node, node, until
+from tests.cache_service.tiers.remote.tier import fetch, settings, settled
+from tests.cache_service.tiers.test_blocks import add, name
+
+
+@pytest.fixture
+def by_sockets(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes reach each other's stores by their sockets: who may come in by the door of a node is its gateway's."""
+
+    def reach(address: str) -> grpc.aio.Channel:
+        return connect(f"unix:{data.with_name(address.partition('.')[0])}/store.sock")
+
+    made = SharedLedger.__init__
+
+    def reaching(self: SharedLedger, *arguments: object) -> None:
+        made(self, *arguments)  # type: ignore[arg-type]
+        self.connect = reach
+
+    monkeypatch.setattr(SharedLedger, "__init__", reaching)
+
+
+@pytest.fixture
+async def two(data: Path, cluster: ClusterSettings, by_sockets: None) -> AsyncIterator[tuple[Node, Node]]:
+    async with AsyncExitStack() as stack:
+        yield tuple([await stack.enter_async_context(node(data, cluster, name)) for name in "ab"])  # type: ignore[misc]
+
+
+async def spoken(on: Node) -> types_pb2.AgentVersion:
+    """An agent whose turn ran on this node, and whose block 1 is there."""
+    version = (await on.store.cache.CommitTurn(kv.turn([1]))).version
+    await add(on.store, [1, 0], version)
+    return version
+
+
+async def opened(on: Node, *, peek: bool = False) -> list[pb.StoredFile]:
+    """What a node finds of the agent's block 1, as at the beginning of a turn."""
+    request = pb.OpenCacheRequest(key=kv.key(), block_hashes=[kv.header([1, 0]).chain_hash], peek=peek)
+    return [*(await on.store.cache.OpenCache(request)).files]
+
+
+async def seen(by: Node, other: str) -> None:
+    """Wait until a node knows of another one."""
+    membership = by.store.store._ledger.membership
+    assert membership is not None
+    await until(lambda: membership.live(other))
+
+
+async def test_a_turn_on_another_node_gets_the_blocks_of_the_one_before(two: tuple[Node, Node]) -> None:
+    a, b = two
+    await seen(b, "a")
+    version = await spoken(a)
+    (file,) = await opened(b)
+    assert (file.tier, file.path) == (types_pb2.TIER_REMOTE, "")
+    fetched = (await fetch(b.store, 1))[1]
+    assert blockfile.digest(kv.read(fetched.path)) == fetched.digest == file.digest
+    assert b.store.metric("agentmem_peer_fetches_total", result="warm") == 1
+    assert b.store.metric("agentmem_peer_fetch_bytes_total") == file.size_bytes
+    (here,) = await opened(b)
+    assert (here.tier, here.path) == (types_pb2.TIER_WARM, fetched.path)
+    next_version = (await b.store.cache.CommitTurn(kv.turn([2], version, keep=1))).version
+    assert next_version.version == version.version + 1
+
+
+async def test_a_file_that_was_evicted_meanwhile_is_a_miss(two: tuple[Node, Node]) -> None:
+    a, b = two
+    await seen(b, "a")
+    await spoken(a)
+    assert await opened(b)
+    quarantine = pb.QuarantineBlockRequest(namespace="default", name=name(kv.header([1, 0])), reason="digest")
+    await a.store.cache.QuarantineBlock(quarantine)
+    assert await fetch(b.store, 1) == {}
+    assert b.store.metric("agentmem_peer_fetches_total", result="failed") == 1
+
+
+async def test_bytes_that_are_others_than_were_announced_are_refused(two: tuple[Node, Node]) -> None:
+    a, b = two
+    await seen(b, "a")
+    await spoken(a)
+    (there,) = await opened(a)
+    damaged = bytearray(Path(there.path).read_bytes())
+    damaged[-1] ^= 1
+    Path(there.path).chmod(0o600)
+    Path(there.path).write_bytes(damaged)
+    assert await opened(b)
+    assert await fetch(b.store, 1) == {}
+    assert not [*(b.store.data / "staging").iterdir()], "nothing is left of it"
+
+
+async def test_a_probe_asks_no_other_node(two: tuple[Node, Node]) -> None:
+    """As a node does that asks: two that take each other for the holder would ask each other for ever."""
+    a, b = two
+    await seen(b, "a")
+    await spoken(a)
+    assert await opened(b, peek=True) == []
+
+
+async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSettings, by_sockets: None) -> None:
+    async with node(data, cluster, "b") as b:
+        async with node(data, cluster, "a") as a:
+            await seen(b, "a")
+            await spoken(a)
+        await until(lambda: not (membership := b.store.store._ledger.membership) or membership.live("a") is None)
+        assert await opened(b) == []
+
+
+async def test_what_no_node_gives_comes_from_the_object_store(
+    data: Path, cluster: ClusterSettings, by_sockets: None, bucket: s3.Bucket
+) -> None:
+    async with (
+        node(data, cluster, "b", settings(bucket)) as b,
+        node(data, cluster, "a", settings(bucket)) as a,
+    ):
+        await seen(b, "a")
+        await spoken(a)
+        await settled(a.store)
+        assert await opened(b)
+        (there,) = await opened(a)
+        Path(there.path).unlink()
+        assert (await fetch(b.store, 1))[1].digest == there.digest
+        assert b.store.metric("agentmem_remote_fetches_total", result="warm") == 1
