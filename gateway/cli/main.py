@@ -15,6 +15,7 @@ _COMMANDS = {
     "agents": "gateway.cli.agents:agents",
     "bench": "gateway.cli.main:bench",
     "chat": "gateway.cli.chat:chat",
+    "cluster": "gateway.cli.cluster.command:cluster",
     "doctor": "gateway.cli.doctor.command:doctor",
     "keys": "gateway.cli.keys:keys",
     "models": "gateway.cli.models:models",

@@ -6,7 +6,7 @@ HTTP/2 server accepts.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -68,19 +68,22 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
 ]
 
 
-def connect(target: str, *, key: str = "", tls: ClientTls | None = None) -> grpc.aio.Channel:
+def connect(
+    target: str, *, key: str = "", tls: ClientTls | None = None, options: Mapping[str, int | str] | None = None
+) -> grpc.aio.Channel:
     """A channel to `target` ("unix:/path" or "host:port"). It connects, and reconnects, by itself.
 
     Its calls carry the request that they are made for (`agentmem.tracing`), and show `key`, if there is one. Without
-    `tls` a key goes in clear text.
+    `tls` a key goes in clear text. `options` go before CLIENT_OPTIONS.
     """
-    options = list(CLIENT_OPTIONS)
+    given = {**dict(CLIENT_OPTIONS), **(options or {})}
     if target.startswith("unix:"):
         # grpc-core would send the percent-encoded path, which tonic and others reject.
-        options.append(("grpc.default_authority", "localhost"))
+        given["grpc.default_authority"] = "localhost"
+    options_list = list(given.items())
     if tls is None:
-        return TracedChannel(grpc.aio.insecure_channel(target, options=options), key)
-    return TracedChannel(grpc.aio.secure_channel(target, tls.credentials(), options=options), key)
+        return TracedChannel(grpc.aio.insecure_channel(target, options=options_list), key)
+    return TracedChannel(grpc.aio.secure_channel(target, tls.credentials(), options=options_list), key)
 
 
 @asynccontextmanager

@@ -1,0 +1,47 @@
+"""`agentmem cluster`: the command and its subcommands."""
+
+from pathlib import Path
+
+import click
+
+from gateway.cli.cluster.status import status
+from gateway.cli.text import Mistake
+
+
+@click.group()
+def cluster() -> None:
+    """Make certificates for the nodes of a cluster, and list the nodes."""
+
+
+@cluster.command()
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("hosts", metavar="HOST...", nargs=-1, required=True)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=825,
+    show_default=True,
+    help="How long certificates are valid.",
+)
+def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
+    """Make what nodes need as --cluster-tls: DIR/HOST for each HOST, its name or address as others reach it.
+
+    The certificate authority is in DIR: it is made the first time, and signs for more hosts later. Copy DIR/HOST to its
+    node, and keep DIR/ca-key.pem to yourself: whoever has it can join the cluster.
+    """
+    try:
+        from gateway.cli.cluster.certificates import authority, check_host, issue
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("cryptography"):
+            raise
+        raise click.ClickException("certificates need cryptography: pip install 'agentmem[cluster]'") from None
+    wanted = [check_host(host) for host in dict.fromkeys(hosts)]
+    try:
+        by = authority(directory)
+        for host in wanted:
+            click.echo(str(issue(by, directory, host, days)))
+    except OSError as error:
+        raise Mistake(f"{error.filename}: {error.strerror}") from error
+
+
+cluster.add_command(status)
