@@ -14,9 +14,10 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
+from agentmem.cluster_tls import ClusterTls, read_cluster_tls
 from agentmem.diagnostics import FileError
 from agentmem.settings import ServiceSettings, SettingsError
-from agentmem.sockets import OptionalLoopbackAddress, TcpAddress, is_loopback, parse_address
+from agentmem.sockets import OptionalLoopbackAddress, OptionalTcpAddress, TcpAddress, is_loopback, parse_address
 from agentmem.v1 import types_pb2
 from agentmem.validation import DEFAULT_NAMESPACE
 from gateway.edge.authorization import check_namespace
@@ -25,9 +26,64 @@ from gateway.edge.keys import DEFAULT_LIMITS, KeyRing
 from gateway.edge.tls import Tls, TlsFiles
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
-class ListenSettings(ServiceSettings):
+class NodeSettings(ServiceSettings):
+    """How a node of a cluster is called and reached: what `agentmem up` has, too, and passes on."""
+
+    node: str = Field("", description="this node's name in the cluster, which no other node has")
+    advertise: str = Field(
+        "", description="HOST:PORT at which the cluster's other nodes reach this one, over TLS with --cluster-tls"
+    )
+    node_listen: OptionalTcpAddress = Field(
+        "", description="HOST:PORT to listen on for them (default: all interfaces, at the port of --advertise)"
+    )
+    cluster_tls: Path | None = Field(
+        None,
+        description="directory of ca.pem, node.pem and node-key.pem, by which nodes know each other "
+        "(`agentmem cluster certificates` makes them)",
+    )
+
+    @field_validator("node")
+    @classmethod
+    def _is_node(cls, name: str) -> str:
+        if name and not _NODE_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a node: up to 63 letters, digits, and . _ - after the first")
+        return name
+
+    @field_validator("advertise")
+    @classmethod
+    def _can_be_reached(cls, text: str) -> str:
+        if not text:
+            return text
+        address = parse_address(text)
+        if not address.port or address.host in ("0.0.0.0", "::"):
+            raise ValueError(f"{text} is no address that others can connect to; give this node's host name and a port")
+        return str(address)
+
+    @model_validator(mode="after")
+    def _all_of_a_node(self) -> Self:
+        given = {"node": self.node, "advertise": self.advertise, "cluster_tls": self.cluster_tls}
+        missing = [name for name, value in given.items() if not value]
+        there = [name for name, value in (given | {"node_listen": self.node_listen}).items() if value]
+        if missing and there:
+            raise ValueError(f"{', '.join(there)}: set {' and '.join(missing)} too; a node of a cluster has all")
+        return self
+
+    @property
+    def node_address(self) -> str:
+        """Where the node door listens, as gRPC takes it; port 0 takes any."""
+        return self.node_listen or f"[::]:{parse_address(self.advertise).port}"
+
+    def cluster_certificates(self) -> ClusterTls:
+        """Return the certificates of a node, read now. Raises SettingsError."""
+        if self.cluster_tls is None:
+            raise SettingsError("cluster_tls: is not set")
+        return read_cluster_tls(self.cluster_tls.expanduser(), parse_address(self.advertise).host)
+
+
+class ListenSettings(NodeSettings):
     """Where the servers listen, and to whom: what `agentmem up` has, too, and passes on to the gateway."""
 
     http: TcpAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP server; port 0 takes any")
@@ -178,6 +234,8 @@ def check_files(settings: GatewaySettings) -> None:
     authenticator(settings)
     if settings.tls:
         Tls(settings.tls)
+    if settings.node:
+        settings.cluster_certificates()
 
 
 def authenticator(settings: GatewaySettings) -> Authenticator:

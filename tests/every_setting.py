@@ -81,6 +81,24 @@ _DOORS = {
     "allowed_host": texts("a.example", "b.example"),
 }
 
+_NODE_FLAGS = {"node": "a", "advertise": "a.local:50061", "cluster-tls": "/etc/cluster"}
+_CLUSTER_FLAG = ["--cluster", "postgresql://db.local/agentmem"]
+
+
+def _beside(flag: str, *more: str) -> list[str]:
+    return [*(word for name, value in _NODE_FLAGS.items() if name != flag for word in (f"--{name}", value)), *more]
+
+
+def _node(*more: str) -> dict[str, Example]:
+    """What makes a node of a cluster, with `more` flags."""
+    return {
+        "node": text("a", with_also=_beside("node", *more)),
+        "advertise": text("a.local:50061", with_also=_beside("advertise", *more)),
+        "node_listen": text("0.0.0.0:50062", with_also=_beside("", *more)),
+        "cluster_tls": path("/etc/cluster", with_also=_beside("cluster-tls", *more)),
+    }
+
+
 EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
     StoreSettings: _COMMON
     | {
@@ -128,6 +146,7 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
     },
     GatewaySettings: _COMMON
     | _DOORS
+    | _node()
     | {
         "worker": text("unix:/run/w.sock"),
         "store": text("unix:/run/s.sock"),
@@ -150,7 +169,15 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
     UpSettings: _COMMON
     | _MODELS
     | _DOORS
-    | {"data": path("/srv/agentmem"), "loaded_models": number(2), "kv_bits": text("5/4")},
+    | _node(*_CLUSTER_FLAG)
+    | {
+        "data": path("/srv/agentmem"),
+        "loaded_models": number(2),
+        "kv_bits": text("5/4"),
+        "remote": text("s3://bucket/kv"),
+        "cluster": text(_CLUSTER_FLAG[1], with_also=_beside("")),
+        "cluster_survives": text("crash", with_also=_beside("", *_CLUSTER_FLAG)),
+    },
 }
 """By settings class and name. What two services share stands in one place, as it does in the classes."""
 
@@ -164,6 +191,9 @@ PASSED_ON: Mapping[str, Mapping[type[ServiceSettings], Any]] = {
     **{name: {WorkerSettings: example.value} for name, example in _MODELS.items()},
     "loaded_models": {WorkerSettings: 2},
     "kv_bits": {WorkerSettings: "5/4"},
-    **{name: {GatewaySettings: example.value} for name, example in _DOORS.items()},
+    **{name: {GatewaySettings: example.value} for name, example in (_DOORS | _node()).items()},
+    "remote": {StoreSettings: "s3://bucket/kv"},
+    "cluster": {},
+    "cluster_survives": {},
 }
 """What the services have of a setting of `agentmem up`, by its name, where it is given the value of EXAMPLES."""

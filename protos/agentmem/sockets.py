@@ -108,6 +108,9 @@ OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(tex
 OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
 """A setting: "host:port" on loopback, or empty for none."""
 
+OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(text)))]
+"""A setting: "host:port" on any host, or empty for the usual one. Who takes it asks callers for credentials."""
+
 OptionalUnixSocket = Annotated[str, _optional(_unix_socket)]
 """A setting: "unix:PATH", or empty for the usual one."""
 

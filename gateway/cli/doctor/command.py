@@ -21,7 +21,7 @@ from agentmem.checkup import Finding, State, parse, problem, unknown
 from agentmem.sizes import byte_size
 from gateway.cli.text import FOLD, LINE, console, counted, printable, table
 from gateway.cli.up.openblas import preload_here
-from gateway.cli.up.settings import UpSettings, service_arguments, up_settings
+from gateway.cli.up.settings import UpSettings, service_arguments, store_environment, up_settings
 
 SILENCE_SECONDS = 60.0
 """What a check may take. Opening a model with a large vocabulary takes seconds; the rest is much faster."""
@@ -75,7 +75,7 @@ async def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -
             waiting.stop()
         for service, module, given, environment in (
             ("gateway", "gateway.cli.doctor.checks", arguments, {}),
-            ("store", "cache_service.doctor", services.store, {}),
+            ("store", "cache_service.doctor", services.store, store_environment(settings)),
             ("worker", "inference_service.doctor", services.worker, preload_here().environment),
         ):
             async for each in findings(service, module, given, environment):

@@ -15,7 +15,7 @@ from gateway.cli.up.lock import UpLock, has_been_taken
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import gateway_addresses, unready
-from gateway.cli.up.settings import UpSettings, gateway_settings, service_arguments, up_settings
+from gateway.cli.up.settings import UpSettings, gateway_settings, service_arguments, store_environment, up_settings
 from gateway.cli.up.supervisor import Service, ServiceFailed, Supervisor
 
 _LOADING = "loading the model"
@@ -79,7 +79,7 @@ def services(settings: UpSettings) -> list[Service]:
         return await unready(run, name, _PROBE_TIMEOUT) == ""
 
     return [
-        Service("store", "cache_service", arguments.store, partial(ready, "store")),
+        Service("store", "cache_service", arguments.store, partial(ready, "store"), store_environment(settings)),
         Service("worker", "inference_service", arguments.worker, partial(ready, "worker"), blas.environment, _LOADING),
         Service("gateway", "gateway", arguments.gateway, partial(ready, "gateway")),
     ]
@@ -89,6 +89,8 @@ def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
     scheme = "https" if "tls" in addresses else "http"
     say(f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)")
     say(f"gRPC     {addresses['grpc']}{'   (TLS)' if 'tls' in addresses else ''}")
+    if settings.node:
+        say(f"cluster  node {settings.node}, which others reach at {settings.advertise}")
     if settings.metrics:
         others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
         say(f"metrics  http://{addresses['metrics']}/metrics{others}")

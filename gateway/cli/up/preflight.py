@@ -57,6 +57,9 @@ def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
 def _wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:
     yield f"--http {settings.http}", parse_address(settings.http)
     yield f"--grpc {settings.grpc}", parse_address(settings.grpc)
+    if settings.node:
+        flag = f"--node-listen {settings.node_listen}" if settings.node_listen else f"--advertise {settings.advertise}"
+        yield flag, parse_address(settings.node_address)
     if settings.metrics:
         flag = f"--metrics {settings.metrics} (takes three ports in a row: gateway, worker, store)"
         for by in range(3):

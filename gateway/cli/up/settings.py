@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
@@ -42,6 +42,36 @@ class UpSettings(ModelSettings, ListenSettings):
         description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2; empty: none",
     )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
+    remote: str | None = Field(
+        None, description="where copies of files of KV are kept, as s3://BUCKET/PREFIX (default: on this disk only)"
+    )
+    cluster: str = Field(
+        "",
+        description="postgresql://… of the ledger that all nodes of a cluster share; one with a password belongs into "
+        "the variable AGENTMEM_UP_CLUSTER, which no other user sees",
+    )
+    cluster_survives: Literal["server", "crash", "nothing"] | None = Field(
+        None,
+        description="what a committed turn must outlive there: the loss of a server (needs a synchronous standby), a "
+        "crash of its machine, or nothing (default: server)",
+    )
+
+    @field_validator("cluster")
+    @classmethod
+    def _is_postgresql(cls, url: str) -> str:
+        if url and not url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("is no URL of PostgreSQL; write postgresql://USER@HOST:PORT/DATABASE")
+        return url
+
+    @model_validator(mode="after")
+    def _whole_cluster(self) -> Self:
+        if self.cluster and not self.node:
+            raise ValueError("cluster: set node, advertise and cluster_tls too; a node of a cluster has all")
+        if self.node and not self.cluster:
+            raise ValueError("node: set cluster too, the URL of the PostgreSQL that all nodes share")
+        if self.cluster_survives and not self.cluster:
+            raise ValueError("cluster_survives: is about the ledger of a cluster; set cluster too, or leave it out")
+        return self
 
     @property
     def data_directory(self) -> Path:
@@ -61,6 +91,8 @@ def gateway_settings(settings: UpSettings) -> GatewaySettings:
 
 def up_settings(kind: type[_Settings], arguments: Sequence[str]) -> _Settings:
     """Return the settings that a command's arguments, the environment and the TOML file give. Raise Mistake."""
+    if any(map(_shows_password, arguments)):
+        raise Mistake("--cluster: a password on a command line is seen by all users; set AGENTMEM_UP_CLUSTER instead")
     try:
         return load(kind, arguments)
     except SettingsError as error:
@@ -73,6 +105,19 @@ class ServiceArguments(NamedTuple):
     store: list[str]
     worker: list[str]
     gateway: list[str]
+
+
+def _shows_password(argument: str) -> bool:
+    url = argument.removeprefix("--cluster=")
+    if not url.startswith(("postgresql://", "postgres://")):
+        return False
+    authority, _, query = url.partition("://")[2].partition("?")
+    return ":" in authority.rpartition("@")[0] or "password=" in query
+
+
+def store_environment(settings: UpSettings) -> dict[str, str]:
+    """Return the variables of the store that are too secret for its command line."""
+    return {"AGENTMEM_STORE_CLUSTER": settings.cluster} if settings.cluster else {}
 
 
 def service_arguments(settings: UpSettings) -> ServiceArguments:
@@ -89,10 +134,12 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
     data = {"data": settings.data_directory}
     models = given("model", "adapter", "models", "offline", "loaded_models", "kv_bits")
     servers = given("http", "grpc", "keys", "tls_cert", "tls_key", "tls_client_ca", "allowed_host")
+    node = given("node", "advertise", "cluster_tls") if settings.node else {}
+    ledger = {**given("remote", "cluster_survives"), **node}
     return ServiceArguments(
-        store=_flags({**data, **common(layout.STORE_METRICS)}),
+        store=_flags({**data, **ledger, **common(layout.STORE_METRICS)}),
         worker=_flags({**data, **models, **common(layout.WORKER_METRICS)}),
-        gateway=_flags({**servers, **common(0)}),
+        gateway=_flags({**servers, **node, "node_listen": settings.node_listen or None, **common(0)}),
     )
 
 

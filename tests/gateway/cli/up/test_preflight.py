@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.settings import load
+from gateway.cli.cluster.certificates import authority, issue
 from gateway.cli.text import Mistake
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.settings import UpSettings
@@ -113,3 +114,18 @@ def test_files_of_the_doors_are_looked_at(tmp_path: Path) -> None:
 def test_traces_that_could_not_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json")
     assert "OTLP over gRPC" in refusal("--otlp", "127.0.0.1:4317")
+
+
+def test_the_files_and_the_port_of_a_node(tmp_path: Path) -> None:
+    tls = issue(authority(tmp_path / "tls"), tmp_path / "tls", "127.0.0.1", 30)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        node = ["--cluster", "postgresql://db/x", "--node", "a", "--cluster-tls", str(tls), "--node-listen", address]
+        busy = refusal(*node, "--advertise", address)
+    assert busy.startswith(f"--node-listen {address}: cannot listen on {address}")
+    look(*node[:-2], "--node-listen", "127.0.0.1:0", "--advertise", address)
+    other = refusal(*node[:-2], "--advertise", "a.local:50061")
+    assert other.startswith(f"{tls}/node.pem: cluster_tls: cannot be this node's")
+    (tls / "node.pem").unlink()
+    missing = refusal(*node[:-2], "--advertise", address)
+    assert missing.startswith(f"{tls}/node.pem: cluster_tls: cannot be read")

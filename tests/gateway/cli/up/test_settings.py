@@ -5,7 +5,8 @@ import pytest
 from agentmem.settings import SettingsError, load
 from cache_service.settings import StoreSettings
 from cache_service.tiers.quotas import Quotas
-from gateway.cli.up.settings import UpSettings, service_arguments
+from gateway.cli.text import Mistake
+from gateway.cli.up.settings import UpSettings, service_arguments, store_environment, up_settings
 from gateway.edge.tls import TlsFiles
 from gateway.settings import GatewaySettings
 
@@ -81,3 +82,59 @@ def test_all_services_send_their_traces_to_one_place() -> None:
     assert load(GatewaySettings, told.gateway).otlp == "http://collector:4317"
     with pytest.raises(SettingsError, match="otlp: 'collector' is not HOST:PORT"):
         load(UpSettings, ["--otlp", "collector"])
+
+
+CLUSTER = [
+    *("--cluster", "postgresql://db.local/agentmem", "--node", "a", "--advertise", "a.local:50061"),
+    *("--cluster-tls", "/etc/cluster"),
+]
+
+
+def test_a_node_of_a_cluster() -> None:
+    told = service_arguments(load(UpSettings, [*CLUSTER, "--cluster-survives", "crash", "--remote", "s3://b/p"]))
+    node = ["--node=a", "--advertise=a.local:50061", "--cluster-tls=/etc/cluster"]
+    for flag in node:
+        assert flag in told.store
+        assert flag in told.gateway
+        assert flag not in told.worker
+    assert {"--cluster-survives=crash", "--remote=s3://b/p"} <= {*told.store}
+    assert not any("postgresql" in word for words in told for word in words)
+    assert store_environment(load(UpSettings, CLUSTER)) == {"AGENTMEM_STORE_CLUSTER": "postgresql://db.local/agentmem"}
+    assert store_environment(load(UpSettings, [])) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (CLUSTER[2:], "node: set cluster too"),
+        (CLUSTER[:2], "cluster: set node, advertise and cluster_tls too"),
+        (CLUSTER[:4], "node: set advertise and cluster_tls too"),
+        ([*CLUSTER[:2], *CLUSTER[4:]], "advertise, cluster_tls: set node too"),
+        (["--node-listen", "0.0.0.0:1"], "node_listen: set node and advertise and cluster_tls too"),
+        (["--cluster-survives", "crash"], "cluster_survives: is about the ledger of a cluster"),
+        ([*CLUSTER, "--cluster", "mysql://db"], "cluster: is no URL of PostgreSQL"),
+        ([*CLUSTER, "--advertise", "0.0.0.0:1"], "advertise: 0.0.0.0:1 is no address that others can connect to"),
+        ([*CLUSTER, "--advertise", "a.local:0"], "advertise: a.local:0 is no address that others can connect to"),
+        ([*CLUSTER, "--advertise", "a.local"], "advertise: 'a.local' is not HOST:PORT"),
+        ([*CLUSTER, "--node", "a b"], "node: 'a b' is no name of a node"),
+    ],
+)
+def test_half_a_node_is_refused(arguments: list[str], problem: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(UpSettings, arguments)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret@db/x", "postgres://db/x?user=u&password=secret"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_password_does_not_belong_on_the_command_line(url: str, joined: bool) -> None:
+    with pytest.raises(Mistake, match="set AGENTMEM_UP_CLUSTER instead") as refused:
+        up_settings(UpSettings, [f"--cluster={url}"] if joined else ["--cluster", url])
+    assert "secret" not in str(refused.value)
+
+
+def test_it_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTMEM_UP_CLUSTER", "postgresql://u:secret@db/x")
+    settings = up_settings(UpSettings, CLUSTER[2:])
+    assert "secret" not in str(service_arguments(settings))
+    assert store_environment(settings)["AGENTMEM_STORE_CLUSTER"].endswith("u:secret@db/x")
