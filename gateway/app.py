@@ -22,6 +22,7 @@ from agentmem.server import GrpcServer
 from agentmem.service import ServiceManager
 from agentmem.sockets import Address, AddressError, parse_address
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
+from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.tls import Tls
 from gateway.grpc.authentication import GrpcAuthentication
@@ -57,11 +58,14 @@ class Gateway:
         self._channel = connect(settings.worker_target)
         self._store_channel = connect(settings.store_target)
         self._peers = Peers(self._channel, self._store_channel, self.metrics.process.answered, self._worker_serves)
+        self._node = self._as_node(settings) if settings.node else None
+        self._turns = self._channel if self._node is None else self._node.channel
+        self._worker_is_serving = self._said_serving = False
         self.http = HttpServer(
-            settings, self._channel, self.metrics, self._authenticator, self._admission, self._peers.asked
+            settings, self._turns, self.metrics, self._authenticator, self._admission, self._unready, self._node
         )
         self._runs = Runs(
-            Records(self._store_channel), self._channel, self._authenticator, self.metrics, settings.max_workflows
+            Records(self._store_channel), self._turns, self._authenticator, self.metrics, settings.max_workflows
         )
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
@@ -80,11 +84,16 @@ class Gateway:
         self._serving = asyncio.create_task(self._uvicorn.serve([http]))
         await self._peers.look()
         self._looking = asyncio.create_task(self._peers.watch())
+        if self._node is not None:
+            await self._node.start(self._judge)
+            await self._judge()
         self.addresses = {
             "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
             "grpc": str(parse_address(settings.grpc)._replace(port=self._grpc.port)),
             "metrics": self._exposition.address,
         }
+        if self._node is not None:
+            self.addresses["node"] = str(parse_address(settings.node_address)._replace(port=self._node.door.port))
         if self._tls is not None:
             self.addresses["tls"] = "on"
         elif settings.public:
@@ -98,6 +107,8 @@ class Gateway:
     async def stop(self) -> None:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
         self.http.draining = True
+        if self._node is not None:
+            await self._node.leave()
         self._peers.stop()
         await asyncio.wait({self._looking})
         await self._grpc.set_serving(False)
@@ -108,7 +119,10 @@ class Gateway:
             self._runs.stop(self._settings.grace),  # runs go on where they were when they are asked for again
             self._grpc.stop(self._settings.grace),
             self._serving,
+            *([self._node.stop(self._settings.grace)] if self._node is not None else []),
         )
+        if self._node is not None:
+            await self._node.close()
         self._watching.cancel()
         await asyncio.wait({self._watching})
         await asyncio.gather(self._channel.close(None), self._store_channel.close(None))
@@ -121,8 +135,26 @@ class Gateway:
             task.result()
 
     async def _worker_serves(self, serving: bool) -> None:
-        await self._grpc.set_serving(serving)
-        event(log, "health", serving=serving, reason=self._peers.unready)
+        self._worker_is_serving = serving
+        await self._judge()
+        if self._node is not None:
+            self._node.wake()
+
+    async def _judge(self) -> None:
+        """Have the gRPC server's health be what it should be now."""
+        problem = "" if self._node is None else self._node.unready
+        serving = self._worker_is_serving and not problem
+        if serving != self._said_serving and not self.http.draining:
+            self._said_serving = serving
+            await self._grpc.set_serving(serving)
+            event(log, "health", serving=serving, reason=self._peers.unready or problem)
+
+    def _unready(self) -> str:
+        """Return why no turn could run, empty if one could; and have it looked at again."""
+        return self._peers.asked() or ("" if self._node is None else self._node.unready)
+
+    def _as_node(self, settings: GatewaySettings) -> Node:
+        return Node(settings, self._channel, self._store_channel, lambda: self._peers.unready, self.metrics)
 
     async def _watch(self) -> None:
         while True:
@@ -145,7 +177,7 @@ class Gateway:
 
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
-        forward = Forwarder(self._channel, settings.stall_limit, self.metrics).service
+        forward = Forwarder(self._turns, settings.stall_limit, self.metrics).service
         workflows = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
         servicer = WorkflowServicer(self._runs, settings.stall_limit)
         return GrpcServer(

@@ -78,6 +78,7 @@ ANY: Final[Json] = {"type": "object"}
 TOKENS: Final = like({"input_tokens": 0})
 STATUS: Final = like({"status": ""})
 UNREADY: Final = like({"status": "", "reason": ""})
+CLUSTER: Final = like({"cluster_id": "", "node": "", "nodes": []})
 EVENT: Final = like({"data": ""})
 """A server-sent event; its data is JSON, or a word of the dialect."""
 NAMED_EVENT: Final = like({"event": "", "data": ""})

@@ -24,9 +24,11 @@ from gateway.api.messages_schema import MessagesRequest
 from gateway.api.models import anthropic_model, anthropic_page, openai_list, openai_model
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
+from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.authorization import redact
 from gateway.edge.callers import Authenticator, caller
+from gateway.http.cluster import ClusterEndpoint
 from gateway.http.guards import Authentication, KnownHosts, RequestLimits
 from gateway.http.middleware import ALIVE, METRICS, READY, AccessLogMiddleware, error_page, speaks_anthropic
 from gateway.http.openapi import document
@@ -63,8 +65,9 @@ class HttpServer:
         authenticator: Authenticator,
         admission: Admission,
         unready: Callable[[], str],
+        node: Node | None = None,
     ) -> None:
-        """`unready` returns why no turn could run, or nothing."""
+        """`unready` returns why no turn could run, or nothing; `node` is this gateway's in a cluster."""
         self._metrics = metrics
         self._unready = unready
         self.draining = False
@@ -84,6 +87,7 @@ class HttpServer:
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns),
+                Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
                 Route(ALIVE, self._alive),
                 Route(READY, self._ready),
                 Route(METRICS, self._metrics_page),

@@ -124,6 +124,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ),
     ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: told.MODELS}),
     ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: told.MODEL}),
+    ("GET", "/v1/cluster"): Operation(
+        "List the nodes of the cluster, for admins; 404 on a single machine", "Operations", {JSON: told.CLUSTER}
+    ),
     ("GET", ALIVE): Operation("Whether the gateway lives", "Operations", {JSON: told.STATUS}, errors=(_LARGE_HEADERS,)),
     ("GET", READY): Operation(
         "Whether a turn could run",

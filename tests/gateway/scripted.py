@@ -101,6 +101,10 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         self.load_error: Exception | None = None
         self.file: list[bytes | Exception] = [b"one", b"two"]
         self.error: Exception | None = None
+        self.aborts = True
+        """Whether Abort finds the request."""
+        self.lost: set[str] = set()
+        """RPCs of AgentService that end as if the connection had broken."""
         self.running = 0
         self.cancelled = asyncio.Event()
         self.ended = asyncio.Event()
@@ -148,7 +152,7 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Abort(self, request: Any, context: Any) -> inference_pb2.AbortResponse:
         self.note(request, context)
-        return inference_pb2.AbortResponse(aborted=True)
+        return inference_pb2.AbortResponse(aborted=self.aborts)
 
 
 class _Agents:
@@ -165,6 +169,8 @@ class _Agents:
 
         async def unary(request: Any, context: Any) -> Any:
             self._worker.note(request, context)
+            if name in self._worker.lost:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             return response()
 
         async def upload(requests: Any, context: Any) -> Any:

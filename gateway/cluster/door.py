@@ -1,0 +1,155 @@
+"""The door of a node: other nodes of the cluster, known by their certificates, run calls on this one's worker.
+
+Callers were authenticated, and their namespace set, by the gateway that they came to. Bytes pass as they are. Only what
+nodes ask of each other is served; everything else is UNIMPLEMENTED, as on any server that lacks it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from agentmem import errors, rpc
+from agentmem.channels import closing_stream
+from agentmem.server import GrpcServer, Register
+from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2
+from agentmem.wire import drain
+from gateway.cluster.calls import NOT_BEGUN
+from gateway.cluster.channel import ROUTED
+from gateway.cluster.membership import Membership, key_of
+from gateway.cluster.nodes import DOOR_OPTIONS
+
+if TYPE_CHECKING:
+    _Context = grpc.aio.ServicerContext[Any, Any]
+
+_INFERENCE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
+_AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"]
+_MODELS: Final = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
+_STORE: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"]
+
+ALLOWED: Final[Mapping[str, frozenset[str]]] = {
+    _INFERENCE.full_name: frozenset(_INFERENCE.methods_by_name),
+    _AGENTS.full_name: frozenset(_AGENTS.methods_by_name),
+    _MODELS.full_name: frozenset({"ListModels", "GetModel"}),
+    _STORE.full_name: frozenset({"ReadBlock"}),
+}
+"""What nodes may ask of this one, by service. Nothing that commits: a ledger is written by its own node's store."""
+
+
+def node_door(
+    address: str,
+    credentials: grpc.ServerCredentials,
+    worker: grpc.aio.Channel,
+    store: grpc.aio.Channel,
+    membership: Membership,
+    unready: Callable[[], str],
+) -> GrpcServer:
+    """Return the server. Where `unready` says something, calls about agents are refused, for another node to take."""
+    services = []
+    for descriptor in (_INFERENCE, _AGENTS, _MODELS, _STORE):
+        door = _Door(store if descriptor is _STORE else worker, membership, unready)
+        services.append(door.service(descriptor))
+    return GrpcServer(address, services, credentials, DOOR_OPTIONS)
+
+
+class _Door:
+    """Handlers that pass bytes on to one process."""
+
+    def __init__(self, channel: grpc.aio.Channel, membership: Membership, unready: Callable[[], str]) -> None:
+        self._channel = channel
+        self._membership = membership
+        self._unready = unready
+
+    def service(self, descriptor: ServiceDescriptor) -> tuple[str, Register, Any]:
+        """Return what is allowed of a service, as GrpcServer takes it."""
+        allowed = ALLOWED[descriptor.full_name]
+        served = {method.name: self._handler(method) for method in descriptor.methods if method.name in allowed}
+
+        def register(_: Any, server: grpc.aio.Server) -> None:
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, served),))
+
+        return descriptor.full_name, register, None
+
+    def _handler(self, method: MethodDescriptor) -> Any:
+        arity = rpc.arity(method.client_streaming, method.server_streaming)
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        call = getattr(self._channel, arity)(path)
+        serve = {"unary_unary": self._unary, "unary_stream": self._stream, "stream_unary": self._upload}[arity]
+        return rpc.maker(arity)(serve(method, path, call))
+
+    def _unary(self, method: MethodDescriptor, path: str, call: Any) -> Any:
+        async def handle(request: bytes, context: "_Context") -> bytes:
+            await self._admit(path, context)
+            with self._counted(method, path, request):
+                outgoing = call(request, timeout=context.time_remaining())
+                try:
+                    answer: bytes = await outgoing
+                except grpc.aio.AioRpcError as error:
+                    await _pass_on(error, context)
+                    raise
+                finally:
+                    outgoing.cancel()
+                return answer
+
+        return handle
+
+    def _stream(self, method: MethodDescriptor, path: str, call: Any) -> Any:
+        async def handle(request: bytes, context: "_Context") -> AsyncIterator[bytes]:
+            await self._admit(path, context)
+            with self._counted(method, path, request):
+                outgoing = call(request, timeout=context.time_remaining())
+                try:
+                    async with closing_stream(outgoing) as messages:
+                        async for message in messages:
+                            yield message
+                except grpc.aio.AioRpcError as error:
+                    await _pass_on(error, context)
+                    raise
+
+        return handle
+
+    def _upload(self, _: MethodDescriptor, path: str, call: Any) -> Any:
+        async def handle(requests: AsyncIterator[bytes], context: "_Context") -> bytes:
+            await self._admit(path, context)
+            outgoing = call(timeout=context.time_remaining())
+            try:
+                try:
+                    async for request in requests:
+                        await outgoing.write(request)
+                    await outgoing.done_writing()
+                except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                    await drain(requests)  # the worker has ended the call, and its status says why
+                answer: bytes = await outgoing
+            except grpc.aio.AioRpcError as error:
+                await _pass_on(error, context)
+                raise
+            finally:
+                outgoing.cancel()
+            return answer
+
+        return handle
+
+    async def _admit(self, path: str, context: "_Context") -> None:
+        if path in ROUTED and (reason := self._unready()):
+            context.set_trailing_metadata(((NOT_BEGUN, "1"),))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"this node is not ready: {reason}")
+
+    def _counted(self, method: MethodDescriptor, path: str, request: bytes) -> Any:
+        kind = ROUTED.get(path)
+        if kind is None or not kind.turn:
+            return nullcontext()
+        message: Any = GetMessageClass(method.input_type).FromString(request)
+        return self._membership.turn(key_of(message.key))
+
+
+async def _pass_on(error: grpc.aio.AioRpcError, context: "_Context") -> None:
+    """End the call as the transport did, without details, so that the other end sees that this node was not there.
+
+    What the worker itself says is left to the server, which passes it on with its details.
+    """
+    if errors.is_unreachable(error):
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "this node's worker cannot be reached")

@@ -1,0 +1,235 @@
+"""Keeps this node among the cluster's, and their list: once a second over the store, which shares the ledger."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Final
+
+import grpc
+
+from agentmem import errors
+from agentmem.logs import event
+from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from gateway import upstream
+from gateway.cluster.router import Key, Located, NodeView
+from gateway.metrics import GatewayMetrics
+
+log = logging.getLogger(__name__)
+
+PERIOD_SECONDS: Final = 1.0
+SYNC_SECONDS: Final = 3.0
+"""What a sync may take; the lease is several times as long."""
+LOCATE_SECONDS: Final = 1.0
+"""What it may take to find out where an agent is; then its turn goes where it would go if that were not known."""
+
+VERSION: Final = version("agentmem")
+
+
+class Membership:
+    """Event loop only: `sync` once, then `watch`, and `leave` before this gateway drains.
+
+    `unready` says why this node could not run a turn, empty if it could; `changed` is called where `problem` may be
+    another.
+    """
+
+    def __init__(
+        self,
+        store: grpc.aio.Channel,
+        worker: grpc.aio.Channel,
+        own: str,
+        unready: Callable[[], str],
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._cluster: cluster_pb2_grpc.ClusterServiceAsyncStub = cluster_pb2_grpc.ClusterServiceStub(store)
+        self._models: model_pb2_grpc.ModelServiceAsyncStub = model_pb2_grpc.ModelServiceStub(worker)
+        self.own = own
+        self._unready = unready
+        self._metrics = metrics
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self.draining = False
+        self.cluster_id = ""
+        self.default_model = ""
+        """The name of the model that requests without one mean here."""
+        self._served: list[cluster_pb2.NodeModel] = []
+        self._known: list[cluster_pb2.Node] = []
+        self._ends: dict[str, float] = {}
+        self._synced = 0.0
+        self._failure = "the cache store was not asked yet"
+        self._running: Counter[Key] = Counter()
+        self._here = 0
+        self._sent: dict[object, tuple[str, float]] = {}
+        self._counted = 0.0
+
+    @property
+    def problem(self) -> str:
+        """Why this node does not count in the cluster now; empty if it does."""
+        if self.alive(self.own):
+            return ""
+        return f"this node is not among the cluster's: {self._failure or 'its lease has ended'}"
+
+    def alive(self, name: str) -> bool:
+        """Return whether a node's lease has not ended, as far as is known here."""
+        return self._ends.get(name, 0.0) > time.monotonic()
+
+    def nodes(self) -> list[NodeView]:
+        """Return all nodes as they are known now. Turns that were sent from here count at once."""
+        return [
+            NodeView(
+                node.name,
+                node.address,
+                node.ready and not node.draining and self.alive(node.name),
+                self._load(node),
+                {model.model_id: model.fingerprint for model in node.models},
+            )
+            for node in self._known
+        ]
+
+    def report(self) -> list[cluster_pb2.Node]:
+        """Return all nodes as the store said, with what is left of their leases."""
+        now, told = time.monotonic(), []
+        for known in self._known:
+            node = cluster_pb2.Node()
+            node.CopyFrom(known)
+            node.expires_in.FromMilliseconds(max(0, round((self._ends[known.name] - now) * 1000)))
+            told.append(node)
+        return told
+
+    @property
+    def age(self) -> float:
+        """Seconds since the list was last read; 0 before."""
+        return time.monotonic() - self._synced if self._synced else 0.0
+
+    async def locate(self, key: Key) -> Located:
+        """Return where an agent is; nowhere, where the store does not say."""
+        asked = cluster_pb2.LocateAgentRequest(
+            key=types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
+        )
+        try:
+            found = await self._cluster.LocateAgent(asked, timeout=LOCATE_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            log.debug("where an agent is was not found: %s", error.details())
+            return Located()
+        return Located(found.running_on, found.last_on)
+
+    @contextmanager
+    def sent(self, node: str) -> Iterator[None]:
+        """Count a turn that runs on another node during the block, as long as that node's own count lacks it."""
+        turn = object()
+        self._sent[turn] = node, time.monotonic()
+        try:
+            yield
+        finally:
+            del self._sent[turn]
+
+    @contextmanager
+    def turn(self, key: Key) -> Iterator[None]:
+        """Count a turn as running on this node during the block."""
+        self._here += 1
+        if key.agent_id:
+            self._running[key] += 1
+        try:
+            yield
+        finally:
+            self._here -= 1
+            if key.agent_id:
+                self._running[key] -= 1
+                if not self._running[key]:
+                    del self._running[key]
+
+    async def sync(self) -> None:
+        """Say what runs here, and read the list. Where the store does not answer, what is known gets older."""
+        await self._look_at_models()
+        request = cluster_pb2.SyncNodeRequest(
+            ready=not (self._unready() or self.draining),
+            draining=self.draining,
+            load=self._here,
+            models=self._served,
+            running=[
+                types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
+                for key in self._running
+            ],
+        )
+        try:
+            answer = await self._cluster.SyncNode(request, timeout=SYNC_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            self._failed(errors.from_peer(error, upstream.unreachable(upstream.STORE).message).message)
+        else:
+            self._read(answer)
+        self._metrics.cluster(len(self._known), sum(node.ready for node in self.nodes()))
+
+    async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Sync once a second, and at once after `wake`; ends after `stop`. `changed` is awaited after each."""
+        while not self._stopping:
+            try:
+                async with asyncio.timeout(PERIOD_SECONDS):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            if not self._stopping:
+                await self.sync()
+                await changed()
+
+    def wake(self) -> None:
+        """Have it said at once that this node is ready, or is not."""
+        self._wake.set()
+
+    async def leave(self) -> None:
+        """Say that this node takes no new turns."""
+        self.draining = True
+        await self.sync()
+
+    def stop(self) -> None:
+        """Sync no more."""
+        self._stopping = True
+        self._wake.set()
+
+    def _load(self, node: cluster_pb2.Node) -> int:
+        if node.name == self.own:
+            return self._here
+        return node.load + sum(to == node.name and began > self._counted for to, began in self._sent.values())
+
+    def _read(self, answer: cluster_pb2.SyncNodeResponse) -> None:
+        now = time.monotonic()
+        if self._failure:
+            event(log, "this node is among the cluster's", node=answer.name, nodes=len(answer.nodes))
+        self._counted = self._synced  # what was sent since the sync before may not be counted yet
+        self._failure, self._synced, self.cluster_id = "", now, answer.cluster_id
+        self._known = list(answer.nodes)
+        self._ends = {node.name: now + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
+
+    def _failed(self, message: str) -> None:
+        if not self._failure:
+            event(log, "the cluster's nodes cannot be read", logging.WARNING, error=message)
+        self._failure = message
+
+    async def _look_at_models(self) -> None:
+        """Ask the worker what it serves; where it does not answer, it serves what it did."""
+        found: list[model_pb2.Model] = []
+        request = model_pb2.ListModelsRequest(page_size=1000)
+        try:
+            while True:
+                page = await self._models.ListModels(request, timeout=SYNC_SECONDS)
+                found += page.models
+                request.page_token = page.next_page_token
+                if not request.page_token:
+                    break
+        except grpc.aio.AioRpcError:
+            return
+        self.default_model = next((model.model_id for model in found if model.is_default), "")
+        self._served = [_node_model(model) for model in found]
+
+
+def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
+    loaded = model.state == model_pb2.MODEL_STATE_LOADED
+    return cluster_pb2.NodeModel(model_id=model.model_id, fingerprint=model.fingerprint, loaded=loaded)
+
+
+def key_of(key: types_pb2.AgentKey) -> Key:
+    """Return a key of the contract as routing has it."""
+    return Key(key.namespace, key.agent_id, key.model_id)

@@ -1,0 +1,90 @@
+"""A gateway's part in a cluster, from joining to leaving."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import grpc
+
+from agentmem.v1 import cluster_pb2
+from gateway.cluster.channel import RoutedChannel
+from gateway.cluster.door import node_door
+from gateway.cluster.membership import Membership
+from gateway.cluster.nodes import NodeChannels
+from gateway.cluster.placement import Placement
+from gateway.metrics import GatewayMetrics
+from gateway.settings import GatewaySettings
+
+
+class Node:
+    """Event loop only: `start`, then `leave`, then `stop`, each once."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        worker: grpc.aio.Channel,
+        store: grpc.aio.Channel,
+        unready: Callable[[], str],
+        metrics: GatewayMetrics,
+    ) -> None:
+        """`unready` says why no turn could run here and be kept, empty if one could. Raises SettingsError."""
+        tls = settings.cluster_certificates()
+        self._own_unready = unready
+        self._membership = Membership(store, worker, settings.node, unready, metrics)
+        self._others = NodeChannels(tls.client())
+        self.channel: grpc.aio.Channel = RoutedChannel(Placement(self._membership, worker, self._others, metrics))
+        """What the doors are to have in place of the worker's channel."""
+        self.door = node_door(
+            settings.node_address, tls.server(), worker, store, self._membership, lambda: self.unready
+        )
+        self.name = settings.node
+        metrics.cluster_age.set_function(lambda: self._membership.age)
+
+    @property
+    def unready(self) -> str:
+        """Why this node takes no turns, from its own callers or others; empty if it does."""
+        if self._membership.draining:
+            return "this node is leaving the cluster"
+        return self._own_unready() or self._membership.problem
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; empty before the store said it."""
+        return self._membership.cluster_id
+
+    def nodes(self) -> list[cluster_pb2.Node]:
+        """Return all nodes, as this one knows them now."""
+        return self._membership.report()
+
+    def alive(self, name: str) -> bool:
+        """Return whether a node's lease has not ended, as far as is known here."""
+        return self._membership.alive(name)
+
+    async def start(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Join: listen, then say so. `changed` is awaited where `unready` may be another. Raises AddressError."""
+        await self.door.start()
+        await self.door.set_serving(True)
+        await self._membership.sync()
+
+        async def synced() -> None:
+            self._others.keep(self._membership.nodes())
+            await changed()
+
+        self.watching = asyncio.create_task(self._membership.watch(synced))
+
+    def wake(self) -> None:
+        """Have the others told at once that this node is ready, or is not any more."""
+        self._membership.wake()
+
+    async def leave(self) -> None:
+        """Tell the others, which send nothing new from then on."""
+        await self._membership.leave()
+
+    async def stop(self, grace: float) -> None:
+        """Let calls of others end within `grace`, and say until then what runs."""
+        await self.door.stop(grace)
+        self._membership.stop()
+        await asyncio.wait({self.watching})
+
+    async def close(self) -> None:
+        """Close the channels to other nodes, once nothing here needs them."""
+        await self._others.close()

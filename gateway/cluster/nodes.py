@@ -1,0 +1,65 @@
+"""Channels to the cluster's other nodes: one for each address, kept while the node is known."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+import grpc
+
+from agentmem.channels import ClientTls, connect
+from gateway.cluster.router import NodeView
+
+CONNECT_SECONDS: Final = 2.0
+"""What a connection may take before the next node is tried."""
+
+_OPTIONS: Final[dict[str, int | str]] = {
+    # A node that has vanished, or hangs, is noticed within ten seconds, as long as its lease lasts.
+    "grpc.keepalive_time_ms": 5_000,
+    "grpc.keepalive_timeout_ms": 5_000,
+}
+
+DOOR_OPTIONS: Final[dict[str, int | str]] = {**_OPTIONS, "grpc.http2.min_ping_interval_without_data_ms": 2_500}
+"""Of a server that such channels connect to."""
+
+
+class NodeChannels:
+    """Event loop only."""
+
+    def __init__(self, tls: ClientTls) -> None:
+        self._tls = tls
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def to(self, address: str) -> grpc.aio.Channel:
+        """Return the channel to a node."""
+        if (found := self._channels.get(address)) is None:
+            found = self._channels[address] = connect(address, tls=self._tls, options=_OPTIONS)
+        return found
+
+    def keep(self, nodes: Iterable[NodeView]) -> None:
+        """Close the channels to all others. What they carry still gets a while to end."""
+        known = {node.address for node in nodes}
+        for address in self._channels.keys() - known:
+            task = asyncio.create_task(self._channels.pop(address).close(60.0))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all, at once."""
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*(channel.close(None) for channel in self._channels.values()))
+
+
+async def reachable(channel: grpc.aio.Channel, seconds: float) -> bool:
+    """Return whether there is a connection, made within `seconds` if there was none. Nothing is sent."""
+    ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+    try:
+        async with asyncio.timeout(seconds):
+            while (state := channel.get_state(try_to_connect=True)) is not ready:
+                if state in (failed, grpc.ChannelConnectivity.SHUTDOWN):
+                    return False
+                await channel.wait_for_state_change(state)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,94 @@
+"""Where calls go: the candidates for an agent now, and the channel to each."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from random import Random
+from typing import Final
+
+import grpc
+
+from gateway.cluster.membership import Membership
+from gateway.cluster.nodes import CONNECT_SECONDS, NodeChannels, reachable
+from gateway.cluster.router import Key, Located, NodeView, Route, candidates, for_anyone
+from gateway.metrics import GatewayMetrics
+
+MOST_NODES: Final = 3
+"""How many nodes one call is tried on."""
+
+
+class Placement:
+    """Event loop only."""
+
+    def __init__(
+        self, membership: Membership, local: grpc.aio.Channel, others: NodeChannels, metrics: GatewayMetrics
+    ) -> None:
+        self.local = local
+        self.metrics = metrics
+        self._membership = membership
+        self._others = others
+        self._random = Random()
+        self._addresses: dict[str, str] = {}
+        self._going: dict[Key, list[str]] = {}
+
+    @property
+    def own(self) -> str:
+        """This node's name."""
+        return self._membership.own
+
+    @property
+    def default_model(self) -> str:
+        """The name of this node's default model; empty before it is known."""
+        return self._membership.default_model
+
+    async def route(self, key: Key) -> Route:
+        """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES, the best first."""
+        nodes = self._nodes()
+        if not key.agent_id:
+            route = for_anyone(key.model_id, nodes, self.own, self._random)
+        else:
+            alone = sum(node.ready for node in nodes) < 2
+            route = candidates(key, nodes, Located() if alone else await self._located(key), self.own)
+        return Route(route.nodes[:MOST_NODES], route.reason)
+
+    def others(self) -> list[str]:
+        """Return the nodes besides this one that are ready."""
+        return [node.name for node in self._nodes() if node.ready and node.name != self.own]
+
+    async def reach(self, name: str) -> grpc.aio.Channel | None:
+        """Return the channel to a node, None where there is no connection. This node's worker is not asked."""
+        if name == self.own:
+            return self.local
+        address = self._addresses.get(name)
+        if not address:
+            return None
+        channel = self._others.to(address)
+        return channel if await reachable(channel, CONNECT_SECONDS) else None
+
+    def turn(self, name: str, key: Key) -> AbstractContextManager[None]:
+        """Count a turn as running on a node during the block."""
+        if name == self.own:
+            return self._membership.turn(key)
+        return self._elsewhere(name, key)
+
+    @contextmanager
+    def _elsewhere(self, name: str, key: Key) -> Iterator[None]:
+        """Count a turn on another node, and remember where it runs, before its claim is known."""
+        going = self._going.setdefault(key, [])
+        going.append(name)
+        try:
+            with self._membership.sent(name):
+                yield
+        finally:
+            going.remove(name)
+            if not going and self._going.get(key) is going:
+                del self._going[key]
+
+    async def _located(self, key: Key) -> Located:
+        if here := self._going.get(key):
+            return Located(here[-1])
+        return await self._membership.locate(key)
+
+    def _nodes(self) -> list[NodeView]:
+        nodes = self._membership.nodes()
+        self._addresses = {node.name: node.address for node in nodes}
+        return nodes

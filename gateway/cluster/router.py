@@ -1,0 +1,125 @@
+"""On which node a turn should run. Pure.
+
+Where a turn of the agent runs now, else where its present state was committed, which has the most of its KV, else by
+rendezvous hashing (Thaler and Ravishankar, 1998): each node has a weight for each agent, so that most agents keep their
+node when others come and go. Nodes that are much busier than the others are passed over, but for the first (Mirrokni,
+Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", 2018). What belongs to no agent goes to the less busy
+of two that are drawn (Mitzenmacher, "The power of two choices", 2001).
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Final, NamedTuple
+
+BUSIER: Final = 1.25
+"""How much more than the mean a node may have to do."""
+SMALL: Final = 1.0
+"""Turns beyond that, which do not count: without them one turn would be too many where the others have none."""
+
+
+class Key(NamedTuple):
+    """An agent; an empty `agent_id` is none."""
+
+    namespace: str
+    agent_id: str
+    model_id: str
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node as this one knows it. `ready`: it takes turns, and its lease has not ended.
+
+    `load` is how many turns run or wait there; `models` are the fingerprints of what it serves, by name, empty where
+    one was not loaded yet.
+    """
+
+    name: str
+    address: str = ""
+    ready: bool = True
+    load: int = 0
+    models: Mapping[str, str] = field(default_factory=dict)
+
+
+class Located(NamedTuple):
+    """The node on which a turn of an agent runs, and the one that committed its state; empty: none."""
+
+    running_on: str = ""
+    last_on: str = ""
+
+
+class Reason(StrEnum):
+    """Why a turn goes to its first candidate."""
+
+    CLAIM = "claim"
+    LAST = "last"
+    RENDEZVOUS = "rendezvous"
+    LOAD = "load"
+    LOCAL = "local"
+
+
+class Route(NamedTuple):
+    """Names of nodes, the best first, never none, and why it is the best."""
+
+    nodes: list[str]
+    reason: Reason
+
+
+def candidates(key: Key, nodes: Sequence[NodeView], located: Located, own: str) -> Route:
+    """Return where a turn of an agent may run: only nodes that are ready and have its model, or else this node alone.
+
+    Nodes are comparable where they have the same fingerprint for the model, or none yet: the one that counts is that of
+    the node that has the agent's KV, else this node's, else the most frequent.
+    """
+    able = _able(key.model_id, nodes, (located.running_on, located.last_on, own))
+    if not able:
+        return Route([own], Reason.LOCAL)
+    limit = bound(node.load for node in able)
+    ordered = sorted(able, key=lambda node: weight(node.name, key), reverse=True)
+    calm = [node.name for node in ordered if node.load <= limit]
+    busy = [node.name for node in ordered if node.load > limit]
+    first, reason = calm[0], Reason.RENDEZVOUS
+    if located.running_on in calm or located.running_on in busy:
+        first, reason = located.running_on, Reason.CLAIM
+    elif located.last_on in calm:
+        first, reason = located.last_on, Reason.LAST
+    return Route([first, *(name for name in (*calm, *busy) if name != first)], reason)
+
+
+def for_anyone(model_id: str, nodes: Sequence[NodeView], own: str, random: Random) -> Route:
+    """Return where a turn may run that belongs to no agent: the less busy of two, then the others, and why."""
+    able = _able(model_id, nodes, (own,))
+    if not able:
+        return Route([own], Reason.LOCAL)
+    drawn = random.sample(able, len(able))
+    two = sorted(drawn[:2], key=lambda node: node.load)
+    return Route([node.name for node in (*two, *drawn[2:])], Reason.LOAD)
+
+
+def bound(loads: Iterable[int]) -> float:
+    """Return the most that a node may have to do before others are preferred. At least one of `loads` is within it."""
+    given = list(loads)
+    return BUSIER * sum(given) / len(given) + SMALL
+
+
+def weight(node: str, key: Key) -> int:
+    """Return a node's weight for an agent, the same on all nodes."""
+    text = "\0".join((node, *key)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
+
+
+def _able(model_id: str, nodes: Sequence[NodeView], leading: Sequence[str]) -> list[NodeView]:
+    """Return the nodes that can run a turn of a model, with one fingerprint: that of the first of `leading` with one.
+
+    An empty `model_id` is this node's default, whose name is not known: any will do.
+    """
+    serving = [node for node in nodes if node.ready and (not model_id or model_id in node.models)]
+    prints = {node.name: node.models.get(model_id, "") for node in nodes}
+    wanted = next((prints[name] for name in leading if prints.get(name)), "")
+    if not wanted:
+        counted = Counter(prints[node.name] for node in serving if prints[node.name])
+        wanted = max(counted, key=lambda each: (counted[each], each), default="")
+    return [node for node in serving if prints[node.name] in ("", wanted)] if wanted else serving

@@ -1,0 +1,119 @@
+"""Joining, leaving, and when a node is ready."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+import httpx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.v1 import inference_pb2, types_pb2
+from tests.gateway.cluster.world import World, cluster, eventually, inference
+from tests.gateway.running import running
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with cluster("a", "b") as started:
+        yield started
+
+
+async def ready(world: World, name: str) -> tuple[int, str]:
+    """The status of a node's /readyz, and what it says."""
+    async with httpx.AsyncClient(base_url=world[name].http, timeout=30) as http:
+        answer = await http.get("/readyz")
+    return answer.status_code, answer.text
+
+
+async def test_a_node_says_what_it_serves(world: World) -> None:
+    node = world.ledger.nodes["a"]
+    assert [(model.model_id, model.fingerprint, model.loaded) for model in node.models] == [("demo", "f1", True)]
+    assert node.ready
+    assert not node.draining
+    assert (await ready(world, "a"))[0] == 200
+
+
+async def test_a_node_whose_lease_has_ended_is_not_ready(world: World) -> None:
+    world.ledger.lease = 0.0
+    for name in "ab":
+        await eventually(lambda name=name: world[name].ready == 0)  # type: ignore[misc]
+    status, said = await ready(world, "a")
+    assert status == 503
+    assert "this node is not among the cluster's" in said
+    async with world["a"].channel() as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    world.ledger.lease = 10.0
+    await eventually(lambda: world["a"].ready == 2)
+    assert (await ready(world, "a"))[0] == 200
+
+
+async def test_a_store_that_is_away_is_noticed_when_the_lease_ends(world: World) -> None:
+    world.ledger.lease = 1.0
+    await eventually(lambda: world.ledger.nodes["a"].expires_in.ToTimedelta().total_seconds() == 1.0)
+    world["a"].store.away = True
+    await eventually(lambda: world["a"].ready == 0)
+    assert (await ready(world, "a"))[0] == 503
+    world.ledger.lease = 10.0
+    world["a"].store.away = False
+    await eventually(lambda: world["a"].ready == 2)
+
+
+async def test_turns_of_a_node_without_others_still_reach_its_own_worker(world: World) -> None:
+    world.ledger.lease = 0.0
+    await eventually(lambda: world["a"].ready == 0)
+    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
+    async with world["a"].channel() as channel:
+        events = [e async for e in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x"))]
+    assert events[-1].HasField("finished")
+    assert world.turns() == {"a": 1, "b": 0}
+
+
+async def test_a_worker_that_is_gone_takes_its_node_out_of_routing(world: World) -> None:
+    await world["b"].worker.server.set_serving(False)
+    await eventually(lambda: not world.ledger.nodes["b"].ready)
+    await eventually(lambda: world["a"].ready == 1)
+    await world["b"].worker.server.set_serving(True)
+    await eventually(lambda: world["a"].ready == 2)
+
+
+async def test_a_node_that_leaves_says_so_first(world: World) -> None:
+    world.says("ada", last_on="b")
+    await world["b"].leave()
+    assert world.ledger.nodes["b"].draining
+    await eventually(lambda: world["a"].ready == 1)
+    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
+    async with world["a"].channel() as channel:
+        events = [e async for e in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x"))]
+    assert events[-1].HasField("finished")
+    assert world.turns() == {"a": 1, "b": 0}
+
+
+async def test_the_list_of_nodes_over_http(world: World) -> None:
+    async with httpx.AsyncClient(base_url=world["a"].http, timeout=30) as http:
+        told = (await http.get("/v1/cluster")).json()
+        page = (await http.get("/metrics")).text
+    assert (told["cluster_id"], told["node"]) == ("c1", "a")
+    assert [node["name"] for node in told["nodes"]] == ["a", "b"]
+    assert 0 < told["nodes"][0]["expires_in"] <= 10
+    assert told["nodes"][1]["models"] == [{"model_id": "demo", "fingerprint": "f1", "loaded": True}]
+    assert 'agentmem_gateway_cluster_nodes{state="ready"} 2.0' in page
+
+
+async def test_a_single_machine_has_no_list(world: World) -> None:
+    async with (
+        running(world["a"].run_dir.parent / "single") as gateway,
+        httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as http,
+    ):
+        answer = await http.get("/v1/cluster")
+        assert "node" not in gateway.addresses
+    assert answer.status_code == 404
+    assert "of no cluster" in answer.text
+
+
+async def test_the_door_is_not_open_without_a_certificate(world: World) -> None:
+    async with grpc.aio.insecure_channel(world["a"].address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)

@@ -1,0 +1,129 @@
+"""Where turns go: properties that hold for all clusters, and the order of the reasons."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cluster.router import BUSIER, SMALL, Key, Located, NodeView, Reason, bound, candidates, for_anyone
+
+KEY = Key("team", "ada", "demo")
+NAMES = st.sampled_from("abcdefgh")
+MODELS = st.dictionaries(st.sampled_from(["demo", "large"]), st.sampled_from(["", "f1", "f2"]), max_size=2)
+NODES = st.lists(
+    st.builds(NodeView, NAMES, st.just("x:1"), st.booleans(), st.integers(0, 40), MODELS),
+    max_size=8,
+    unique_by=lambda node: node.name,
+)
+KEYS = st.builds(Key, st.sampled_from(["n", "m"]), st.text(max_size=4), st.sampled_from(["demo", "large", ""]))
+LOCATED = st.builds(Located, st.one_of(st.just(""), NAMES), st.one_of(st.just(""), NAMES))
+
+
+def node(name: str, load: int = 0, print_: str = "f1", *, ready: bool = True) -> NodeView:
+    """A node that serves the model "demo"."""
+    return NodeView(name, f"{name}:1", ready, load, {"demo": print_})
+
+
+@given(KEYS, NODES, LOCATED, NAMES)
+def test_only_nodes_that_can_run_the_turn_are_candidates(
+    key: Key, nodes: list[NodeView], located: Located, own: str
+) -> None:
+    by_name = {each.name: each for each in nodes}
+    route = candidates(key, nodes, located, own)
+    assert route.nodes
+    assert len(set(route.nodes)) == len(route.nodes)
+    if route.reason is Reason.LOCAL:
+        assert route.nodes == [own]
+        return
+    chosen = [by_name[name] for name in route.nodes]
+    assert all(each.ready for each in chosen)
+    assert all(not key.model_id or key.model_id in each.models for each in chosen)
+    assert len({each.models.get(key.model_id, "") for each in chosen} - {""}) <= 1
+
+
+@given(KEYS, NODES, LOCATED, NAMES)
+def test_the_first_is_within_the_bound_unless_a_turn_of_the_agent_runs_there(
+    key: Key, nodes: list[NodeView], located: Located, own: str
+) -> None:
+    route = candidates(key, nodes, located, own)
+    by_name = {each.name: each for each in nodes}
+    if route.reason in (Reason.LAST, Reason.RENDEZVOUS):
+        loads = [by_name[name].load for name in route.nodes]
+        assert loads[0] <= BUSIER * sum(loads) / len(loads) + SMALL
+    if route.reason is Reason.CLAIM:
+        assert route.nodes[0] == located.running_on
+
+
+@given(KEYS, NODES, LOCATED, NAMES, st.integers())
+def test_all_gateways_that_know_the_same_decide_the_same(
+    key: Key, nodes: list[NodeView], located: Located, own: str, seed: int
+) -> None:
+    shuffled = nodes[:]
+    Random(seed).shuffle(shuffled)
+    assert candidates(key, nodes, located, own) == candidates(key, shuffled, located, own)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1))
+def test_somebody_is_always_within_the_bound(loads: list[int]) -> None:
+    assert min(loads) <= bound(loads)
+
+
+def test_a_node_that_leaves_moves_only_its_own_agents() -> None:
+    nodes = [node(name) for name in "abcdefgh"]
+    keys = [Key("team", f"agent-{number}", "demo") for number in range(500)]
+
+    def homes(among: list[NodeView]) -> dict[Key, str]:
+        return {key: candidates(key, among, Located(), "a").nodes[0] for key in keys}
+
+    before, after = homes(nodes), homes(nodes[:-1])
+    assert {before[key] for key in keys} == {each.name for each in nodes}
+    assert all(after[key] == before[key] for key in keys if before[key] != "h")
+
+
+def test_the_reasons_in_their_order() -> None:
+    nodes = [node("a"), node("b"), node("c")]
+    assert candidates(KEY, nodes, Located("b", "c"), "a")[:] == (
+        ["b", *[name for name in candidates(KEY, nodes, Located(), "a").nodes if name != "b"]],
+        Reason.CLAIM,
+    )
+    assert candidates(KEY, nodes, Located("", "c"), "a").reason is Reason.LAST
+    assert candidates(KEY, nodes, Located("", "c"), "a").nodes[0] == "c"
+    assert candidates(KEY, nodes, Located(), "a").reason is Reason.RENDEZVOUS
+
+
+def test_a_busy_last_holder_is_passed_over_but_not_one_that_runs_a_turn_of_the_agent() -> None:
+    nodes = [node("a", 20), node("b"), node("c")]
+    assert candidates(KEY, nodes, Located("", "a"), "b").nodes[-1] == "a"
+    assert candidates(KEY, nodes, Located("a", ""), "b").nodes[0] == "a"
+
+
+def test_one_turn_is_not_too_many_where_the_others_have_none() -> None:
+    nodes = [node("a", 1), node("b"), node("c")]
+    assert candidates(KEY, nodes, Located("", "a"), "b").nodes[0] == "a"
+
+
+def test_a_holder_that_is_gone_decides_nothing() -> None:
+    nodes = [node("a", ready=False), node("b"), node("c")]
+    assert candidates(KEY, nodes, Located("a", "a"), "b").reason is Reason.RENDEZVOUS
+    assert "a" not in candidates(KEY, nodes, Located("a", "a"), "b").nodes
+
+
+def test_nodes_of_another_fingerprint_than_the_holder_are_no_candidates() -> None:
+    nodes = [node("a", print_="f2"), node("b"), node("c"), node("d", print_="")]
+    assert set(candidates(KEY, nodes, Located("", "a"), "b").nodes) == {"a", "d"}
+    assert set(candidates(KEY, nodes, Located(), "b").nodes) == {"b", "c", "d"}
+
+
+def test_a_node_alone_runs_what_no_other_can() -> None:
+    assert candidates(KEY, [], Located(), "a") == (["a"], Reason.LOCAL)
+    assert for_anyone("demo", [node("a", ready=False)], "a", Random(1)) == (["a"], Reason.LOCAL)
+
+
+@given(NODES, st.integers())
+def test_a_turn_of_no_agent_goes_to_the_less_busy_of_two(nodes: list[NodeView], seed: int) -> None:
+    route = for_anyone("", nodes, "a", Random(seed))
+    if route.reason is Reason.LOAD and len(route.nodes) > 1:
+        load = {each.name: each.load for each in nodes}
+        assert load[route.nodes[0]] <= load[route.nodes[1]]

@@ -1,0 +1,200 @@
+"""Gateways as nodes of a cluster, each before a scripted worker and a scripted store, with real certificates."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from agentmem.channels import connect
+from agentmem.errors import Unavailable
+from agentmem.server import GrpcServer
+from agentmem.v1 import (
+    cache_store_pb2,
+    cache_store_pb2_grpc,
+    cluster_pb2,
+    cluster_pb2_grpc,
+    inference_pb2_grpc,
+    model_pb2,
+    types_pb2,
+)
+from gateway.app import Gateway
+from gateway.cli.cluster.certificates import authority, issue
+from tests.gateway.running import ANY_PORT, eventually, settings
+from tests.gateway.scripted import ScriptedWorker
+
+HOST = "127.0.0.1"
+
+
+class SharedLedger:
+    """What the stores of all nodes say: nodes as they said themselves, and where agents are."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, cluster_pb2.Node] = {}
+        self.running: dict[str, list[types_pb2.AgentKey]] = {}
+        self.lease = 10.0
+        self.at: dict[str, cluster_pb2.LocateAgentResponse] = {}
+        """By agent_id."""
+        self.located: list[str] = []
+
+
+class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grpc.CacheStoreServiceServicer):
+    """The store of one node: a real server. Where it is `away`, it does not answer."""
+
+    def __init__(self, socket: Path, name: str, address: str, ledger: SharedLedger) -> None:
+        self.name, self.address, self.ledger = name, address, ledger
+        self.away = False
+        register = cluster_pb2_grpc.add_ClusterServiceServicer_to_server
+        blocks = cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server
+        services: list[Any] = [
+            ("agentmem.v1.ClusterService", register, self),
+            ("agentmem.v1.CacheStoreService", blocks, self),
+        ]
+        self.server = GrpcServer(f"unix:{socket}", services)
+
+    async def SyncNode(self, request: Any, context: Any) -> cluster_pb2.SyncNodeResponse:
+        if self.away:
+            raise Unavailable("the database does not answer")
+        node = cluster_pb2.Node(
+            name=self.name,
+            address=self.address,
+            ready=request.ready,
+            draining=request.draining,
+            load=request.load,
+            models=request.models,
+            version="1",
+        )
+        node.expires_in.FromMilliseconds(round(self.ledger.lease * 1000))
+        self.ledger.nodes[self.name] = node
+        self.ledger.running[self.name] = list(request.running)
+        nodes = [self.ledger.nodes[name] for name in sorted(self.ledger.nodes)]
+        return cluster_pb2.SyncNodeResponse(name=self.name, cluster_id="c1", nodes=nodes)
+
+    async def LocateAgent(self, request: Any, context: Any) -> cluster_pb2.LocateAgentResponse:
+        if self.away:
+            raise Unavailable("the database does not answer")
+        self.ledger.located.append(request.key.agent_id)
+        return self.ledger.at.get(request.key.agent_id, cluster_pb2.LocateAgentResponse())
+
+    async def ReadBlock(self, request: Any, context: Any) -> AsyncIterator[cache_store_pb2.ReadBlockResponse]:
+        yield cache_store_pb2.ReadBlockResponse(chunk=b"block")
+
+
+class TestNode:
+    """One node: store, worker and gateway."""
+
+    def __init__(self, name: str, run_dir: Path, port: int, certificates: Path, ledger: SharedLedger) -> None:
+        self.name, self.run_dir = name, run_dir
+        self.address = f"{HOST}:{port}"
+        self.worker = ScriptedWorker(f"{run_dir}/worker.sock")
+        self.worker.models = [
+            model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, fingerprint="f1")
+        ]
+        self.store = ScriptedStore(run_dir / "store.sock", name, self.address, ledger)
+        self.gateway = Gateway(
+            settings(run_dir, node=name, advertise=self.address, node_listen=self.address, cluster_tls=certificates)
+        )
+        self._left = False
+
+    async def start(self) -> None:
+        await self.store.server.start()
+        await self.store.server.set_serving(True)
+        await self.worker.start()
+        await self.gateway.start()
+
+    async def leave(self) -> None:
+        """Drain, as at SIGTERM."""
+        if not self._left:
+            self._left = True
+            await self.gateway.stop()
+
+    async def end(self) -> None:
+        await self.leave()
+        await self.worker.stop()
+        await self.store.server.stop(0)
+
+    def channel(self) -> grpc.aio.Channel:
+        """A client's channel to its gRPC door."""
+        return connect(self.gateway.addresses["grpc"])
+
+    @property
+    def http(self) -> str:
+        """Where its HTTP door is."""
+        return f"http://{self.gateway.addresses['http']}"
+
+    @property
+    def ready(self) -> int:
+        """How many nodes it takes for ready."""
+        assert self.gateway._node is not None
+        return sum(node.ready for node in self.gateway._node._membership.nodes())
+
+
+class World:
+    """A running cluster."""
+
+    def __init__(self, nodes: list[TestNode], ledger: SharedLedger, certificates: Path) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self.ledger = ledger
+        self.certificates = certificates
+
+    def __getitem__(self, name: str) -> TestNode:
+        return self.nodes[name]
+
+    def says(self, agent: str, *, running_on: str = "", last_on: str = "") -> None:
+        """Have the ledger say where an agent is."""
+        self.ledger.at[agent] = cluster_pb2.LocateAgentResponse(running_on=running_on, last_on=last_on)
+
+    def turns(self, agent: str = "") -> dict[str, int]:
+        """How many turns each node's worker was asked for."""
+        return {
+            name: sum(request.key.agent_id == agent or not agent for request in node.worker.generated)
+            for name, node in self.nodes.items()
+        }
+
+
+@asynccontextmanager
+async def cluster(*names: str) -> AsyncIterator[World]:
+    """Nodes that know each other, while the block runs."""
+    root = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    try:
+        async with AsyncExitStack() as stack:
+            certificates = issue(authority(root / "tls"), root / "tls", HOST, 30)
+            ledger = SharedLedger()
+            ports = free_ports(len(names))
+            nodes = [
+                TestNode(name, root / name, port, certificates, ledger) for name, port in zip(names, ports, strict=True)
+            ]
+            for node in nodes:
+                node.run_dir.mkdir()
+                stack.push_async_callback(node.end)
+                await node.start()
+            world = World(nodes, ledger, certificates)
+            for node in nodes:
+                await eventually(lambda node=node: node.ready == len(names))  # type: ignore[misc]
+            yield world
+    finally:
+        shutil.rmtree(root)
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nothing listens on."""
+
+    sockets = [socket.create_server((HOST, 0)) for _ in range(number)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def inference(channel: grpc.aio.Channel) -> Any:
+    """The stub of InferenceService."""
+    return inference_pb2_grpc.InferenceServiceStub(channel)
+
+
+__all__ = ["ANY_PORT", "HOST", "SharedLedger", "TestNode", "World", "cluster", "eventually", "free_ports", "inference"]
