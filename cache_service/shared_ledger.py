@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -16,9 +17,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agentmem.channels import connect
+from agentmem.cluster_tls import read_cluster_tls
 from agentmem.errors import Unavailable
 from agentmem.logs import event
 from agentmem.server import Register
+from agentmem.sockets import parse_address
 from agentmem.v1 import cluster_pb2_grpc
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
@@ -54,7 +58,10 @@ class SharedLedger:
         self.clock = SharedClock()
         self.membership: Membership | None = None
         self.connect: Callable[[str], grpc.aio.Channel] | None = None
-        """Makes the channel to a node's address."""
+        """Makes the channel to the door of another node's gateway."""
+        if settings.tls is not None:
+            tls = read_cluster_tls(settings.tls, parse_address(settings.advertise).host).client()
+            self.connect = partial(connect, tls=tls)
 
     def refuse(self) -> None:
         """Raise DirectoryUnusable for the directory of a single machine."""
@@ -108,8 +115,8 @@ class SharedLedger:
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> PeerBlocks | None:
         """Files on other nodes; None where nothing says how these are reached."""
-        connect = self.connect
-        return None if connect is None else PeerBlocks(self._holder, connect, streams, registry)
+        reach = self.connect
+        return None if reach is None else PeerBlocks(self._holder, reach, streams, registry)
 
     async def _holder(self, key: AgentKey) -> str:
         """The address of the node that made an agent's present state; "" where that is this one, or not there."""

@@ -35,7 +35,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     _INFERENCE.full_name: frozenset(_INFERENCE.methods_by_name),
     _AGENTS.full_name: frozenset(_AGENTS.methods_by_name),
     _MODELS.full_name: frozenset({"ListModels", "GetModel"}),
-    _STORE.full_name: frozenset({"ReadBlock"}),
+    _STORE.full_name: frozenset({"OpenCache", "ReadBlock"}),
 }
 """What nodes may ask of this one, by service. Nothing that commits: a ledger is written by its own node's store."""
 

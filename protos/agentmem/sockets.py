@@ -102,9 +102,6 @@ def _optional(check: Callable[[str], str]) -> AfterValidator:
 TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(text)))]
 """A setting: "host:port" on any host. Who takes it asks callers for credentials wherever `is_loopback` is False."""
 
-OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(text)))]
-"""A setting: "host:port" on any host, or empty for none."""
-
 OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
 """A setting: "host:port" on loopback, or empty for none."""
 

@@ -82,6 +82,9 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
         self.ledger.located.append(request.key.agent_id)
         return self.ledger.at.get(request.key.agent_id, cluster_pb2.LocateAgentResponse())
 
+    async def OpenCache(self, request: Any, context: Any) -> cache_store_pb2.OpenCacheResponse:
+        return cache_store_pb2.OpenCacheResponse(instance=b"i")
+
     async def ReadBlock(self, request: Any, context: Any) -> AsyncIterator[cache_store_pb2.ReadBlockResponse]:
         yield cache_store_pb2.ReadBlockResponse(chunk=b"block")
 
