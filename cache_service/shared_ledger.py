@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from agentmem.channels import connect
 from agentmem.cluster_tls import read_cluster_tls
 from agentmem.errors import Unavailable
+from agentmem.identity import Version
 from agentmem.logs import event
 from agentmem.server import Register
 from agentmem.sockets import parse_address
@@ -118,12 +119,14 @@ class SharedLedger:
         reach = self.connect
         return None if reach is None else PeerBlocks(self._holder, reach, streams, registry)
 
-    async def _holder(self, key: AgentKey) -> str:
-        """The address of the node that made an agent's present state; "" where that is this one, or not there."""
+    async def _holder(self, key: AgentKey) -> tuple[str, Version]:
+        """The address of the node that made an agent's present state, "" where that is this one, or not there; and the
+        state's version.
+        """
         assert self.membership is not None, "join has not been called"
-        _, made = await self.database.read(nodes.locate, key)
+        made, version = await self.database.read(nodes.maker, key)
         node = None if made == self.membership.name else self.membership.live(made)
-        return "" if node is None else node.address
+        return "" if node is None else node.address, version
 
     def note_published(self) -> None:
         """Nothing: that files are here says nothing of the ledgers."""

@@ -7,6 +7,7 @@ no commit depends on them.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from agentmem.identity import NO_VERSION, Version
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes
@@ -114,6 +115,14 @@ def locate(connection: Connection, key: AgentKey) -> tuple[str, str]:
         "SELECT node FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
     ).fetchone()
     return "" if claimed is None else str(claimed[0]), "" if made is None else str(made[0])
+
+
+def maker(connection: Connection, key: AgentKey) -> tuple[str, Version]:
+    """The node that made an agent's present state, "" where none has, and its version."""
+    row = connection.execute(
+        "SELECT node, uid, version, revision FROM agents WHERE namespace = ? AND agent_id = ? AND model_id = ?", key
+    ).fetchone()
+    return ("", NO_VERSION) if row is None else (str(row[0]), Version(*row[1:]))
 
 
 def unfollowed(connection: Connection, key: AgentKey) -> int:

@@ -77,8 +77,9 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         files, evicted, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
         remote: list[FileRow] = []
         missing = set(names) - {file.name for file in files}
-        if missing and self._peers is not None and opened.version.uid and not request.peek:  # a peer asks no others
-            remote = await self._peers.look(key, opened.version, missing)
+        speaker = key._replace(agent_id=key.agent_id or request.turn_agent_id)
+        if missing and self._peers is not None and speaker.agent_id and not request.peek:  # a peer asks no others
+            remote = await self._peers.look(speaker, missing)
             missing -= {file.name for file in remote}
         if self._retriever is not None:
             copies, of_copies = await self._database.read(_copies, key.namespace, missing, opened.version.uid)

@@ -28,8 +28,8 @@ from cache_service.tiers.streams import BlockStreams
 
 log = logging.getLogger(__name__)
 
-Holder = Callable[[AgentKey], Awaitable[str]]
-"""The address of the node that has an agent's KV; "" where that is this one, or gone, or none."""
+Holder = Callable[[AgentKey], Awaitable[tuple[str, Version]]]
+"""The address of the node that has an agent's KV, "" where that is this one, or gone, or none; and of which version."""
 Connect = Callable[[str], grpc.aio.Channel]
 
 _LOOK_SECONDS: Final = 1.0
@@ -67,10 +67,10 @@ class PeerBlocks:
         for result in ("warm", "failed"):
             self._fetches.labels(result)
 
-    async def look(self, key: AgentKey, version: Version, names: Iterable[FileName]) -> list[FileRow]:
-        """Those of `names` that the node has where the agent, now at `version`, spoke last; remembered for `fetch`."""
+    async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
+        """Those of `names` that the node has where the agent spoke last; remembered for `fetch`."""
         asked = list(names)
-        address = await self._holder(key)
+        address, version = await self._holder(key)
         if not address:
             return []
         request = pb.OpenCacheRequest(

@@ -94,10 +94,11 @@ class StoreClient:
         block_hashes: Iterable[bytes] = (),
         window_hashes: Iterable[bytes] = (),
         peek: bool = False,
+        turn_agent_id: str = "",
     ) -> Opened:
         """Return the agent's state and ledger, the turn committed as `request_id`, and which of these files exist.
 
-        To `peek` does not count as a use of any of it.
+        To `peek` does not count as a use of any of it. `turn_agent_id`: whose turn asks, where `key` names no agent.
         """
         request = pb.OpenCacheRequest(
             key=key.to_proto(),
@@ -106,6 +107,7 @@ class StoreClient:
             block_hashes=block_hashes,
             window_hashes=window_hashes,
             peek=peek,
+            turn_agent_id=turn_agent_id,
         )
         answer = await self.call(self._store.OpenCache, request)
         self.instance = answer.instance

@@ -31,14 +31,18 @@ class Fetcher:
         self._metrics = metrics
 
     async def look(
-        self, namespace: str, model_id: str, blocks: Collection[bytes], windows: Collection[bytes], peek: bool
+        self, turn_of: AgentKey, blocks: Collection[bytes], windows: Collection[bytes], peek: bool
     ) -> tuple[Opened, Reason]:
-        """Which of these files exist; and why there is nothing to be said, if the store does not answer."""
+        """Which of these files exist, for a turn of this agent; and why there is nothing to be said, if the store does
+        not answer.
+        """
         if not (blocks or windows):
             return NOTHING, types_pb2.MISS_REASON_UNSPECIFIED
-        key = AgentKey(namespace, "", model_id)
+        nobody = turn_of._replace(agent_id="")
         try:
-            opened = await self._store.open(key, block_hashes=blocks, window_hashes=windows, peek=peek)
+            opened = await self._store.open(
+                nobody, block_hashes=blocks, window_hashes=windows, peek=peek, turn_agent_id=turn_of.agent_id
+            )
         except AgentmemError as error:
             logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
             return NOTHING, types_pb2.MISS_REASON_IO_ERROR

@@ -297,8 +297,7 @@ class Restorer:
         if found.tokens >= found.lookup.keep_tokens and not found.files_could_add():
             return types_pb2.MISS_REASON_UNSPECIFIED
         opened, reason = await self._fetcher.look(
-            key.namespace,
-            key.model_id,
+            key,
             [name for name in found.lookup.hashes() if name not in found.blocks],
             [window.name for window in found.lookup.checkpoints],
             peek,

@@ -315,10 +315,15 @@ class OpenCacheRequest(_message.Message):
     BLOCK_HASHES_FIELD_NUMBER: _builtins.int
     WINDOW_HASHES_FIELD_NUMBER: _builtins.int
     PEEK_FIELD_NUMBER: _builtins.int
+    TURN_AGENT_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Look for a committed turn of this name. Empty: do not look."""
     peek: _builtins.bool
     """Only look: it does not count as a use."""
+    turn_agent_id: _builtins.str
+    """With an empty agent_id, the id of the agent whose turn asks for the files: on several machines, that one is asked, too,
+    where this agent spoke last. Empty: none is.
+    """
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
         """Whose. An empty agent_id asks for files only."""
@@ -344,10 +349,11 @@ class OpenCacheRequest(_message.Message):
         block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         window_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
         peek: _builtins.bool = ...,
+        turn_agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "known", b"known"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "key", b"key", "known", b"known", "peek", b"peek", "request_id", b"request_id", "window_hashes", b"window_hashes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "key", b"key", "known", b"known", "peek", b"peek", "request_id", b"request_id", "turn_agent_id", b"turn_agent_id", "window_hashes", b"window_hashes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -184,6 +184,7 @@ async def test_what_a_turn_has_read_goes_with_its_reservation(directory: Path, t
         worker.runner.restorer.find = then_busy  # type: ignore[method-assign]
         await worker.engine.call(mx.clear_cache)
         before = mx.get_active_memory()
+        await worker.at_rest()
         turn = worker.start("a", ids)
         with pytest.raises(Cancelled):
             await answer(turn)

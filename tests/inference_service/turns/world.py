@@ -79,6 +79,7 @@ class Store(NoSnapshots):
         block_hashes: Iterable[bytes] = (),
         window_hashes: Iterable[bytes] = (),
         peek: bool = False,
+        turn_agent_id: str = "",
     ) -> Opened:
         await self._pause()
         version, ledger = self.ledgers.get(key, (NO_VERSION, Ledger()))

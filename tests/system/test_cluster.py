@@ -1,0 +1,198 @@
+"""Machines that share a ledger: real stores, workers and gateways on one PostgreSQL, node doors over mTLS."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from agentmem.channels import connect
+from agentmem.v1 import agent_pb2, cluster_pb2, cluster_pb2_grpc, types_pb2
+from gateway.cli.cluster.certificates import authority, issue
+from tests import postgres
+from tests.oracle import Oracle
+from tests.system.stack import Client, Stack, Turn, free_port
+from tests.tiny_models import write_llama
+
+HOST = "127.0.0.1"
+ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+LONG = "The colour of the boat is green. " * 45
+TAKEOVER_SECONDS = 15.0
+_KNOWN = "agentmem_gateway_cluster_nodes"
+_databases = itertools.count()
+
+
+@dataclass
+class Machine:
+    """One node, and the stack that it is."""
+
+    name: str
+    stack: Stack
+
+    async def gateway(self) -> Client:
+        """A client of its gateway."""
+        return await self.stack.client("gateway")
+
+
+@dataclass
+class Cluster:
+    """Its machines by name."""
+
+    machines: dict[str, Machine]
+    oracle: Oracle
+
+    async def holder(self, agent: str) -> str:
+        """The node that made an agent's present state."""
+        for machine in self.machines.values():
+            if "store" in machine.stack.processes:
+                async with connect(f"unix:{machine.stack.run}/store.sock") as channel:
+                    key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=machine.stack.model)
+                    stub = cluster_pb2_grpc.ClusterServiceStub(channel)
+                    return (await stub.LocateAgent(cluster_pb2.LocateAgentRequest(key=key), timeout=10)).last_on
+        raise AssertionError("no node is up")
+
+    def other(self, name: str) -> Machine:
+        """A machine that is not this one."""
+        return next(machine for each, machine in self.machines.items() if each != name)
+
+    async def check(self, turn: Turn, on: Machine, agent: str) -> None:
+        """The log-probabilities are those of a recomputation of the whole ledger."""
+        ledger = list((await on.stack.ledger(agent)).token_ids)
+        wanted = self.oracle.logprobs_of(ledger, len(ledger) - len(turn.token_ids))
+        assert ledger[-len(turn.token_ids) :] == turn.token_ids and len(set(turn.token_ids)) > 3
+        assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
+
+
+@asynccontextmanager
+async def cluster(directory: Path, model: Path, server: postgres.Server, *names: str) -> AsyncIterator[Cluster]:
+    """Nodes of these names, all ready and known to each other."""
+    certificates = issue(authority(directory / "tls"), directory / "tls", HOST, 30)
+    database = f"cluster_{directory.name.replace('-', '_')}_{next(_databases)}".lower()
+    with server.connect() as connection:
+        connection.execute(f'CREATE DATABASE "{database}"'.encode())
+    conninfo = server.conninfo.replace("dbname=postgres", f"dbname={database}")
+    machines = dict[str, Machine]()
+    async with AsyncExitStack() as stacks:
+        for name in names:
+            node = ("--node", name, "--advertise", f"{HOST}:{free_port()}", "--cluster-tls", str(certificates))
+            stack = Stack(
+                f"demo={model}",
+                worker_flags=("--pool-bytes", str(1 << 24)),
+                store_flags=(f"--cluster={conninfo}", "--cluster-survives", "nothing", *node),
+                gateway_flags=node,
+            )
+            stacks.push_async_callback(stack.destroy)
+            machines[name] = Machine(name, stack)
+        for machine in machines.values():
+            machine.stack.start("store", "worker", "gateway")
+        for machine in machines.values():
+            await machine.stack.ready()
+        async with asyncio.timeout(60):
+            for machine in machines.values():
+                while await machine.stack.metric("gateway", _KNOWN, state="ready") < len(names):
+                    await asyncio.sleep(0.1)
+        try:
+            yield Cluster(machines, Oracle(model))
+        except BaseException:
+            for machine in machines.values():
+                for log in ("store", "gateway", "worker"):
+                    sys.stderr.write(f"--- {machine.name} {log}\n{machine.stack.logs(log)[-3000:]}\n")
+            raise
+    with server.connect() as connection:
+        connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)'.encode())
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+async def two(tmp_path: Path, model: Path, postgres_server: postgres.Server) -> AsyncIterator[Cluster]:
+    async with cluster(tmp_path, model, postgres_server, "a", "b") as made:
+        yield made
+
+
+async def until_said(client: Client, agent: str, text: str) -> Turn:
+    """A turn, again and again until it is answered, under one request_id: as a client that retries."""
+    request_id = f"{agent}-{text[:20]}"
+    while True:
+        try:
+            return await client.say(agent, text, request_id=request_id, **ARGUMENTS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED):
+                raise
+            await asyncio.sleep(0.2)
+
+
+async def test_an_agent_stays_on_its_node_and_moves_when_that_dies(two: Cluster) -> None:
+    """Through either gateway it is hot on the same node; killed with -9, it speaks on the other one within seconds."""
+    a, b = [await machine.gateway() for machine in two.machines.values()]
+    first = await until_said(a, "ada", LONG)
+    home = await two.holder("ada")
+    second = await until_said(b, "ada", "And the sail?")
+    assert await two.holder("ada") == home
+    assert second.cached.get("hot", 0) > 400, second.cached
+    await two.check(second, two.machines[home], "ada")
+
+    two.machines[home].stack.kill("store", "worker", "gateway")
+    left = two.other(home)
+    client = await left.gateway()
+    began = time.monotonic()
+    third = await until_said(client, "ada", "And the mast?")
+    assert time.monotonic() - began < TAKEOVER_SECONDS
+    assert await two.holder("ada") == left.name
+    assert first.token_ids and third.started.cache.prompt_tokens > second.started.cache.prompt_tokens
+    await two.check(third, left, "ada")
+
+
+async def test_a_turn_on_another_node_takes_the_blocks_of_the_one_before(two: Cluster) -> None:
+    client = await two.machines["a"].gateway()
+    await until_said(client, "eve", LONG)
+    home = await two.holder("eve")
+    await two.machines[home].stack.on_disk("eve")
+    away = two.other(home)
+    worker = await away.stack.client()
+    turn = await until_said(worker, "eve", "And the sail?")
+    assert turn.cached.get("remote", 0) >= 256, turn.cached
+    assert await away.stack.metric("store", "agentmem_peer_fetches_total", result="warm") > 0
+    await two.check(turn, away, "eve")
+    assert await two.holder("eve") == away.name
+
+
+async def test_a_deletion_takes_files_and_memory_of_all_nodes(two: Cluster) -> None:
+    client = await two.machines["a"].gateway()
+    await until_said(client, "sue", LONG)
+    home = await two.holder("sue")
+    away = two.other(home)
+    await two.machines[home].stack.on_disk("sue")
+    await until_said(await away.stack.client(), "sue", "And the sail?")
+    await away.stack.on_disk("sue")
+    for machine in two.machines.values():
+        assert machine.stack.block_files()
+    key = client.key("sue")
+    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), timeout=60)
+    for machine in two.machines.values():
+        assert not machine.stack.block_files(), machine.name
+        assert await machine.stack.metric("worker", "agentmem_agents_hot") == 0, machine.name
+
+
+async def test_another_namespaces_key_is_no_candidate_on_any_node(two: Cluster) -> None:
+    """What one node keeps under a namespace another one does not show under a second."""
+    client = await two.machines["a"].gateway()
+    await until_said(client, "own", "The colour of the boat is green.")
+    for machine in two.machines.values():
+        worker = await machine.stack.client()
+        listed = await worker.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="other"), timeout=10)
+        assert not listed.agents
+        mine = await worker.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=10)
+        assert [agent.key.agent_id for agent in mine.agents] == ["own"]
