@@ -1,8 +1,9 @@
-"""OpenBLAS for MLX in tests of much arithmetic, as `agentmem up` preloads it where it is installed.
+"""The products of MLX on CPUs in tests: the reference's, only faster, and by OpenBLAS where a test asks for it.
 
-On Linux MLX's wheel for CPUs has the reference BLAS, which is fifteen times as slow. NumPy's wheel has an OpenBLAS,
-under names of its own; a library of one function (blas.c) leads there, while it is told to. For tests that compare bits
-the reference is better: what it makes of a row is the same in a product of any size, and on any machine.
+On Linux MLX's wheel for CPUs has the reference BLAS, which takes ten times as long as it need. A small library (blas.c)
+stands in its place. Its products have the same bits; so what they make of a row is the same in a product of any size
+and on any machine, on which tests that compare bits rely. While it is told to, it leads to the OpenBLAS of NumPy's
+wheel, under names of its own, for `agentmem up` preloads OpenBLAS where it is installed.
 """
 
 import atexit
@@ -36,6 +37,14 @@ def preload() -> None:
     _loaded()
 
 
+def products() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
+    """Whose cblas_sgemm are ours and that of MLX's wheel; None where ours is not loaded."""
+    library, replaced = _loaded(), _replaced()
+    if library is None or replaced is None:
+        return None
+    return library, ctypes.CDLL(str(replaced), ctypes.RTLD_LOCAL)
+
+
 @contextmanager
 def openblas() -> Iterator[bool]:
     """Within the block products are by OpenBLAS; whether they are."""
@@ -60,15 +69,19 @@ def _loaded() -> ctypes.CDLL | None:
 
 def _built() -> Path | None:
     compiler = shutil.which("cc")
-    openblas, own = (_of(*each) for each in (("numpy", "libscipy_openblas64_*.so"), ("mlx-cpu", "libblas-*.so*")))
-    if sys.platform != "linux" or compiler is None or openblas is None or own is None:
+    openblas = _of("numpy", "libscipy_openblas64_*.so")
+    if sys.platform != "linux" or compiler is None or openblas is None or _replaced() is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="am-blas-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    named = {"OPENBLAS": openblas, "OWN": own, "VARIABLE": VARIABLE}
-    command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", *(f'-D{n}="{of}"' for n, of in named.items())]
+    named = [f'-DOPENBLAS="{openblas}"', f'-DVARIABLE="{VARIABLE}"']
+    command = [compiler, "-shared", "-fPIC", "-O3", "-march=native", "-ffp-contract=off", "-Wall", "-Werror", *named]
     subprocess.run([*command, "-o", folder / _NAME, Path(__file__).with_suffix(".c"), "-ldl"], check=True)
     return folder / _NAME
+
+
+def _replaced() -> Path | None:
+    return _of("mlx-cpu", "libblas-*.so*")
 
 
 def _of(package: str, library: str) -> Path | None:

@@ -1,5 +1,6 @@
-"""MLX's products by NumPy's OpenBLAS."""
+"""MLX's products by our own loops, and by NumPy's OpenBLAS."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from tests import blas
 
 _PRODUCT = "import mlx.core as mx; mx.eval(mx.ones((8, 8)) @ mx.ones((8, 8))); print(open('/proc/self/maps').read())"
+POINTER = ctypes.POINTER(ctypes.c_float)
 NUMPYS = "libscipy_openblas64_"
 
 
@@ -43,8 +45,14 @@ def test_a_process_that_was_started_without_has_it_once_it_is_loaded(by_openblas
     assert NUMPYS in child(f"{loads}with blas.openblas(): {_PRODUCT}", LD_PRELOAD="")
 
 
+@pytest.fixture(params=["own", "openblas"])
+def each_way(request: pytest.FixtureRequest) -> None:
+    if request.param == "openblas":
+        request.getfixturevalue("by_openblas")
+
+
 @pytest.mark.parametrize("transposed", [*product((False, True), repeat=2)])
-def test_products_are_right(transposed: tuple[bool, bool], by_openblas: None) -> None:
+def test_products_are_right(transposed: tuple[bool, bool], each_way: None) -> None:
     rng = np.random.default_rng(7)
     for rows, inner, columns in ((1, 64, 40), (5, 33, 1), (130, 70, 260)):
         shapes = [
@@ -58,3 +66,31 @@ def test_products_are_right(transposed: tuple[bool, bool], by_openblas: None) ->
         expected = np.array(a, dtype=np.float64) @ np.array(b, dtype=np.float64)
         assert np.allclose(a @ b, expected, atol=1e-4)
         assert np.allclose(mx.addmm(mx.array(c), a, b, alpha=2.0, beta=3.0), 2 * expected + 3, atol=1e-4)
+
+
+@pytest.mark.parametrize("transposed", [*product((False, True), repeat=2)])
+@pytest.mark.parametrize("order", [101, 102], ids=["by rows", "by columns"])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (1.0, 1.0), (0.3, 0.7), (-2.0, 0.0)])
+def test_without_openblas_all_bits_are_those_of_the_reference(
+    alpha: float, beta: float, order: int, transposed: tuple[bool, bool]
+) -> None:
+    libraries = blas.products()
+    if libraries is None:
+        pytest.skip("needs Linux, a C compiler, and NumPy and MLX from wheels for CPUs")
+    rng = np.random.default_rng(7)
+    for m, n, k in product((1, 2, 6, 7, 23), (1, 8, 16, 17, 50), (1, 64, 131)):
+        a, b, c = (rng.standard_normal(size, dtype=np.float32) for size in (m * k, k * n, m * n))
+        rows = [(m, k)[:: -1 if transposed[0] else 1], (k, n)[:: -1 if transposed[1] else 1], (m, n)]
+        steps = [shape[1 if order == 101 else 0] for shape in rows]
+        found = []
+        for library in libraries:
+            into = c.copy()
+            library.cblas_sgemm(
+                *(order, 112 if transposed[0] else 111, 112 if transposed[1] else 111, m, n, k),
+                *(ctypes.c_float(alpha), a.ctypes.data_as(POINTER), steps[0], b.ctypes.data_as(POINTER), steps[1]),
+                *(ctypes.c_float(beta), into.ctypes.data_as(POINTER), steps[2]),
+            )
+            found.append(into)
+        assert np.isfinite(found[0]).all()
+        assert np.array_equal(found[0], found[1]), (m, n, k)
+        assert not np.array_equal(found[0], c)
