@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +19,21 @@ from gateway.cli.up.openblas import preload_here
 from inference_service.models.loaded import LoadedModel
 from tests.benchmarks.quality import real_model
 
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By the command itself, which preloads OpenBLAS: with the reference BLAS it takes minutes."""
+    """By the command itself, which preloads OpenBLAS; with one thread, as the other cores have tests of their own."""
     if results.backend() == "cpu" and not preload_here().environment:
         pytest.skip("OpenBLAS is not installed")
     real_model.text()
     path = tmp_path_factory.mktemp("results") / "quality"
     sizes = ["--pieces", "1", "--length", "192", "--chats", "1", "--chat-tokens", "900"]
     command = [sys.executable, "-m", "benchmarks", "quality", *sizes, "--variants", "8", PLAIN_4, "4"]
-    ended = subprocess.run([*command, "--output", str(path)], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    command += ["--output", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert ended.returncode in (0, 1), ended.stderr
     assert "Perplexity and divergence of a real language model" in ended.stdout
     found: dict[str, Any] = json.loads(path.with_suffix(".json").read_text())["figures"]
