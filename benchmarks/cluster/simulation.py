@@ -1,7 +1,7 @@
 """Many nodes, simulated: where turns run, what a lost node costs, where one primary of PostgreSQL ends.
 
     agentmem bench simulation [--nodes 1000] [--agents 10000000] [--load 0.85] [--seconds 60] [--seeds 1]
-                              [--bounds 1.1 1.25 1.5 2 3]
+                              [--bounds 1.1 1.25 1.5 2 3] [--prefill 1]
 
 A discrete-event simulation whose inputs are measured, but where they say that they are not: each is in the result with
 its source. A load of 1 is what the nodes can do while every turn finds its KV in the pool. One node is lost after two
@@ -89,7 +89,8 @@ def simulated(
     asked: Mapping[str, Any], inputs: Inputs, way: str, policy: str, seed: int, *, part: float, busier: float = BUSIER
 ) -> Found:
     """One run."""
-    cost, seconds, nodes = costs(inputs, fetched=way != ALONE), asked["seconds"], asked["nodes"]
+    cost = costs(inputs, fetched=way != ALONE, prefill=asked["prefill"])
+    seconds, nodes = asked["seconds"], asked["nodes"]
     run = Simulation(
         nodes,
         cost,
@@ -108,7 +109,7 @@ def simulated(
 
 def measured(asked: Mapping[str, Any], inputs: Inputs) -> Figures:
     """All runs."""
-    cost, counted = costs(inputs), asked["seconds"] * 4 / 5
+    cost, counted = costs(inputs, prefill=asked["prefill"]), asked["seconds"] * 4 / 5
     found: Figures = {
         "asked": asked,
         "inputs": [{**each, "value": inputs[each["name"]]} for each in sources()],
@@ -333,7 +334,7 @@ def main(given: argparse.Namespace) -> int:
     """Simulate, print, write; the exit status."""
     inputs = read()
     asked = {
-        **{name: getattr(given, name) for name in ("nodes", "agents", "load", "seconds", "seeds", "bounds")},
+        **{name: getattr(given, name) for name in ("nodes", "agents", "load", "seconds", "seeds", "bounds", "prefill")},
         "heartbeat": inputs["heartbeat_seconds"],
     }
     figures = measured(asked, inputs)
@@ -350,6 +351,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seconds", type=options.at_least(10), default=60, help="that are simulated")
     found.add_argument("--seeds", type=options.at_least(1), default=1, help="runs of each")
     found.add_argument("--bounds", type=float, nargs="+", default=[], help="to compare, besides")
+    found.add_argument("--prefill", type=float, default=1.0, help="prompts are computed so many times as fast")
     found.add_argument("--output", help="name of the file in benchmarks/results")
     return found
 

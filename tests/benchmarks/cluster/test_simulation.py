@@ -21,6 +21,7 @@ ASKED: dict[str, Any] = {
     "seconds": 50,
     "seeds": 2,
     "bounds": [1.25],
+    "prefill": 1.0,
     "heartbeat": 2,
 }
 
