@@ -241,7 +241,8 @@ def _lost(figures: Mapping[str, Any], where: str) -> Table:
         ),
         rows,
         "Unless its process was killed, it is a machine that vanishes: its streams end with its lease. Tokens are "
-        f"computed again until {figures['asked']['seconds'] * 3 / 5:.0f} s after the loss.",
+        f"computed again until {figures['asked']['seconds'] * 3 / 5:.0f} s after the loss. Where a first token is "
+        "missing, no turn had it by then.",
     )
 
 
