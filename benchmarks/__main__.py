@@ -37,6 +37,7 @@ NAMES = {
     "report": "benchmarks.report.command",
     "restart": "benchmarks.restart",
     "restoring": "benchmarks.restoring",
+    "simulation": "benchmarks.cluster.simulation",
     "speculation": "benchmarks.speculation",
     "staggered": "benchmarks.staggered",
     "start": "benchmarks.starting",

@@ -1,0 +1,12 @@
+"""Several nodes: a simulation of very many.
+
+inputs.json     every number that is taken as given, with the committed result that has it, or who says so
+inputs.py       reads them, and makes of them what a turn costs on a node, by the length of its agent's memory
+policies.py     on which node a turn runs: the four that are compared
+agenda.py       events in the order of their times
+gateways.py     what gateways know of the nodes
+nodes.py        one node: slots, a disk, a network card, and a GPU that computes prompts and answers
+events.py       agents, gateways, nodes and the loss of one, event by event
+primaries.py    the commits of a run, through one primary of PostgreSQL or several
+simulation.py   the command: all policies, and what is said of them
+"""

@@ -1,0 +1,63 @@
+"""What the gateways of the simulation know of the nodes: as many gateways as nodes, and any is asked."""
+
+from collections import Counter
+
+from benchmarks.cluster.policies import BUSIER, View, limit
+
+
+class Gateways:
+    """Each knows of a node's load what the last heartbeat said, and what it has sent there in this period and the one
+    before. Without heartbeats all know all at once.
+    """
+
+    def __init__(self, nodes: int, *, heartbeats: bool, busier: float = BUSIER) -> None:
+        self.ready = [True] * nodes
+        self._busier = busier
+        self._heartbeats = heartbeats
+        self._loads = [0] * nodes
+        self._seen = [0] * nodes if heartbeats else self._loads
+        self._able, self._total, self._total_seen = nodes, 0, 0
+        self._sent: Counter[tuple[int, int]] = Counter()
+        self._sent_before: Counter[tuple[int, int]] = Counter()
+        self._own: Counter[int] = Counter()
+        self._own_before: Counter[int] = Counter()
+
+    def view(self, gateway: int) -> View:
+        """Return what a gateway knows."""
+        if not self._heartbeats:
+            return View(self.ready, self._loads.__getitem__, limit(self._total, self._able, self._busier))
+        seen, sent, before = self._seen, self._sent, self._sent_before
+        total = self._total_seen + self._own[gateway] + self._own_before[gateway]
+        return View(
+            self.ready,
+            lambda node: seen[node] + sent.get((gateway, node), 0) + before.get((gateway, node), 0),
+            limit(total, self._able, self._busier),
+        )
+
+    def came(self, gateway: int, node: int) -> None:
+        """Count a turn that a gateway has sent to a node."""
+        self._loads[node] += 1
+        self._total += 1
+        if self._heartbeats:
+            self._sent[gateway, node] += 1
+            self._own[gateway] += 1
+
+    def left(self, node: int) -> None:
+        """Count a turn less."""
+        self._loads[node] -= 1
+        self._total -= 1
+
+    def beat(self) -> None:
+        """All nodes say their load."""
+        self._seen = self._loads.copy()
+        self._total_seen = self._total
+        self._sent_before, self._sent = self._sent, Counter()
+        self._own_before, self._own = self._own, Counter()
+
+    def gone(self, node: int) -> None:
+        """A node is no longer ready."""
+        self.ready[node] = False
+        self._able -= 1
+        self._total -= self._loads[node]
+        self._total_seen -= self._seen[node]
+        self._loads[node] = self._seen[node] = 0
