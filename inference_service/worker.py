@@ -89,7 +89,7 @@ class Worker:
         persister = Persister(self._engine, store, self._transports, self._metrics)
         self._pool_broken = asyncio.Event()
         presence = Presence(persister, self._metrics, self._pool_broken)
-        loader = Loader(self._engine, settings, hints)
+        loader = Loader(self._engine, settings, hints, store.share_setup)
         self._models = Models(
             registered,
             self._engine,

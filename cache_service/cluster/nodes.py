@@ -139,6 +139,14 @@ def unfollowed(connection: Connection, key: AgentKey) -> int:
     return int(count)
 
 
+def share(connection: Connection, name: str, value: bytes) -> bytes:
+    """Keep the first value of a name; the one that is kept, b"" for none. An empty one is not kept."""
+    if value:
+        connection.execute("INSERT INTO setups (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, value))
+    row = connection.execute("SELECT value FROM setups WHERE name = ?", (name,)).fetchone()
+    return b"" if row is None else bytes(row[0])
+
+
 def cluster_id(connection: Connection) -> str:
     """The cluster's id, for good."""
     return str(connection.execute("SELECT cluster_id FROM cluster WHERE id = 1").fetchone()[0])

@@ -6,9 +6,10 @@ from typing import Any
 
 import grpc
 
+from agentmem.errors import InvalidArgument
 from agentmem.v1 import cluster_pb2 as pb
 from agentmem.v1 import cluster_pb2_grpc
-from agentmem.validation import AgentKey
+from agentmem.validation import MAX_RECORD_BYTES, AgentKey, check_text
 from cache_service.cluster import nodes
 from cache_service.cluster.membership import Membership, Report
 from cache_service.ledger.ledgers import Ledgers
@@ -32,6 +33,13 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             cluster_id=self._membership.cluster_id,
             nodes=self._membership.nodes(),
         )
+
+    async def ShareSetup(self, request: pb.ShareSetupRequest, context: Context) -> pb.ShareSetupResponse:
+        name = check_text("name", request.name)
+        if len(request.value) > MAX_RECORD_BYTES:
+            raise InvalidArgument("value", f"must have at most {MAX_RECORD_BYTES} bytes")
+        kept = await self._database.write(nodes.share, name, request.value)
+        return pb.ShareSetupResponse(value=kept)
 
     async def LocateAgent(self, request: pb.LocateAgentRequest, context: Context) -> pb.LocateAgentResponse:
         running_on, last_on = await self._database.read(nodes.locate, AgentKey.from_proto(request.key))

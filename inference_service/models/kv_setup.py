@@ -5,10 +5,14 @@ the means, and the bits that `auto` chose. A new version of MLX, or of the sampl
 change them, or all KV would have to be computed again.
 """
 
+import base64
+import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentmem import logs
 from agentmem.kv_bits import DEFAULT, KVBits
 from inference_service.engine.calibration import TOKENS, Calibration, Calibrations
 from inference_service.engine.network import Network
@@ -16,6 +20,8 @@ from inference_service.engine.quality import LADDER, MOST_NATS, Quality, Quality
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelInfo
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,38 @@ class KVSetups:
         if quality is not None and quality.divergences:
             self._chosen.put(_key(fingerprint, geometry.format), bits)
         return KVSetup(geometry.format.with_bits(bits), calibration, quality, reason)
+
+    def name(self, fingerprint: str, info: ModelInfo) -> str:
+        """Of a model's setup, on all machines."""
+        return _key(fingerprint, info.geometry.format)
+
+    def adopt(self, fingerprint: str, info: ModelInfo, shared: bytes) -> None:
+        """Take what another machine of the cluster has found, so that KV of there fits here: means that are near, and
+        the bits that `auto` chose. What cannot be read is left.
+        """
+        try:
+            found = json.loads(shared)
+            bits, means = str(KVBits.parse(found["bits"])), base64.b64decode(found["means"])
+            calibration = Calibration.of_bytes(means) if means else None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            logs.event(log, "a shared setup cannot be read", logging.WARNING, error=str(error))
+            return
+        if calibration is not None:
+            known = self.calibrations.known(fingerprint, info.geometry)
+            if known is None:
+                self.calibrations.offer(fingerprint, calibration)
+            elif known != calibration and calibration.near(known):
+                self.calibrations.keep(fingerprint, calibration)
+        if found["auto"]:
+            self._chosen.put(_key(fingerprint, info.geometry.format), bits)
+
+    def shared(self, setup: KVSetup, info: ModelInfo) -> bytes:
+        """What `adopt` takes on other machines."""
+        means = setup.calibration.bytes if setup.calibration else b""
+        measured = setup.quality is not None and bool(setup.quality.divergences)
+        auto = info.spec.quantization.bits is None and measured
+        found = {"bits": str(setup.format), "auto": auto, "means": base64.b64encode(means).decode()}
+        return json.dumps(found).encode()
 
     def _known(self, fingerprint: str, format: KVFormat) -> str:
         try:

@@ -8,7 +8,7 @@ step that fails leaves nothing behind but what the garbage collector takes.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from inference_service.engine.network import Network
 from inference_service.engine.thread import EngineThread
 from inference_service.models.capability import QuantizationSettings, check_config
 from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
-from inference_service.models.kv_setup import KVSetups
+from inference_service.models.kv_setup import KVSetup, KVSetups
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
 from inference_service.models.proof import Speeds, prove
@@ -52,6 +52,13 @@ ATTENTION = AttentionBackend()
 """Of all models of the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
 
 
+Share = Callable[[str, bytes], Awaitable[bytes]]
+
+
+async def _nothing_shared(_name: str, _value: bytes) -> bytes:
+    return b""
+
+
 class NotFetched(FailedPrecondition):
     """A hub's model that is not on this machine, and that nothing speaks against."""
 
@@ -59,8 +66,11 @@ class NotFetched(FailedPrecondition):
 class Loader:
     """Opens and loads models as the worker's settings say. Event loop only; one `load` at a time."""
 
-    def __init__(self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints) -> None:
-        """`hints` are what all models' agents are evicted by."""
+    def __init__(
+        self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints, share: Share = _nothing_shared
+    ) -> None:
+        """`hints` are what all models' agents are evicted by. `share` is StoreClient.share_setup."""
+        self._share = share
         self._engine = engine
         self._settings = settings
         self._hints = hints
@@ -170,7 +180,7 @@ class Loader:
         proved = partial(prove, backend=ATTENTION, speeds=self._speeds, speculation=self._settings.speculation)
         info, paths = await call(lambda: proved(info, network))
         report(SELF_TEST, 0.1)
-        setup = await call(lambda: self._kv.of(fingerprint, network, info))
+        setup = await self._setup(call, fingerprint, network, info)
         if setup.format != info.geometry.format:
             chosen = info.with_format(setup.format)
             info, paths = await call(lambda: proved(chosen, network))
@@ -195,6 +205,27 @@ class Loader:
         loaded.engine.speculative = network.ahead
         await self._on_file_thread(loaded.prepare)
         return loaded
+
+    async def _setup(
+        self, call: Callable[..., Awaitable[Any]], fingerprint: str, network: Network, info: ModelInfo
+    ) -> KVSetup:
+        """How KV is packed: as on the other machines of a cluster, where there are any that have loaded the model."""
+
+        async def found() -> KVSetup:
+            setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
+            return setup
+
+        name = self._kv.name(fingerprint, info)
+        if shared := await self._share(name, b""):
+            self._kv.adopt(fingerprint, info, shared)
+            return await found()
+        setup = await found()
+        mine = self._kv.shared(setup, info)
+        first = await self._share(name, mine)
+        if first in (b"", mine):
+            return setup
+        self._kv.adopt(fingerprint, info, first)  # another one was a moment faster
+        return await found()
 
     def _obtainable_bytes(self) -> int:
         return obtainable_bytes(self._settings.free_memory_floor)

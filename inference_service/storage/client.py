@@ -14,7 +14,7 @@ from agentmem import errors
 from agentmem.blockfile import CHUNK_BYTES
 from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, Version
 from agentmem.logs import event
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, cluster_pb2, cluster_pb2_grpc, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 
@@ -80,6 +80,7 @@ class StoreClient:
         self.agents = agent_pb2_grpc.AgentServiceStub(channel)
         """The storage half of AgentService."""
         self._store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
+        self._cluster = cluster_pb2_grpc.ClusterServiceStub(channel)
 
     async def call(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[_Request, _Response]", request: _Request) -> _Response:
         """Call a unary RPC (`store.call(store.agents.GetAgent, request)`) with the deadline that it has."""
@@ -121,6 +122,19 @@ class StoreClient:
             kv_fingerprint=answer.kv_fingerprint,
             context_policy=answer.context_policy,
         )
+
+    async def share_setup(self, name: str, value: bytes) -> bytes:
+        """Return what all machines of a cluster take as the setup of this name: the first that was given, b"" for none.
+
+        An empty `value` only asks. On a single machine, and where the store does not answer, there is none.
+        """
+        try:
+            answer = await self.call(self._cluster.ShareSetup, cluster_pb2.ShareSetupRequest(name=name, value=value))
+        except errors.AgentmemError as error:
+            if not isinstance(error, errors.Unimplemented):
+                event(log, "a model's setup cannot be shared", logging.WARNING, error=error.message)
+            return b""
+        return bytes(answer.value)
 
     async def find_block(
         self, namespace: str, fingerprint: str, parent: bytes, token_ids: bytes, peek: bool = False

@@ -233,3 +233,51 @@ class LocateAgentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LocateAgentResponse: _TypeAlias = LocateAgentResponse  # noqa: Y015
+
+@_typing.final
+class ShareSetupRequest(_message.Message):
+    """ShareSetupRequest has what one node has found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Of what."""
+    value: _builtins.bytes
+    """What was found; opaque to the store, at most 16 MiB. Empty: nothing was yet."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareSetupRequest: _TypeAlias = ShareSetupRequest  # noqa: Y015
+
+@_typing.final
+class ShareSetupResponse(_message.Message):
+    """ShareSetupResponse has what all nodes take."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    value: _builtins.bytes
+    """The first that was given; empty: none was."""
+    def __init__(
+        self,
+        *,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareSetupResponse: _TypeAlias = ShareSetupResponse  # noqa: Y015

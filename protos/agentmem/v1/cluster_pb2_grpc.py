@@ -46,6 +46,11 @@ class ClusterServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cluster__pb2.LocateAgentRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cluster__pb2.LocateAgentResponse.FromString,
                 _registered_method=True)
+        self.ShareSetup = channel.unary_unary(
+                '/agentmem.v1.ClusterService/ShareSetup',
+                request_serializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -69,6 +74,14 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShareSetup(self, request, context):
+        """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
+        only asks. Workers share by it what KV depends on and each of them would measure a little differently.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -81,6 +94,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.LocateAgent,
                     request_deserializer=agentmem_dot_v1_dot_cluster__pb2.LocateAgentRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cluster__pb2.LocateAgentResponse.SerializeToString,
+            ),
+            'ShareSetup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShareSetup,
+                    request_deserializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -139,6 +157,33 @@ class ClusterService:
             '/agentmem.v1.ClusterService/LocateAgent',
             agentmem_dot_v1_dot_cluster__pb2.LocateAgentRequest.SerializeToString,
             agentmem_dot_v1_dot_cluster__pb2.LocateAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShareSetup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.ClusterService/ShareSetup',
+            agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.SerializeToString,
+            agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.FromString,
             options,
             channel_credentials,
             insecure,

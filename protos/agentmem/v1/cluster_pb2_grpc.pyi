@@ -44,6 +44,10 @@ class ClusterServiceStub:
     """
     LocateAgent: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.LocateAgentRequest, _cluster_pb2.LocateAgentResponse]
     """LocateAgent says which nodes have something of an agent. It reads the ledger, and changes nothing."""
+    ShareSetup: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ShareSetupRequest, _cluster_pb2.ShareSetupResponse]
+    """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
+    only asks. Workers share by it what KV depends on and each of them would measure a little differently.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -59,6 +63,10 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """
     LocateAgent: _aio.UnaryUnaryMultiCallable[_cluster_pb2.LocateAgentRequest, _cluster_pb2.LocateAgentResponse]  # type: ignore[assignment]
     """LocateAgent says which nodes have something of an agent. It reads the ledger, and changes nothing."""
+    ShareSetup: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ShareSetupRequest, _cluster_pb2.ShareSetupResponse]  # type: ignore[assignment]
+    """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
+    only asks. Workers share by it what KV depends on and each of them would measure a little differently.
+    """
 
 class ClusterServiceServicer:
     """ClusterService keeps this node among the cluster's, and says where an agent's memory is. All that it says may be out of
@@ -81,5 +89,14 @@ class ClusterServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_pb2.LocateAgentResponse, _abc.Awaitable[_cluster_pb2.LocateAgentResponse]]:
         """LocateAgent says which nodes have something of an agent. It reads the ledger, and changes nothing."""
+
+    def ShareSetup(
+        self,
+        request: _cluster_pb2.ShareSetupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.ShareSetupResponse, _abc.Awaitable[_cluster_pb2.ShareSetupResponse]]:
+        """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
+        only asks. Workers share by it what KV depends on and each of them would measure a little differently.
+        """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

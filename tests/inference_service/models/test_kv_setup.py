@@ -1,15 +1,18 @@
 """What a model's first load finds of its KV: that `auto` takes what is good, once, and that it is kept as data."""
 
+import base64
 import json
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from agentmem.hints import TurnHints
 from agentmem.models import RegisteredModel
 from inference_service.engine import quality, rotation
+from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.engine.quality import LADDER, Quality
 from inference_service.engine.quantization import PLAIN, ROTATED
 from inference_service.engine.thread import EngineThread
@@ -57,15 +60,34 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_llama(tmp_path_factory.mktemp("setup") / "m")
 
 
+class Setups:
+    """What the machines of a cluster share: the first value of a name stays."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.asked = 0
+        self.late: bytes = b""
+        """Given by another machine between the question and the answer."""
+
+    async def share(self, name: str, value: bytes) -> bytes:
+        self.asked += 1
+        if not value:
+            return self.kept.get(name, b"")
+        if self.late:
+            self.kept.setdefault(name, self.late)
+        return self.kept.setdefault(name, value)
+
+
 class Place:
     """A data directory, and a worker's loader that begins anew each time."""
 
-    def __init__(self, engine: EngineThread, data: Path, directory: Path) -> None:
+    def __init__(self, engine: EngineThread, data: Path, directory: Path, setups: Setups | None = None) -> None:
         self._engine, self._data, self._directory = engine, data, directory
+        self._shared = () if setups is None else (setups.share,)
 
     async def load(self, bits: str | None = None, **settings: object) -> LoadedModel:
         more = {"pool_bytes": 1 << 22, "batch_bytes": 1 << 22, **settings}
-        loader = Loader(self._engine, WorkerSettings(data=self._data, **more), TurnHints())  # type: ignore[arg-type]
+        loader = Loader(self._engine, WorkerSettings(data=self._data, **more), TurnHints(), *self._shared)  # type: ignore[arg-type]
         opened = await loader.open(RegisteredModel("m", str(self._directory), kv_bits=bits), lambda *_: None)
         self.bits_before_weights = str(opened.info.geometry.format)
         loaded = await loader.load(opened, [], lambda *_: None)
@@ -120,6 +142,57 @@ async def test_a_choice_that_cannot_be_read_is_made_again(kept: object, place: P
     file = tmp_path / "data" / "worker" / "kv_bits.json"
     file.write_text(json.dumps(dict.fromkeys(json.loads(file.read_text()), kept)))
     assert bits_of(await place.load()) == bits_of(first)
+
+
+def others(value: bytes, *, bits: str = "", far: bool = False) -> bytes:
+    """The setup of a machine of another kind: means that differ in their last bits, or are another model's (`far`)."""
+    found = json.loads(value)
+    means = Calibration.of_bytes(base64.b64decode(found["means"]))
+    moved = [
+        LayerMeans(*(np.nextafter(side, np.float16(2)) + np.float16(far) for side in layer)) for layer in means.layers
+    ]
+    found["means"] = base64.b64encode(Calibration(moved).bytes).decode()
+    return json.dumps({**found, "bits": bits or found["bits"]}).encode()
+
+
+async def test_machines_of_a_cluster_have_one_setup(engine: EngineThread, tmp_path: Path, directory: Path) -> None:
+    """Means and bits of who loaded the model first, so that KV of one machine fits on all."""
+    setups = Setups()
+    first = await Place(engine, tmp_path / "first", directory, setups).load()
+    [(name, value)] = setups.kept.items()
+    setups.kept[name] = others(value, bits="6/4")
+    second = await Place(engine, tmp_path / "second", directory, setups).load()
+    assert bits_of(second) == "6/4" and second.calibration != first.calibration
+    third = await Place(engine, tmp_path / "third", directory, setups).load()
+    assert third.fingerprint == second.fingerprint != first.fingerprint
+    joined = await Place(engine, tmp_path / "first", directory, setups).load()
+    assert joined.fingerprint == third.fingerprint, "a machine that was alone before takes the cluster's"
+
+
+async def test_of_two_that_load_at_once_one_takes_the_others_setup(
+    engine: EngineThread, tmp_path: Path, directory: Path
+) -> None:
+    setups = Setups()
+    await Place(engine, tmp_path / "alone", directory, setups).load("4")
+    [value] = setups.kept.values()
+    setups.kept.clear()
+    setups.late = others(value)
+    loaded = await Place(engine, tmp_path / "late", directory, setups).load("4")
+    assert loaded.calibration is not None
+    assert base64.b64decode(json.loads(setups.late)["means"]) == loaded.calibration.bytes
+
+
+@pytest.mark.parametrize("bad", [b"no JSON", b"{}", b'{"bits": "4", "auto": true, "means": "AAAA"}', None])
+async def test_a_shared_setup_that_does_not_fit_is_left(
+    bad: bytes | None, engine: EngineThread, tmp_path: Path, directory: Path
+) -> None:
+    """Unreadable, or another model's means (None): whoever shares cannot spoil the model for others."""
+    setups = Setups()
+    first = await Place(engine, tmp_path / "first", directory, setups).load("4")
+    [(name, value)] = setups.kept.items()
+    setups.kept[name] = others(value, far=True) if bad is None else bad
+    second = await Place(engine, tmp_path / "second", directory, setups).load("4")
+    assert second.calibration == first.calibration
 
 
 async def test_a_backend_that_rotates_wrongly_gets_the_plain_scheme(

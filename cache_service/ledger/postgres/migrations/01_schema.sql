@@ -362,6 +362,12 @@ CREATE UNLOGGED TABLE claims (
     PRIMARY KEY (namespace, agent_id, model_id, node)
 );
 
+-- What KV of a model depends on, and nodes would measure each a little differently: the first value of a name stays.
+CREATE TABLE setups (
+    name TEXT COLLATE "C" PRIMARY KEY,
+    value BYTEA NOT NULL
+);
+
 -- Who waits for what nodes do is woken: erasures, and nodes that begin or end.
 CREATE FUNCTION wake_nodes() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
