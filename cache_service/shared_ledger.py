@@ -34,6 +34,7 @@ from cache_service.files import holding
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.ledger.database import Database
 from cache_service.ledger.ledgers import Failure
+from cache_service.ledger.postgres import schema
 from cache_service.ledger.postgres.database import Postgres
 from cache_service.ledger.postgres.listening import Listener
 from cache_service.ledger.postgres.settings import Settings, Survives, UnsafeServer
@@ -54,7 +55,8 @@ class SharedLedger:
         self._directory = directory
         self._settings = settings
         self._postgres = Settings(settings.url, settings.schema, settings.node, Survives(settings.survives))
-        self.database = Postgres(self._postgres)
+        self._steps = schema.STEPS
+        self.database = Postgres(self._postgres, self._steps)
         self._beats = Postgres(replace(self._postgres, writers=1, readers=1))
         self.clock = SharedClock()
         self.membership: Membership | None = None
@@ -93,7 +95,9 @@ class SharedLedger:
         """Be a node of the cluster from now on, not ready yet. Raises DirectoryUnusable where another one is it."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
         name = rows.write_blocking(_belong, cluster_id)
-        identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
+        identity = Identity(
+            self._settings.node, name, self._settings.advertise, metadata.version("agentmem"), len(self._steps)
+        )
         self._listener = Listener(self._postgres)
         self.membership = Membership(
             identity, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake
@@ -112,7 +116,18 @@ class SharedLedger:
             lambda: blocks.follow().result(),
             lambda: blocks.follow_anew().result(),
         )
+        self.membership.after_beat(self._contract)
         registry.register(ClusterCollector(self.membership))
+
+    def _contract(self) -> None:
+        """Take away what only older nodes have used, once there are none: one node does it for all."""
+        assert self.membership is not None, "join has not been called"
+        if not any(step.contract for step in self._steps):
+            return
+        if self.membership.is_first and self._beats.write_blocking(
+            schema.contract, self.membership.oldest_schema(), self._steps
+        ):
+            event(log, "the shared ledger's schema was contracted", version=len(self._steps))
 
     def peers(self, streams: BlockStreams, registry: CollectorRegistry) -> PeerBlocks | None:
         """Files on other nodes; None where nothing says how these are reached."""

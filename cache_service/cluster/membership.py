@@ -40,6 +40,8 @@ class Identity:
     directory: str
     address: str
     version: str
+    schema: int = 0
+    """The version of the shared ledger's schema that it knows."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,11 @@ class Membership:
         aged = int(self.silent_seconds * 10**9)
         return {each.name for each in self._view if each.expires > aged} - {self.name}
 
+    def oldest_schema(self) -> int:
+        """The version of the schema that all nodes know, those that are gone but may come back included."""
+        with self._lock:
+            return min((pb.Node.FromString(each.report).schema for each in self._view), default=0)
+
     def after_beat(self, call: Callable[[], None]) -> None:
         """Call it, on this thread, after each heartbeat: other nodes may have done something."""
         self._after_beat.append(call)
@@ -242,6 +249,7 @@ class Membership:
             load=report.load,
             models=report.models,
             version=self.identity.version,
+            schema=self.identity.schema,
         )
         return said.SerializeToString()
 

@@ -18,6 +18,8 @@ _UNSURE: Final = 60 * 10**9
 """A node that has said nothing for this long after its lease is not about to: what it has not followed may go."""
 _LATE: Final = 2 * 10**9
 """Likewise for who waits for an answer: a heartbeat that is under way takes less."""
+_REMEMBERED: Final = 3600 * 10**9
+"""How long a node that is gone is still listed, for its operator to see."""
 _COUNTED: Final = 60 * 10**9
 """What passes between two readings of the server's clock at most: more is a step of that clock, or nobody was there."""
 _NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
@@ -73,6 +75,7 @@ def beat(connection: Connection, said: Said, epoch: int) -> Beat:
         "UPDATE nodes SET epoch = ?, directory = ?, address = ?, expires = ?, followed = ?, report = ? WHERE node = ?",
         (epoch, said.directory, said.address, now + LEASE, said.followed, said.report, said.name),
     )
+    connection.execute("DELETE FROM nodes WHERE expires < ?", (now - _REMEMBERED,))
     rows = connection.execute("SELECT node, epoch, address, expires - ?, followed, report FROM nodes", (now,))
     nodes = sorted(Node(*row) for row in rows)
     followed = min(node.followed for node in nodes if node.expires > -_UNSURE)

@@ -20,7 +20,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, Final, ParamSpec, TypeVar
@@ -107,8 +107,9 @@ class _Session:
 class Postgres:
     """A ledger on PostgreSQL. `open` once; coroutines are for one event loop, `_blocking` calls for other threads."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, steps: Sequence[schema.Step] = schema.STEPS) -> None:
         self._settings = settings
+        self._steps = steps
         self._writing = Threads(settings.writers, thread_name_prefix="postgres")
         self._reading = Threads(settings.readers, thread_name_prefix="postgres reads")
         self._idle: deque[_Session] = deque()
@@ -127,7 +128,7 @@ class Postgres:
         except psycopg.OperationalError as error:
             raise Unavailable(f"the ledger's database cannot be used ({str(error).strip()})") from error
         try:
-            schema.migrate(session.connection, self._settings.schema)
+            schema.migrate(session.connection, self._settings.schema, self._steps)
         except BaseException:
             session.connection.close()
             raise

@@ -37,6 +37,7 @@ class Node(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     EXPIRES_IN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, which no other live node has."""
     epoch: _builtins.int
@@ -51,6 +52,8 @@ class Node(_message.Message):
     """Turns that run or wait there."""
     version: _builtins.str
     """The version of Agentmem that it runs."""
+    schema: _builtins.int
+    """The version of the shared ledger's schema that it knows."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeModel]:
         """The models that it serves, loaded or not."""
@@ -71,10 +74,11 @@ class Node(_message.Message):
         models: _abc.Iterable[Global___NodeModel] | None = ...,
         expires_in: _duration_pb2.Duration | None = ...,
         version: _builtins.str = ...,
+        schema: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "load", b"load", "models", b"models", "name", b"name", "ready", b"ready", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "load", b"load", "models", b"models", "name", b"name", "ready", b"ready", "schema", b"schema", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

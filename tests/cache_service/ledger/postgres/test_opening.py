@@ -58,39 +58,45 @@ def test_nodes_that_start_together_make_the_tables_once(postgres_settings: Setti
         node.close()
 
 
-def test_an_older_ledger_is_migrated_and_a_newer_one_refused(
-    postgres_settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+EXPANDED = (*schema.STEPS, schema.Step("ALTER TABLE agents ADD COLUMN more BIGINT NOT NULL DEFAULT 7"))
+CONTRACTED = (*schema.STEPS, EXPANDED[-1]._replace(contract="ALTER TABLE agents DROP COLUMN template_time"))
+
+
+def test_an_older_program_serves_on_what_a_newer_one_has_expanded(postgres_settings: Settings) -> None:
+    """Running, and started again, until the newer one takes away what it uses."""
     older = Postgres(postgres_settings)
     older.open()
-    older.write_blocking(turns.commit, turn(1), NOW)
-    known = schema.MIGRATIONS
-    monkeypatch.setattr(schema, "MIGRATIONS", (*known, "ALTER TABLE agents ADD COLUMN more BIGINT NOT NULL DEFAULT 7"))
-    newer = Postgres(postgres_settings)
+    first = older.write_blocking(turns.commit, turn(1), NOW).version
+    newer = Postgres(postgres_settings, CONTRACTED)
     newer.open()
     assert newer.read_blocking(lambda c: c.execute("SELECT more FROM agents").fetchall()) == [(7,)]
-    newer.close()
-    assert older.read_blocking(tokens) == [1], "who is running goes on"
-    monkeypatch.setattr(schema, "MIGRATIONS", known)
+    assert older.write_blocking(turns.commit, replace(turn(2), base=first, keep_tokens=1), NOW).version.number == 2
     again = Postgres(postgres_settings)
-    with pytest.raises(SchemaTooNew, match=f"version {len(known) + 1}.* knows {len(known)}"):
-        again.open()
-    again.close()
-    older.close()
+    again.open()
+    assert again.read_blocking(tokens) == [1, 2]
+    known = len(schema.STEPS)
+    assert not newer.write_blocking(schema.contract, known, CONTRACTED), "an older node is there"
+    assert newer.write_blocking(schema.contract, known + 1, CONTRACTED)
+    assert not newer.write_blocking(schema.contract, known + 1, CONTRACTED), "once"
+    late = Postgres(postgres_settings)
+    with pytest.raises(SchemaTooNew, match=f"version {known + 1}.* knows {known}"):
+        late.open()
+    for each in (older, newer, again, late):
+        each.close()
 
 
-def test_a_migration_that_fails_leaves_the_tables_of_before(
-    postgres_settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = schema.MIGRATIONS
-    broken = Postgres(postgres_settings)
-    monkeypatch.setattr(schema, "MIGRATIONS", (*known, "CREATE TABLE half (id BIGINT)", "SELECT nothing"))
+def test_a_migration_that_fails_leaves_the_tables_of_before(postgres_settings: Settings) -> None:
+    broken = Postgres(postgres_settings, (*schema.STEPS, schema.Step("CREATE TABLE half (id BIGINT)"), _FAILS))
     with pytest.raises(psycopg.errors.UndefinedColumn):
         broken.open()
-    monkeypatch.setattr(schema, "MIGRATIONS", known)
-    broken.open()
-    assert broken.read_blocking(lambda c: c.execute("SELECT to_regclass('half')").fetchone()) == (None,)
     broken.close()
+    whole = Postgres(postgres_settings)
+    whole.open()
+    assert whole.read_blocking(lambda c: c.execute("SELECT to_regclass('half')").fetchone()) == (None,)
+    whole.close()
+
+
+_FAILS = schema.Step("SELECT nothing")
 
 
 def column(connection: Connection, statement: str, value: str) -> set[str]:
