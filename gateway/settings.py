@@ -26,7 +26,7 @@ from gateway.edge.keys import DEFAULT_LIMITS, KeyRing
 from gateway.edge.tls import Tls, TlsFiles
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
-_NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_NODE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
 class NodeSettings(ServiceSettings):
@@ -49,7 +49,7 @@ class NodeSettings(ServiceSettings):
     @classmethod
     def _is_node(cls, name: str) -> str:
         if name and not _NODE_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of a node: up to 63 letters, digits, and . _ - after the first")
+            raise ValueError(f"{name!r} is no name of a node: up to 63 small letters, digits, and . and - between them")
         return name
 
     @field_validator("advertise")

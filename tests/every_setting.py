@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from agentmem.settings import ServiceSettings
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings
@@ -99,8 +101,18 @@ def _node(*more: str) -> dict[str, Example]:
     }
 
 
+_URL = _CLUSTER_FLAG[1]
+_CLUSTER = {
+    "cluster": Example([_URL], _URL, json.dumps(_URL), SecretStr(_URL), _beside("")),
+    "cluster_survives": text("crash", with_also=_beside("", *_CLUSTER_FLAG)),
+}
+_NODE_OF_STORE = {name: example for name, example in _node(*_CLUSTER_FLAG).items() if name != "node_listen"}
+
+
 EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
     StoreSettings: _COMMON
+    | _CLUSTER
+    | _NODE_OF_STORE
     | {
         "data": path("/srv/agentmem"),
         "listen": text("unix:/run/s.sock"),
@@ -170,13 +182,12 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
     | _MODELS
     | _DOORS
     | _node(*_CLUSTER_FLAG)
+    | _CLUSTER
     | {
         "data": path("/srv/agentmem"),
         "loaded_models": number(2),
         "kv_bits": text("5/4"),
         "remote": text("s3://bucket/kv"),
-        "cluster": text(_CLUSTER_FLAG[1], with_also=_beside("")),
-        "cluster_survives": text("crash", with_also=_beside("", *_CLUSTER_FLAG)),
     },
 }
 """By settings class and name. What two services share stands in one place, as it does in the classes."""

@@ -14,6 +14,7 @@ import grpc
 from agentmem import errors
 from agentmem.logs import event
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
+from agentmem.validation import AgentKey
 from gateway import upstream
 from gateway.cluster.router import Key, Located, NodeView
 from gateway.metrics import GatewayMetrics
@@ -106,9 +107,7 @@ class Membership:
 
     async def locate(self, key: Key) -> Located:
         """Return where an agent is; nowhere, where the store does not say."""
-        asked = cluster_pb2.LocateAgentRequest(
-            key=types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
-        )
+        asked = cluster_pb2.LocateAgentRequest(key=proto_of(key))
         try:
             found = await self._cluster.LocateAgent(asked, timeout=LOCATE_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -149,10 +148,7 @@ class Membership:
             draining=self.draining,
             load=self._here,
             models=self._served,
-            running=[
-                types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
-                for key in self._running
-            ],
+            running=[proto_of(key) for key in self._running if _is_valid(key)],
         )
         try:
             answer = await self._cluster.SyncNode(request, timeout=SYNC_SECONDS)
@@ -228,6 +224,20 @@ class Membership:
 def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
     loaded = model.state == model_pb2.MODEL_STATE_LOADED
     return cluster_pb2.NodeModel(model_id=model.model_id, fingerprint=model.fingerprint, loaded=loaded)
+
+
+def proto_of(key: Key) -> types_pb2.AgentKey:
+    """Return a key as the contract has it."""
+    return types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
+
+
+def _is_valid(key: Key) -> bool:
+    """Return whether the store would take a key: one that the worker is about to refuse must not end the sync."""
+    try:
+        AgentKey.from_proto(proto_of(key))
+    except errors.InvalidArgument:
+        return False
+    return True
 
 
 def key_of(key: types_pb2.AgentKey) -> Key:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
@@ -45,8 +45,8 @@ class UpSettings(ModelSettings, ListenSettings):
     remote: str | None = Field(
         None, description="where copies of files of KV are kept, as s3://BUCKET/PREFIX (default: on this disk only)"
     )
-    cluster: str = Field(
-        "",
+    cluster: SecretStr = Field(
+        SecretStr(""),
         description="postgresql://… of the ledger that all nodes of a cluster share; one with a password belongs into "
         "the variable AGENTMEM_UP_CLUSTER, which no other user sees",
     )
@@ -58,10 +58,11 @@ class UpSettings(ModelSettings, ListenSettings):
 
     @field_validator("cluster")
     @classmethod
-    def _is_postgresql(cls, url: str) -> str:
+    def _is_postgresql(cls, given: SecretStr) -> SecretStr:
+        url = given.get_secret_value()
         if url and not url.startswith(("postgresql://", "postgres://")):
             raise ValueError("is no URL of PostgreSQL; write postgresql://USER@HOST:PORT/DATABASE")
-        return url
+        return given
 
     @model_validator(mode="after")
     def _whole_cluster(self) -> Self:
@@ -117,7 +118,8 @@ def _shows_password(argument: str) -> bool:
 
 def store_environment(settings: UpSettings) -> dict[str, str]:
     """Return the variables of the store that are too secret for its command line."""
-    return {"AGENTMEM_STORE_CLUSTER": settings.cluster} if settings.cluster else {}
+    url = settings.cluster.get_secret_value()
+    return {"AGENTMEM_STORE_CLUSTER": url} if url else {}
 
 
 def service_arguments(settings: UpSettings) -> ServiceArguments:
