@@ -81,15 +81,15 @@ class GatewayMetrics:
             "agentmem_gateway_turns_rerouted_total",
             "Calls that were sent again before they had begun: unreachable (to the next node), aborted (two nodes "
             "computed turns of one agent).",
-            ["why"],
+            ["reason"],
             registry=self.registry,
         )
         for state in ("known", "ready"):
             self._nodes.labels(state)
         for reason in ("claim", "last", "rendezvous", "load", "local"):
             self.routed.labels(reason)
-        for why in ("unreachable", "aborted"):
-            self.rerouted.labels(why)
+        for reason in ("unreachable", "aborted"):
+            self.rerouted.labels(reason)
         for door in ("http", "grpc"):
             self._running.labels(door)
             self._latency.labels(door)
