@@ -16,6 +16,7 @@ _OPTIONS: Final[dict[str, int | str]] = {
     # A node that has vanished, or hangs, is noticed within ten seconds, as long as its lease lasts.
     "grpc.keepalive_time_ms": 5_000,
     "grpc.keepalive_timeout_ms": 5_000,
+    "grpc.http2.ping_timeout_ms": 5_000,  # without it a ping's answer is waited for a minute, whatever keepalive says
 }
 
 DOOR_OPTIONS: Final[dict[str, int | str]] = {**_OPTIONS, "grpc.http2.min_ping_interval_without_data_ms": 2_500}
