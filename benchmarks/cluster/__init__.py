@@ -1,6 +1,9 @@
-"""Several nodes: a simulation of very many.
+"""Several nodes on one ledger: a worker that computes nothing, the check of what clients saw, and a simulation of many.
 
-inputs.json     every number that is taken as given, with the committed result that has it, or who says so
+history.py          what clients were answered, held against what the ledger has
+scripted_worker.py  a worker without MLX, whose turns append their request_id
+
+inputs.json     every number that the simulation takes as given, with the committed result that has it, or who says so
 inputs.py       reads them, and makes of them what a turn costs on a node, by the length of its agent's memory
 policies.py     on which node a turn runs: the four that are compared
 agenda.py       events in the order of their times

@@ -1,1 +1,1 @@
-"""The simulation of many nodes."""
+"""Tests of benchmarks.cluster."""
