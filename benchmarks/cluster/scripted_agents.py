@@ -1,0 +1,96 @@
+"""AgentService and ModelService of a scripted worker."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+
+from agentmem.errors import FailedPrecondition, NotFound
+from agentmem.identity import NO_VERSION
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
+from agentmem.validation import AgentKey
+from benchmarks.cluster.lists import TOKENIZER
+from benchmarks.cluster.scripted_turns import CONTEXT_LENGTH, ScriptedTurns, started_from
+
+_FORWARDED: Final = (
+    *("GetAgent", "ListAgents", "FindAgent", "ListTurns", "DeleteAgent", "TrimAgent", "ForkAgent"),
+    *("CreateSnapshot", "ListSnapshots", "RestoreSnapshot", "DeleteSnapshot"),
+    *("PinAgent", "SetAgentTtl", "SetContextPolicy", "SetTurnHints", "EvictAgent"),
+)
+"""RPCs of AgentService that the store answers."""
+
+
+class ScriptedAgents(agent_pb2_grpc.AgentServiceServicer):
+    """What the store answers, behind the agent's running turn, and what a worker's memory has. No exports."""
+
+    def __init__(self, turns: ScriptedTurns) -> None:
+        self._turns = turns
+        for name in _FORWARDED:
+            setattr(self, name, self._forwarding(getattr(turns.store.agents, name)))
+
+    async def ProbeAgent(self, request: agent_pb2.ProbeAgentRequest, context: Any) -> agent_pb2.ProbeAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        async with self._turns.lock(key):
+            _, memory, was_hot = await self._turns.open(key)
+        return agent_pb2.ProbeAgentResponse(
+            cache=started_from(memory, was_hot=was_hot).cache, version=memory.version.to_proto()
+        )
+
+    async def PrefetchAgent(
+        self, request: agent_pb2.PrefetchAgentRequest, context: Any
+    ) -> agent_pb2.PrefetchAgentResponse:
+        key = AgentKey.from_proto(request.key)
+        async with self._turns.lock(key):
+            _, memory, _ = await self._turns.open(key)
+            if memory.version != NO_VERSION:
+                self._turns.hot[key] = memory
+        return agent_pb2.PrefetchAgentResponse(tokens=len(memory.request_ids))
+
+    def _forwarding(self, rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, Any]") -> Callable[[Any, Any], Awaitable[Any]]:
+        async def forward(request: Any, _: Any) -> Any:
+            if "key" not in request.DESCRIPTOR.fields_by_name:
+                return await self._turns.store.call(rpc, request)
+            key = AgentKey.from_proto(request.key, any_model=True)
+            async with self._turns.lock(key):
+                if isinstance(request, agent_pb2.DeleteAgentRequest | agent_pb2.EvictAgentRequest):
+                    self._turns.hot.pop(key, None)
+                return await self._turns.store.call(rpc, request)
+
+        return forward
+
+
+class ScriptedModels(model_pb2_grpc.ModelServiceServicer):
+    """One model, always loaded."""
+
+    def __init__(self, model_id: str) -> None:
+        self._model = model_pb2.Model(
+            model_id=model_id,
+            state=model_pb2.MODEL_STATE_LOADED,
+            is_default=True,
+            context_length=CONTEXT_LENGTH,
+            fingerprint=TOKENIZER,
+            architecture=TOKENIZER,
+            tokenizer_hash=TOKENIZER,
+            vocab_size=2,
+        )
+
+    async def ListModels(self, request: model_pb2.ListModelsRequest, context: Any) -> model_pb2.ListModelsResponse:
+        return model_pb2.ListModelsResponse(models=[self._model])
+
+    async def GetModel(self, request: model_pb2.GetModelRequest, context: Any) -> model_pb2.GetModelResponse:
+        self._check(request.model_id or self._model.model_id)
+        return model_pb2.GetModelResponse(model=self._model)
+
+    async def LoadModel(
+        self, request: model_pb2.LoadModelRequest, context: Any
+    ) -> AsyncIterator[model_pb2.LoadModelResponse]:
+        self._check(request.model_id)
+        yield model_pb2.LoadModelResponse(stage="ready", progress=1.0, model=self._model)
+
+    async def UnloadModel(self, request: model_pb2.UnloadModelRequest, context: Any) -> model_pb2.UnloadModelResponse:
+        self._check(request.model_id)
+        raise FailedPrecondition("a scripted worker's model is always loaded")
+
+    def _check(self, model_id: str) -> None:
+        if model_id != self._model.model_id:
+            raise NotFound("model", model_id, f"there is {self._model.model_id!r}")

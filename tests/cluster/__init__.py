@@ -1,0 +1,1 @@
+"""Several nodes on one ledger: what clients were told, held against what the ledger has."""

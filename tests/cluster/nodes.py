@@ -1,0 +1,81 @@
+"""Nodes as real processes: a store and a scripted worker, to be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, Signals
+
+from tests.system.forked import Forked
+from tests.system.stack import START_SECONDS, Client, serving
+
+MODEL = "scripted"
+
+
+class Node:
+    """One node's processes over a directory of its own, which `destroy` removes."""
+
+    def __init__(self, store_flags: tuple[str, ...] = (), worker_flags: tuple[str, ...] = ()) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="node-", dir="/tmp"))
+        self.run = self.root / "run"
+        self._commands = {
+            "store": ("cache_service", f"--data={self.root}/data", f"--run-dir={self.run}", "--metrics=", *store_flags),
+            "worker": ("benchmarks.cluster.scripted_worker", f"--run-dir={self.run}", *worker_flags),
+        }
+        self.processes: dict[str, Forked] = {}
+
+    def start(self, *names: str) -> None:
+        """Start processes (default: both) without waiting."""
+        for name in names or tuple(self._commands):
+            log = self.root / f"{name}.log"
+            log.touch()
+            self.processes[name] = Forked(self._commands[name], log, dict(os.environ))
+
+    async def ready(self) -> None:
+        """Wait until the worker serves. Raises AssertionError with a log where a process has ended."""
+        end = time.monotonic() + START_SECONDS
+        while not await serving(self.target):
+            for name, process in self.processes.items():
+                assert process.poll() is None and time.monotonic() < end, (self.root / f"{name}.log").read_text()
+            await asyncio.sleep(0.02)
+
+    @property
+    def target(self) -> str:
+        """Where the worker serves."""
+        return f"unix:{self.run}/worker.sock"
+
+    def signal(self, number: Signals, *names: str) -> None:
+        """Send a signal to processes (default: all)."""
+        for name in names or tuple(self.processes):
+            self.processes[name].send_signal(number)
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL processes (default: all) and wait for their end."""
+        self.end(SIGKILL, *names)
+
+    def end(self, number: Signals, *names: str) -> dict[str, int]:
+        """End processes (default: all), running or stopped; their exit statuses."""
+        names = names or tuple(self.processes)
+        self.signal(number, *names)
+        self.signal(SIGCONT, *names)
+        return {name: self.processes.pop(name).wait(30) for name in names}
+
+    def destroy(self) -> None:
+        """Kill what runs, and remove all files."""
+        self.kill()
+        shutil.rmtree(self.root)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of the worker."""
+        client = Client(self.target, MODEL)
+        try:
+            yield client
+        finally:
+            await client.close()
