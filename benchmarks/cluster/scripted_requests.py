@@ -16,7 +16,9 @@ _NOT_REPEATED: Final = ("request_id", "if_version", "if_revision", "memory_mode"
 def turn_request(request: inference_pb2.GenerateRequest | inference_pb2.PrefillRequest) -> TurnRequest:
     """The turn that is asked for. Raises InvalidArgument."""
     generates = isinstance(request, inference_pb2.GenerateRequest)
-    policy = request.cache_policy if isinstance(request, inference_pb2.GenerateRequest) else 0
+    policy = inference_pb2.CACHE_POLICY_UNSPECIFIED
+    if isinstance(request, inference_pb2.GenerateRequest):
+        policy = request.cache_policy
     asked = TurnRequest(
         key=AgentKey.from_proto(request.key, anonymous=generates),
         input=TextInput(""),

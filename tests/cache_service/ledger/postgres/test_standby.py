@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
-import psutil
 import psycopg
 import pytest
 
@@ -24,65 +21,7 @@ from cache_service.ledger.postgres.settings import Settings, Survives, UnsafeSer
 from cache_service.ledger.turns import Commit, Turn
 from tests import postgres
 from tests.cache_service.ledger.rows import ADA, NOW, count, tokens, turn
-from tests.postgres import Server
-
-WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = %s"
-
-
-class Pair(NamedTuple):
-    """A primary whose commits wait for the standby."""
-
-    primary: Server
-    standby: Server
-
-    @contextmanager
-    def cut_off(self) -> Iterator[None]:
-        """The standby acknowledges nothing for a while."""
-        receiver = self.standby.receiver()
-        receiver.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            with suppress(psutil.NoSuchProcess):
-                receiver.send_signal(signal.SIGCONT)
-
-    def waiting(self, name: str = "agentmem") -> int:
-        """Wait until a commit waits for the standby; its session."""
-        with self.primary.connect() as connection:
-            while (row := connection.execute(WAITING, (name,)).fetchone()) is None:
-                time.sleep(0.01)
-        return int(row[0])
-
-    def cancel(self, session: int) -> None:
-        """What an operator may do: cancel what a session waits for."""
-        with self.primary.connect() as connection:
-            connection.execute("SELECT pg_cancel_backend(%s)", (session,))
-
-    def on_standby(self) -> bool:
-        """Whether the standby shows an agent: what it has acknowledged it shows a little later."""
-        with self.standby.connect() as connection:
-            return connection.execute("SELECT 1 FROM agentmem.agents").fetchone() is not None
-
-    def arrives(self) -> bool:
-        """Wait until the standby shows the agent."""
-        return until(self.on_standby)
-
-
-def until(condition: Callable[[], object]) -> bool:
-    """Wait for something that comes."""
-    while not condition():
-        time.sleep(0.01)
-    return True
-
-
-@contextmanager
-def paired() -> Iterator[Pair]:
-    settings = {**postgres.DURABLE, "synchronous_standby_names": "beside"}
-    with postgres.serving(settings) as primary, postgres.standby(primary, "beside") as standby:
-        with primary.connect() as connection:
-            synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
-            until(lambda: connection.execute(synchronous).fetchone())
-        yield Pair(primary, standby)
+from tests.postgres_pair import Pair, paired, until
 
 
 @pytest.fixture(scope="module")
@@ -277,10 +216,7 @@ def test_the_standby_takes_over(lost_pair: Pair) -> None:
         first = ledger.write_blocking(turns.commit, turn(1), NOW).version
         new = replace(NEW, base=first, keep_tokens=1)
         with stuck(lost_pair, ledger, committed(new)) as commit:
-            lost_pair.primary.kill()
-            lost_pair.standby.receiver().kill()
-            lost_pair.standby.answers()  # it has begun its other processes again, of which one promotes it
-            lost_pair.standby.run("pg_ctl", "promote", "-D", str(lost_pair.standby.data))
+            lost_pair.fail_over()
             assert not commit.call.result(60).repeated
         assert ledger.read_blocking(tokens) == [1, 1]
     with pytest.raises(UnsafeServer, match="no synchronous standby is named"):

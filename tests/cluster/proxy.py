@@ -1,0 +1,104 @@
+"""A TCP proxy to a Unix socket, as a network that can be cut, or that carries nothing for a while."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Final
+
+_CHUNK: Final = 1 << 16
+
+
+class Proxy:
+    """Listens on a port of this machine. Any thread; `close` once."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._ends: set[socket.socket] = set()
+        self._lock = Lock()
+        self._is_cut = False
+        self._questions, self._answers = Event(), Event()
+        self._flow()
+        Thread(target=self._accept, daemon=True).start()
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Connections that are there break, and new ones are refused."""
+        self._is_cut = True
+        self._break()
+        try:
+            yield
+        finally:
+            self._is_cut = False
+
+    @contextmanager
+    def holding(self, *, answers_only: bool = False) -> Iterator[None]:
+        """Connections stay, and carry nothing, or no answers; what was held is carried afterwards."""
+        self._answers.clear()
+        if not answers_only:
+            self._questions.clear()
+        try:
+            yield
+        finally:
+            self._flow()
+
+    @contextmanager
+    def losing_answers(self) -> Iterator[None]:
+        """What is asked arrives, and no answer does: in the end the connections break."""
+        with self.holding(answers_only=True):
+            yield
+            with self.cut():
+                pass
+
+    def close(self) -> None:
+        """Break all, and listen no more."""
+        self._is_cut = True
+        self._listener.close()
+        self._break()
+        self._flow()
+
+    def _flow(self) -> None:
+        self._questions.set()
+        self._answers.set()
+
+    def _break(self) -> None:
+        with self._lock:
+            ends = tuple(self._ends)
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # until it is closed
+            while True:
+                client, _ = self._listener.accept()
+                Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server, suppress(OSError):
+            server.connect(str(self._target))
+            with self._lock:
+                self._ends |= {client, server}
+            try:
+                if not self._is_cut:
+                    back = Thread(target=self._carry, args=(server, client, self._answers), daemon=True)
+                    back.start()
+                    self._carry(client, server, self._questions)
+                    back.join()
+            finally:
+                with self._lock:
+                    self._ends -= {client, server}
+
+    def _carry(self, source: socket.socket, sink: socket.socket, flowing: Event) -> None:
+        with suppress(OSError):
+            while data := source.recv(_CHUNK):
+                flowing.wait()
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
