@@ -215,11 +215,13 @@ class Client:
     agents: list[str]
     ended: Event
     seed: int
+    done: int = 0
 
     def run(self) -> list[Operation]:
         """What it saw."""
         chance, seen, number = random.Random(self.seed), list[Operation](), 0
         while not self.ended.is_set():
+            self.done = len(seen)
             agent = chance.choice(self.agents)
             if chance.random() < 0.2:
                 try:
