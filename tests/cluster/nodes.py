@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, Signals
@@ -19,23 +21,38 @@ MODEL = "scripted"
 
 
 class Node:
-    """One node's processes over a directory of its own, which `destroy` removes."""
+    """One node's processes over a directory of its own, which `destroy` removes.
 
-    def __init__(self, store_flags: tuple[str, ...] = (), worker_flags: tuple[str, ...] = ()) -> None:
+    `environment` is what theirs has besides; a library to preload takes effect, since they are started by name then.
+    """
+
+    def __init__(
+        self,
+        store_flags: tuple[str, ...] = (),
+        worker_flags: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="node-", dir="/tmp"))
         self.run = self.root / "run"
+        self._environment = environment or {}
         self._commands = {
             "store": ("cache_service", f"--data={self.root}/data", f"--run-dir={self.run}", "--metrics=", *store_flags),
             "worker": ("benchmarks.cluster.scripted_worker", f"--run-dir={self.run}", *worker_flags),
         }
-        self.processes: dict[str, Forked] = {}
+        self.processes: dict[str, Forked | subprocess.Popen[bytes]] = {}
 
     def start(self, *names: str) -> None:
         """Start processes (default: both) without waiting."""
         for name in names or tuple(self._commands):
-            log = self.root / f"{name}.log"
-            log.touch()
-            self.processes[name] = Forked(self._commands[name], log, dict(os.environ))
+            self.processes[name] = self._started(self._commands[name], self.root / f"{name}.log")
+
+    def _started(self, command: tuple[str, ...], log: Path) -> Forked | subprocess.Popen[bytes]:
+        log.touch()
+        environment = {**os.environ, **self._environment}
+        if "LD_PRELOAD" not in self._environment:
+            return Forked(command, log, environment)
+        with log.open("ab") as output:
+            return subprocess.Popen((sys.executable, "-m", *command), stdout=output, stderr=output, env=environment)
 
     async def ready(self) -> None:
         """Wait until the worker serves. Raises AssertionError with a log where a process has ended."""
@@ -49,6 +66,11 @@ class Node:
     def target(self) -> str:
         """Where the worker serves."""
         return f"unix:{self.run}/worker.sock"
+
+    @property
+    def store(self) -> str:
+        """Where the store serves."""
+        return f"unix:{self.run}/store.sock"
 
     def signal(self, number: Signals, *names: str) -> None:
         """Send a signal to processes (default: all)."""

@@ -1,0 +1,100 @@
+"""Clients of a cluster's workers, who write down what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import grpc
+
+from agentmem.channels import connect
+from agentmem.errors import AgentmemError
+from agentmem.v1 import types_pb2
+from agentmem.validation import AgentKey
+from benchmarks.cluster.history import Append, Operation, Outcome, Read
+from benchmarks.cluster.lists import listed
+from inference_service.storage.client import StoreClient
+from tests.cluster.nodes import MODEL, Node
+from tests.system.stack import Client
+
+ATTEMPTS: Final = 4
+SECONDS: Final = 15.0
+"""A client waits for one answer for so long."""
+_CERTAIN: Final = (
+    *(grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    *(grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION),
+)
+"""What says that a turn was not committed. UNAVAILABLE may say that this is not known."""
+_INPUT: Final = types_pb2.Append(text="go on")
+
+
+@dataclass(frozen=True)
+class Door:
+    """A node's ends for clients: its worker, and the store beside it for reads."""
+
+    worker: Client
+    store: StoreClient
+
+    @classmethod
+    @asynccontextmanager
+    async def to(cls, node: Node) -> AsyncIterator[Self]:
+        """That node's."""
+        async with AsyncExitStack() as stack:
+            channel = await stack.enter_async_context(connect(node.store))
+            yield cls(await stack.enter_async_context(node.client()), StoreClient(channel))
+
+    async def read(self, agent: str) -> tuple[str, ...]:
+        """The agent's list. Raises AgentmemError."""
+        opened = await self.store.open(AgentKey("default", agent, MODEL), peek=True)
+        return listed(opened.ledger) if opened.ledger is not None else ()
+
+
+@dataclass
+class Wanderer:
+    """A client that asks any node, and another one where it is refused or not answered; what it saw is `history`."""
+
+    name: str
+    doors: Sequence[Door]
+    agents: Sequence[str]
+    seed: int
+    history: list[Operation] = field(default_factory=list)
+
+    async def run(self, ended: asyncio.Event) -> None:
+        """Turns and reads until `ended`."""
+        chance, number = random.Random(self.seed), 0
+        while not ended.is_set():
+            agent = chance.choice(self.agents)
+            if chance.random() < 0.2:
+                began = time.monotonic()
+                try:
+                    found = await chance.choice(self.doors).read(agent)
+                except AgentmemError:
+                    await asyncio.sleep(0.02)
+                    continue
+                self.history.append(Read(agent, began, time.monotonic(), found))
+            else:
+                number += 1
+                self.history.append(await self._append(agent, f"{self.name}-{number}", chance))
+
+    async def _append(self, agent: str, request_id: str, chance: random.Random) -> Append:
+        began, in_doubt = time.monotonic(), False
+        for attempt in range(chance.randint(1, ATTEMPTS)):
+            await asyncio.sleep(chance.uniform(0, 0.05 * attempt))
+            try:
+                async with asyncio.timeout(SECONDS):
+                    turn = await chance.choice(self.doors).worker.turn(agent, request_id=request_id, append=_INPUT)
+            except TimeoutError:
+                in_doubt = True
+            except grpc.aio.AioRpcError as error:
+                in_doubt |= error.code() not in _CERTAIN
+            else:
+                *seen, own = turn.text.splitlines()
+                assert own == request_id and turn.finished.durable
+                return Append(agent, request_id, began, time.monotonic(), Outcome.OK, tuple(seen))
+        outcome = Outcome.UNKNOWN if in_doubt else Outcome.FAILED
+        return Append(agent, request_id, began, time.monotonic(), outcome)
