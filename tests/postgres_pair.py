@@ -54,7 +54,8 @@ class Pair(NamedTuple):
                     process.kill()  # or it would keep the promotion waiting
                     process.wait()
         self.standby.answers()  # it may have begun its other processes again, of which one promotes it
-        self.standby.run("pg_ctl", "promote", "-D", str(self.standby.data))
+        with self.standby.connect() as connection:
+            connection.execute("SELECT pg_promote()")
 
     def on_standby(self) -> bool:
         """Whether the standby shows an agent: what it has acknowledged it shows a little later."""

@@ -23,7 +23,7 @@ from tests.cluster.nodes import MODEL, Node
 from tests.system.stack import Client
 
 ATTEMPTS: Final = 4
-SECONDS: Final = 15.0
+SECONDS: Final = 5.0
 """A client waits for one answer for so long."""
 _CERTAIN: Final = (
     *(grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED),

@@ -1,4 +1,4 @@
-"""Nodes as real processes: a store and a scripted worker, to be stopped, killed and started again."""
+"""Nodes as real processes: a store, a scripted worker, and maybe a gateway, to be stopped, killed, started again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from signal import SIGCONT, SIGKILL, Signals
 
 from tests.system.forked import Forked
-from tests.system.stack import START_SECONDS, Client, serving
+from tests.system.stack import START_SECONDS, Client, free_port, serving
 
 MODEL = "scripted"
 
@@ -24,6 +24,7 @@ class Node:
     """One node's processes over a directory of its own, which `destroy` removes.
 
     `environment` is what theirs has besides; a library to preload takes effect, since they are started by name then.
+    With `gateway_flags` it has a gateway, too, which is asked in the worker's place.
     """
 
     def __init__(
@@ -31,18 +32,25 @@ class Node:
         store_flags: tuple[str, ...] = (),
         worker_flags: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
+        worker: str = "benchmarks.cluster.scripted_worker",
+        gateway_flags: tuple[str, ...] = (),
     ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="node-", dir="/tmp"))
         self.run = self.root / "run"
         self._environment = environment or {}
         self._commands = {
             "store": ("cache_service", f"--data={self.root}/data", f"--run-dir={self.run}", "--metrics=", *store_flags),
-            "worker": ("benchmarks.cluster.scripted_worker", f"--run-dir={self.run}", *worker_flags),
+            "worker": (worker, f"--run-dir={self.run}", *worker_flags),
         }
+        self._door = f"unix:{self.run}/worker.sock"
+        if gateway_flags:
+            self._door = f"127.0.0.1:{free_port()}"
+            doors = (f"--http=127.0.0.1:{free_port()}", f"--grpc={self._door}", "--metrics=")
+            self._commands["gateway"] = ("gateway", f"--run-dir={self.run}", *doors, *gateway_flags)
         self.processes: dict[str, Forked | subprocess.Popen[bytes]] = {}
 
     def start(self, *names: str) -> None:
-        """Start processes (default: both) without waiting."""
+        """Start processes (default: all) without waiting."""
         for name in names or tuple(self._commands):
             self.processes[name] = self._started(self._commands[name], self.root / f"{name}.log")
 
@@ -55,7 +63,7 @@ class Node:
             return subprocess.Popen((sys.executable, "-m", *command), stdout=output, stderr=output, env=environment)
 
     async def ready(self) -> None:
-        """Wait until the worker serves. Raises AssertionError with a log where a process has ended."""
+        """Wait until turns can be asked for. Raises AssertionError with a log where a process has ended."""
         end = time.monotonic() + START_SECONDS
         while not await serving(self.target):
             for name, process in self.processes.items():
@@ -64,8 +72,8 @@ class Node:
 
     @property
     def target(self) -> str:
-        """Where the worker serves."""
-        return f"unix:{self.run}/worker.sock"
+        """Where turns are asked for."""
+        return self._door
 
     @property
     def store(self) -> str:
@@ -95,7 +103,7 @@ class Node:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """A client of the worker."""
+        """A client of the gateway, or of the worker."""
         client = Client(self.target, MODEL)
         try:
             yield client

@@ -7,21 +7,25 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster.history import Append, Outcome, violations
+from benchmarks.cluster.history import Append, Kind, Operation, Outcome, violations
+from gateway.cli.cluster.certificates import authority, issue
 from tests import postgres
 from tests.cluster.clients import Door, Wanderer
 from tests.cluster.nodes import Node
 from tests.cluster.proxy import Proxy
 from tests.full_matrix import FULL
 from tests.postgres_pair import Pair, paired
+from tests.system.stack import free_port
 
 NAMES = "abc"
+HOST = "127.0.0.1"
 CLIENTS = 8
 AGENTS = [f"agent {number}" for number in range(6)]
 BETWEEN, DURING = (1000, 100) if FULL else (60, 20)
@@ -31,16 +35,32 @@ PAUSE = 0.5
 YEAR = 365 * 86_400
 
 
+@dataclass(frozen=True)
+class Kinds:
+    """What nodes are: which module is their worker, and, if they have gateways, the certificates of all."""
+
+    worker: str = "benchmarks.cluster.scripted_worker"
+    certificates: Path | None = None
+
+
 class Machine:
     """A node, its way to both servers, and its clock."""
 
-    def __init__(self, name: str, pair: Pair, stack: ExitStack, clock: dict[str, str], shift: Path) -> None:
-        self._shift = shift
+    def __init__(self, name: str, pair: Pair, stack: ExitStack, kind: Kinds, clock: dict[str, str]) -> None:
+        self._shift = Path(clock.get("AGENTMEM_CLOCK", "/dev/null"))
         self.proxies = [stack.enter_context(closing(Proxy(server.root / ".s.PGSQL.5432"))) for server in pair]
         hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
-        flags = (f"--node={name}", f"--advertise=127.0.0.1:{self.proxies[0].port}", "--cluster-survives=crash")
         url = f"postgresql://agentmem@{hosts}/postgres?gssencmode=disable"
-        self.node = Node(flags, ("--seconds=0.005",), {"AGENTMEM_STORE_CLUSTER": url, **clock})
+        own: tuple[str, ...] = (f"--node={name}", f"--advertise={HOST}:{free_port()}")
+        if kind.certificates is not None:
+            own = (*own, f"--cluster-tls={kind.certificates}")
+        self.node = Node(
+            (*own, "--cluster-survives=crash"),
+            ("--seconds=0.005",),
+            {"AGENTMEM_STORE_CLUSTER": url, **clock},
+            kind.worker,
+            () if kind.certificates is None else own,
+        )
         stack.callback(self.node.destroy)
         self.node.start()
 
@@ -74,6 +94,16 @@ class Drill:
                     client.result()
             await asyncio.sleep(0.01)
 
+    async def end(self) -> list[Operation]:
+        """Let the clients end; what they saw."""
+        self.ended.set()
+        await asyncio.gather(*self.running)
+        return [operation for client in self.clients for operation in client.history]
+
+    async def lists(self) -> dict[str, tuple[str, ...]]:
+        """What the ledger has now."""
+        return {agent: await self.clients[0].doors[0].read(agent) for agent in AGENTS}
+
     def _done(self) -> int:
         return sum(len(client.history) for client in self.clients)
 
@@ -82,6 +112,12 @@ async def kill_worker(drill: Drill, machine: Machine) -> None:
     await asyncio.to_thread(machine.node.kill, "worker")
     await drill.wait(DURING)
     machine.node.start("worker")
+
+
+async def kill_gateway(drill: Drill, machine: Machine) -> None:
+    await asyncio.to_thread(machine.node.kill, "gateway")
+    await drill.wait(DURING)
+    machine.node.start("gateway")
 
 
 async def kill_store(drill: Drill, machine: Machine) -> None:
@@ -130,7 +166,10 @@ async def set_clocks(drill: Drill, machine: Machine) -> None:
         await drill.wait(DURING)
 
 
-FAULTS = (cut_off, kill_worker, stop_worker, lose_answers, kill_store, stop_store, hold_packets, set_clocks, kill_node)
+Fault = Callable[[Drill, Machine], Awaitable[None]]
+FAULTS: tuple[Fault, ...] = (
+    *(cut_off, kill_worker, stop_worker, lose_answers, kill_store, stop_store, hold_packets, set_clocks, kill_node),
+)
 
 
 @pytest.fixture
@@ -154,12 +193,11 @@ def clock(tmp_path: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def drilling(pair: Pair, clock: dict[str, str], shift: Path) -> AsyncIterator[Drill]:
-    """The last machine's clock can be set."""
+async def drilling(pair: Pair, kind: Kinds, clock: dict[str, str]) -> AsyncIterator[Drill]:
+    """The last machine's clock is one that can be set."""
     async with AsyncExitStack() as stack:
         processes = stack.enter_context(ExitStack())
-        clocks = [clock if name == NAMES[-1] else {} for name in NAMES]
-        machines = [Machine(name, pair, processes, each, shift) for name, each in zip(NAMES, clocks, strict=True)]
+        machines = [Machine(name, pair, processes, kind, clock if name == NAMES[-1] else {}) for name in NAMES]
         for machine in machines:
             await machine.node.ready()
         doors = [await stack.enter_async_context(Door.to(machine.node)) for machine in machines]
@@ -167,27 +205,45 @@ async def drilling(pair: Pair, clock: dict[str, str], shift: Path) -> AsyncItera
         try:
             yield drill
         finally:
-            drill.ended.set()
-            await asyncio.gather(*drill.running)
+            await drill.end()
 
 
-Fault = Callable[[Drill, Machine], Awaitable[None]]
+async def test_a_history_of_three_nodes_is_one_of_a_single_ledger(pair: Pair, clock: dict[str, str]) -> None:
+    """Clients ask any worker, so that an agent has no node of its own, and its hot states are often old."""
+    history, lists = await under_faults(pair, Kinds(), clock, FAULTS)
+    assert violations(history, lists) == []
+    assert {each.outcome for each in history if isinstance(each, Append)} >= {Outcome.OK, Outcome.UNKNOWN}
 
 
-async def test_a_history_of_three_nodes_is_one_of_a_single_ledger(
+async def test_a_history_through_gateways_is_one_of_a_single_ledger(
     pair: Pair, clock: dict[str, str], tmp_path: Path
 ) -> None:
-    async with drilling(pair, clock, tmp_path / "shift") as drill:
-        for number, fault in enumerate(FAULTS):
+    """Clients ask any gateway, which ask the nodes that have their agents."""
+    certificates = issue(authority(tmp_path / "tls"), tmp_path / "tls", HOST, 1)
+    history, lists = await under_faults(pair, Kinds(certificates=certificates), clock, (kill_gateway, *FAULTS))
+    assert violations(history, lists) == []
+
+
+async def under_faults(
+    pair: Pair, kind: Kinds, clock: dict[str, str], faults: Sequence[Fault]
+) -> tuple[list[Operation], dict[str, tuple[str, ...]]]:
+    """A history with each fault on one machine or another, and a failover in the end; the lists after that."""
+    async with drilling(pair, kind, clock) as drill:
+        for number, fault in enumerate(faults):
             await drill.wait()
             machine = drill.machines[-1 if fault is set_clocks else number % len(NAMES)]
             await fault(drill, machine)
             await machine.node.ready()
         await asyncio.to_thread(pair.fail_over)
         await drill.wait()
-        drill.ended.set()
-        await asyncio.gather(*drill.running)
-        lists = {agent: await drill.clients[0].doors[0].read(agent) for agent in AGENTS}
-    history = [operation for client in drill.clients for operation in client.history]
-    assert violations(history, lists) == []
-    assert {each.outcome for each in history if isinstance(each, Append)} >= {Outcome.OK, Outcome.UNKNOWN}
+        history = await drill.end()
+        return history, await drill.lists()
+
+
+async def test_workers_that_trust_that_an_agent_is_theirs_are_found(pair: Pair) -> None:
+    """Nothing has to fail for that."""
+    async with drilling(pair, Kinds("tests.cluster.mistaken_worker"), {}) as drill:
+        await drill.wait(5 * DURING)
+        history = await drill.end()
+        wrong = violations(history, await drill.lists())
+    assert {violation.kind for violation in wrong} & {Kind.LOST, Kind.BLIND}
