@@ -1,4 +1,4 @@
-"""Clients of a cluster's workers, who write down what they were told."""
+"""Clients of a cluster, who write down what they were told."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _INPUT: Final = types_pb2.Append(text="go on")
 
 @dataclass(frozen=True)
 class Door:
-    """A node's ends for clients: its worker, and the store beside it for reads."""
+    """Where a client may ask: a node's worker or gateway, and the store beside it for reads."""
 
-    worker: Client
+    turns: Client
     store: StoreClient
 
     @classmethod
     @asynccontextmanager
-    async def to(cls, node: Node) -> AsyncIterator[Self]:
-        """That node's."""
+    async def to(cls, node: Node, number: int) -> AsyncIterator[Self]:
+        """One of that node's."""
         async with AsyncExitStack() as stack:
             channel = await stack.enter_async_context(connect(node.store))
-            yield cls(await stack.enter_async_context(node.client()), StoreClient(channel))
+            yield cls(await stack.enter_async_context(node.client(number)), StoreClient(channel))
 
     async def read(self, agent: str) -> tuple[str, ...]:
         """The agent's list. Raises AgentmemError."""
@@ -56,7 +56,7 @@ class Door:
 
 @dataclass
 class Wanderer:
-    """A client that asks any node, and another one where it is refused or not answered; what it saw is `history`."""
+    """A client that asks at any door, and another one where it is refused or not answered; what it saw is `history`."""
 
     name: str
     doors: Sequence[Door]
@@ -87,7 +87,7 @@ class Wanderer:
             await asyncio.sleep(chance.uniform(0, 0.05 * attempt))
             try:
                 async with asyncio.timeout(SECONDS):
-                    turn = await chance.choice(self.doors).worker.turn(agent, request_id=request_id, append=_INPUT)
+                    turn = await chance.choice(self.doors).turns.turn(agent, request_id=request_id, append=_INPUT)
             except TimeoutError:
                 in_doubt = True
             except grpc.aio.AioRpcError as error:

@@ -24,7 +24,7 @@ class Node:
     """One node's processes over a directory of its own, which `destroy` removes.
 
     `environment` is what theirs has besides; a library to preload takes effect, since they are started by name then.
-    With `gateway_flags` it has a gateway, too, which is asked in the worker's place.
+    With `gateway_flags` it has a gateway, too.
     """
 
     def __init__(
@@ -42,10 +42,11 @@ class Node:
             "store": ("cache_service", f"--data={self.root}/data", f"--run-dir={self.run}", "--metrics=", *store_flags),
             "worker": (worker, f"--run-dir={self.run}", *worker_flags),
         }
-        self._door = f"unix:{self.run}/worker.sock"
+        self.doors = [f"unix:{self.run}/worker.sock"]
+        """Where turns are asked for: the worker, and the gateway."""
         if gateway_flags:
-            self._door = f"127.0.0.1:{free_port()}"
-            doors = (f"--http=127.0.0.1:{free_port()}", f"--grpc={self._door}", "--metrics=")
+            self.doors.append(f"127.0.0.1:{free_port()}")
+            doors = (f"--http=127.0.0.1:{free_port()}", f"--grpc={self.doors[1]}", "--metrics=")
             self._commands["gateway"] = ("gateway", f"--run-dir={self.run}", *doors, *gateway_flags)
         self.processes: dict[str, Forked | subprocess.Popen[bytes]] = {}
 
@@ -65,15 +66,10 @@ class Node:
     async def ready(self) -> None:
         """Wait until turns can be asked for. Raises AssertionError with a log where a process has ended."""
         end = time.monotonic() + START_SECONDS
-        while not await serving(self.target):
+        while not all([await serving(door) for door in self.doors]):
             for name, process in self.processes.items():
                 assert process.poll() is None and time.monotonic() < end, (self.root / f"{name}.log").read_text()
             await asyncio.sleep(0.02)
-
-    @property
-    def target(self) -> str:
-        """Where turns are asked for."""
-        return self._door
 
     @property
     def store(self) -> str:
@@ -102,9 +98,9 @@ class Node:
         shutil.rmtree(self.root)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        """A client of the gateway, or of the worker."""
-        client = Client(self.target, MODEL)
+    async def client(self, door: int = 0) -> AsyncIterator[Client]:
+        """A client of one of its doors."""
+        client = Client(self.doors[door], MODEL)
         try:
             yield client
         finally:

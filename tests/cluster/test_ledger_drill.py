@@ -22,7 +22,7 @@ from tests.postgres_pair import Pair, paired, until
 
 NODES, CLIENTS = 3, 2
 """Of each node."""
-BETWEEN, DURING = (1000, 100) if FULL else (150, 15)
+BETWEEN, DURING = (1000, 100) if FULL else (80, 10)
 """Operations that are done between two faults, and while one lasts that lets them be done."""
 
 PAUSE = 0.3

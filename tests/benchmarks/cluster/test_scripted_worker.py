@@ -120,7 +120,7 @@ async def test_turns_wait_for_a_slot_are_refused_beyond_the_limit_and_can_be_abo
 async def test_it_knows_one_model_and_names_of_one_line(node: Node, client: Client) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="one line of text"):
         await client.turn("eve", request_id="one\ntwo", append=APPEND)
-    other = Client(node.target, "other")
+    other = Client(node.doors[0], "other")
     with pytest.raises(grpc.aio.AioRpcError, match=f"'other' does not exist; there is '{MODEL}'"):
         await other.turn("eve", request_id="one", append=APPEND)
     await other.close()
