@@ -1,7 +1,7 @@
 """Several nodes on one ledger: a worker that computes nothing, the check of what clients saw, and a simulation of many.
 
-history.py          what clients were answered, held against what the ledger has
-scripted_worker.py  a worker without MLX, whose turns append their request_id
+history.py           what clients were answered, held against what the ledger has; `lists.py` reads that
+scripted_worker.py   a worker without MLX, whose turns append their request_id; with the other scripted_ files
 
 inputs.json     every number that the simulation takes as given, with the committed result that has it, or who says so
 inputs.py       reads them, and makes of them what a turn costs on a node, by the length of its agent's memory
