@@ -1,7 +1,7 @@
 """What a node's doors are given in place of the worker's channel: calls about an agent run where the agent is.
 
-Everything else is the local worker's, but for Abort, which goes to the others too until one has the request, and
-SetTurnHints, which all are told.
+Everything else is the local worker's, but for Abort, which goes to the others too until one has the request,
+SetTurnHints, which all are told, and what a deletion leaves in the memory of others.
 """
 
 import asyncio
@@ -51,6 +51,8 @@ ROUTED: Final = {
 """RPCs that run on the node of the agent in their request's `key`."""
 
 ABORT: Final = f"/{_INFERENCE.full_name}/Abort"
+DELETE: Final = f"/{_AGENTS.full_name}/DeleteAgent"
+EVICT: Final = f"/{_AGENTS.full_name}/EvictAgent"
 HINTS: Final = f"/{_AGENTS.full_name}/SetTurnHints"
 
 
@@ -67,7 +69,10 @@ class RoutedChannel(grpc.aio.Channel):
             ask = self._abort if method == ABORT else self._hint
             how = Method(method, "unary_unary", request_serializer, None, repeatable=True, turn=False)
             return lambda request, timeout=None, **_: _Task(ask(how, request, timeout, response_deserializer))
-        return self._made(UnaryCall, method, "unary_unary", request_serializer, response_deserializer)
+        made = self._made(UnaryCall, method, "unary_unary", request_serializer, response_deserializer)
+        if method == DELETE:
+            return lambda request, timeout=None, **_: _Task(self._delete(made, request, timeout))
+        return made
 
     def unary_stream(
         self, method: str, request_serializer: Any = None, response_deserializer: Any = None, *_: Any, **__: Any
@@ -134,6 +139,18 @@ class RoutedChannel(grpc.aio.Channel):
             told = await asyncio.gather(*(self._tell(method, name, request) for name in self._placement.others()))
             answer = next((one for one in told if one and inference_pb2.AbortResponse.FromString(one).aborted), answer)
         return deserialize(answer) if deserialize else answer
+
+    async def _delete(self, made: Any, request: Any, timeout: float | None) -> Any:
+        """Delete an agent, and what other nodes have of it in memory; files are their stores' to delete."""
+        answer = await made(request, timeout=timeout)
+        path: str = EVICT
+        hot: Any = agent_pb2.EvictAgentRequest(key=request.key, tier=types_pb2.TIER_HOT)
+        if not request.key.model_id:
+            path, hot = DELETE, agent_pb2.DeleteAgentRequest(key=request.key, allow_missing=True)
+        method = Method(path, "unary_unary", type(hot).SerializeToString, None, repeatable=True, turn=False)
+        nodes = (self._placement.own, *self._placement.others())
+        await asyncio.gather(*(self._tell(method, name, hot) for name in nodes))
+        return answer
 
     async def _hint(self, method: Method, request: Any, timeout: float | None, deserialize: Any) -> Any:
         here = method.on(self._placement.local)(request, timeout=timeout)

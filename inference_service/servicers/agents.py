@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import grpc
 
 from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.errors import AgentmemError, InvalidArgument
+from agentmem.errors import AgentmemError, InvalidArgument, NotFound
 from agentmem.hints import TurnHints, from_request
 from agentmem.identity import NO_VERSION, Ledger, Version, common_length
 from agentmem.v1 import agent_pb2 as pb
@@ -147,7 +147,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 await self.persister.forget(key)  # Or it would come back to the disk when this is over.
             else:
                 await self.persister.wait_written(key)  # What is not on disk yet would stay in the pool until it is.
-            response = await self.store.call(self.store.agents.EvictAgent, request)
+            try:
+                response = await self.store.call(self.store.agents.EvictAgent, request)
+            except NotFound:  # it was deleted on another machine
+                await self.persister.forget(key)
+                self._drop_hot(key)
+                raise
             if (loaded := self.models.loaded(key.model_id)) is not None:
                 response.freed_bytes += loaded.memory.evict(key)
         return response

@@ -179,11 +179,12 @@ async def test_a_deletion_takes_files_and_memory_of_all_nodes(two: Cluster) -> N
     await away.stack.on_disk("sue")
     for machine in two.machines.values():
         assert machine.stack.block_files()
+        assert await machine.stack.metric("worker", "agentmem_cache_agents", tier="hot") == 1, machine.name
     key = client.key("sue")
     await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), timeout=60)
     for machine in two.machines.values():
         assert not machine.stack.block_files(), machine.name
-        assert await machine.stack.metric("worker", "agentmem_agents_hot") == 0, machine.name
+        assert await machine.stack.metric("worker", "agentmem_cache_agents", tier="hot") == 0, machine.name
 
 
 async def test_another_namespaces_key_is_no_candidate_on_any_node(two: Cluster) -> None:
