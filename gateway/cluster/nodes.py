@@ -49,6 +49,7 @@ class NodeChannels:
         """Close all, at once."""
         for task in self._closing:
             task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(channel.close(None) for channel in self._channels.values()))
 
 
