@@ -25,6 +25,7 @@ NAMES = {
     "break-even": "benchmarks.break_even",
     "capacity": "benchmarks.capacity",
     "checkpoints": "benchmarks.checkpoints",
+    "commits": "benchmarks.cluster.commits",
     "engine": "benchmarks.engine",
     "gateway": "benchmarks.gateway",
     "key-outliers": "benchmarks.key_outliers",

@@ -1,5 +1,6 @@
 """Several nodes on one ledger: a worker that computes nothing, the check of what clients saw, and a simulation of many.
 
+commits.py           the command: commits per second of ledgers on SQLite and PostgreSQL
 history.py           what clients were answered, held against what the ledger has; `lists.py` reads that
 scripted_worker.py   a worker without MLX, whose turns append their request_id; with the other scripted_ files
 

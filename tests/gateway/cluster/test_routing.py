@@ -87,10 +87,11 @@ async def test_calls_about_an_agent_go_to_its_node_and_others_stay(world: World)
     assert exported == [b"one", b"two"]
     asked = [type(request).__name__ for request in world["c"].worker.requests if not _looks(request)]
     assert asked == [
-        "GetAgentRequest", "TrimAgentRequest", "DeleteAgentRequest", "ExportAgentRequest", "ImportAgentRequest",
-        "ImportAgentRequest", "PrefillRequest",
+        "GetAgentRequest", "TrimAgentRequest", "DeleteAgentRequest", "EvictAgentRequest", "ExportAgentRequest",
+        "ImportAgentRequest", "ImportAgentRequest", "PrefillRequest",
     ]  # fmt: skip
-    assert [type(each).__name__ for each in world["a"].worker.requests if not _looks(each)] == ["ListAgentsRequest"]
+    here = [type(each).__name__ for each in world["a"].worker.requests if not _looks(each)]
+    assert here == ["EvictAgentRequest", "ListAgentsRequest"], "what a deletion leaves in memory goes on all nodes"
 
 
 def _looks(request: Any) -> bool:
