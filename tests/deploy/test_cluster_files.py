@@ -1,0 +1,139 @@
+"""Nodes of a cluster under systemd and Compose: flags, hosts, and what must be the same on all."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentmem.service import CANNOT_SERVE, WRONG_SETTING
+from agentmem.sockets import parse_address
+from cache_service.ledger.postgres.settings import Settings as PostgresSettings
+from gateway.settings import NodeSettings
+
+from .commands import DEPLOY
+from .commands_of_nodes import Started, started
+from .compose_file import compose, environment
+from .test_docker import DOCKERFILE, volumes
+from .test_systemd import LOCKED, analyze, needs_systemd
+from .unit_file import UnitFile
+
+SYSTEMD = DEPLOY / "systemd" / "cluster"
+COMPOSE = DEPLOY / "compose" / "cluster.yml"
+NODES = ("a", "b", "c")
+UNIT = UnitFile(SYSTEMD / "agentmem-node.service")
+
+
+def variables(name: str) -> dict[str, str]:
+    """Of an environment file, those in comments included."""
+    lines = (SYSTEMD / name).read_text(encoding="utf-8").splitlines()
+    found = [re.fullmatch(r"#?([A-Z][A-Z_0-9]*)=(.*)", line) for line in lines]
+    return {match[1]: match[2] for match in found if match}
+
+
+def by_systemd(node: str) -> Started:
+    given = {**UNIT.environment, **variables(f"{node}.env"), **variables("database.env")}
+    words = [re.sub(r"\$\{(\w+)\}", lambda match: given[match[1]], word) for word in UNIT.command]
+    assert not [word for word in words if "$" in word]
+    for own in ("NODE", "ADVERTISE", "REMOTE"):
+        del given[own]
+    return started(words, given)
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = compose(COMPOSE)["services"]
+    return found
+
+
+def by_compose(services: dict[str, Any], node: str) -> Started:
+    return started(services[node]["command"], {**environment(DOCKERFILE), **services[node]["environment"]})
+
+
+def all_different_and_all_the_same(nodes: list[Started]) -> None:
+    assert [each.up.node for each in nodes] == [*NODES]
+    assert len({each.up.advertise for each in nodes}) == len(nodes)
+    assert len({each.up.cluster.get_secret_value() for each in nodes}) == 1
+    assert len({(each.store.remote, each.store.remote_endpoint) for each in nodes}) == 1
+    for each in nodes:
+        ledger = each.store.cluster_settings
+        assert ledger is not None and each.store.remote.startswith("s3://")
+        assert isinstance(each.gateway, NodeSettings) and each.gateway.node == each.store.node == each.up.node
+        assert each.gateway.keys, "callers come from other machines"
+
+
+def test_three_nodes_of_systemd() -> None:
+    nodes = [by_systemd(node) for node in NODES]
+    all_different_and_all_the_same(nodes)
+    assert {node.up.cluster_tls for node in nodes} == {Path("/etc/agentmem/tls")}
+    assert UNIT.seconds("TimeoutStopSec") > nodes[0].stop_seconds
+    assert nodes[0].up.data_directory == Path("/var/lib", UNIT.one("StateDirectory"))
+    assert nodes[0].up.run_directory == Path("/run", UNIT.one("RuntimeDirectory"))
+    assert {"db1.", "db2.", "db3."} == set(re.findall(r"\bdb\d\.", nodes[0].up.cluster.get_secret_value()))
+
+
+def test_the_password_is_on_no_command_line_of_systemd() -> None:
+    assert "--cluster" not in UNIT.one("ExecStart").split() and "AGENTMEM_UP_CLUSTER" in variables("database.env")
+    assert not [name for node in NODES for name in variables(f"{node}.env") if "PASSWORD" in name or "SECRET" in name]
+
+
+def test_the_unit_of_a_node() -> None:
+    assert (UNIT.one("Type"), UNIT.one("Restart"), UNIT.one("KillMode")) == ("notify", "on-failure", "mixed")
+    assert UNIT.all("RestartPreventExitStatus") == [str(CANNOT_SERVE), str(WRONG_SETTING)]
+    assert {key: UNIT.one(key) for key in LOCKED} == LOCKED
+    assert UNIT.all("EnvironmentFile") == ["/etc/agentmem/node.env", "/etc/agentmem/database.env"]
+    alone = {path.name for path in SYSTEMD.parent.glob("agentmem*.*") if path.suffix in (".service", ".target")}
+    assert set(UNIT.all("Conflicts")) == alone, "two stores would take one directory"
+
+
+@needs_systemd
+def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
+    text = (SYSTEMD / "agentmem-node.service").read_text()
+    (tmp_path / "agentmem-node.service").write_text(
+        text.replace("/opt/agentmem/bin/agentmem", shutil.which("true") or "/bin/true")
+    )
+    assert analyze(tmp_path, "verify", str(tmp_path / "agentmem-node.service")) == ""
+
+
+def test_three_nodes_of_compose(services: dict[str, Any]) -> None:
+    nodes = [by_compose(services, node) for node in NODES]
+    all_different_and_all_the_same(nodes)
+    made = services["certificates"]["entrypoint"]
+    assert made[2:5] == ["agentmem", "cluster", "certificates"] and made[6:] == [*NODES]
+    for each in nodes:
+        service = services[each.up.node]
+        assert parse_address(each.up.advertise).host == each.up.node, "a service's name is its host"
+        assert each.up.cluster_tls == Path(made[5], each.up.node)
+        mounted = volumes(service)
+        assert mounted[str(each.up.data_directory)] == each.up.node and mounted["/keys"] == "keys"
+        assert float(service["stop_grace_period"].removesuffix("s")) > each.stop_seconds
+        assert service["read_only"] and service["cap_drop"] == ["ALL"]
+        assert any(place.startswith(f"{each.up.run_directory}:") for place in service["tmpfs"])
+
+
+def test_what_nodes_of_compose_need(services: dict[str, Any]) -> None:
+    whole = compose(COMPOSE)
+    for node in NODES:
+        for name, how in services[node]["depends_on"].items():
+            assert how == {"condition": "service_healthy"} and services[name]["healthcheck"]["test"]
+        assert all(port.startswith("127.0.0.1:") for port in services[node]["ports"])
+    ports = [port for node in NODES for port in services[node]["ports"]]
+    assert len(set(ports)) == len(ports)
+    named = {source for service in services.values() for source in volumes({"volumes": [], **service}).values()}
+    assert named == set(whole["volumes"])
+    used = {config["source"] for service in services.values() for config in service.get("configs", [])}
+    assert used == set(whole["configs"])
+    assert {service["image"] for service in services.values()} >= {"agentmem", "postgres:17"}
+    assert not [service for name, service in services.items() if name not in NODES and "ports" in service]
+
+
+def test_commits_of_compose_wait_for_the_standby(services: dict[str, Any]) -> None:
+    configs = compose(COMPOSE)["configs"]
+    assert "synchronous_standby_names = 'ANY 1 (*)'" in configs["replication"]["content"]
+    assert "pg_basebackup -h db" in configs["standby"]["content"]
+    assert services["standby"]["depends_on"] == {"db": {"condition": "service_healthy"}}
+    assert by_compose(services, "a").store.cluster_survives == "server"
+    assert len(NODES) * (PostgresSettings.writers + PostgresSettings.readers + 3) < 97, "of 100, by default"
