@@ -12,8 +12,12 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from cache_service.cluster.clock import SharedClock
+from cache_service.cluster.membership import Identity, Membership
 from cache_service.metrics import RemoteCollector, RemoteMetrics
+from cache_service.shared_ledger import ClusterCollector
 from cache_service.store import Store
+from cache_service.tiers.peers import PeerMetrics
 from gateway.app import Gateway
 from gateway.settings import GatewaySettings
 from inference_service.metrics import WorkerMetrics
@@ -25,6 +29,7 @@ OPTIONAL = "namespace"
 """The label that there is by option only; the table has it in brackets."""
 PROCESSES = ("gateway", "worker", "store")
 REMOTE = "store, with a remote tier"
+CLUSTER = "store, of a cluster"
 
 _HEAD = """# Metrics
 
@@ -42,7 +47,7 @@ This file is written by `python -m deploy.metrics_table` from what the processes
 
 
 class Row(NamedTuple):
-    """A metric as its page has it; `process` is one of PROCESSES, REMOTE, or several of PROCESSES with commas."""
+    """A metric as its page has it; `process` is one of PROCESSES, REMOTE, CLUSTER, or several of PROCESSES with commas."""
 
     name: str
     type: str
@@ -90,16 +95,25 @@ async def _pages(directory: Path) -> list[Row]:
     WorkerMetrics(by_namespace, namespace_label=True)
     more = {row.name: row.labels for row in _rows(by_namespace)}
     pages.append(("worker", [row._replace(labels=more.get(row.name, row.labels)) for row in _rows(worker)]))
-    store, remote = CollectorRegistry(), CollectorRegistry()
+    store, remote, cluster = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
     opened = await asyncio.to_thread(Store, directory / "data", store)
     try:
         pages.append(("store", await asyncio.to_thread(_rows, store)))
         RemoteMetrics(remote)
         remote.register(RemoteCollector(opened._database, opened._rows))
         pages.append((REMOTE, await asyncio.to_thread(_rows, remote)))
+        cluster.register(ClusterCollector(_nobody(opened)))
+        PeerMetrics(cluster)
+        pages.append((CLUSTER, _rows(cluster)))
     finally:
         await asyncio.to_thread(opened.close)
     return [row._replace(process=process) for process, rows in pages for row in rows]
+
+
+def _nobody(store: Store) -> Membership:
+    """Of a node that has not joined: its view is empty, and nothing is asked."""
+    identity = Identity(name="", directory="", address="", version="")
+    return Membership(identity, "", store._database, SharedClock(), lambda _: None, lambda: None)
 
 
 def _rows(registry: CollectorRegistry) -> list[Row]:
@@ -117,9 +131,10 @@ def _families(registry: CollectorRegistry) -> Iterator[tuple[Metric, tuple[str, 
 
 def _place(row: Row) -> tuple[int, int, str]:
     """What several processes have comes first."""
-    several = row.process.count(",") if row.process != REMOTE else 0
-    first = row.process if row.process == REMOTE else row.process.split(", ")[0]
-    return -several, (*PROCESSES, REMOTE).index(first), row.name
+    optional = row.process in (REMOTE, CLUSTER)
+    several = 0 if optional else row.process.count(",")
+    first = row.process if optional else row.process.split(", ")[0]
+    return -several, (*PROCESSES, REMOTE, CLUSTER).index(first), row.name
 
 
 def _name(family: Metric) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "grafana" / "dashboards"
-NAMES = ("overview", "cache", "agents", "services")
+NAMES = ("overview", "cache", "agents", "services", "cluster")
 
 
 @dataclass(frozen=True)

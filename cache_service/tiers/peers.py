@@ -46,6 +46,23 @@ class _Found(NamedTuple):
     publication: Publication
 
 
+class PeerMetrics:
+    """Counters, in a registry of the caller's."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.fetches = Counter(
+            "agentmem_peer_fetches",
+            "Files that were asked of other nodes: warm (they are here now), or failed.",
+            ["result"],
+            registry=registry,
+        )
+        self.fetch_bytes = Counter(
+            "agentmem_peer_fetch_bytes", "Bytes that came from other nodes and were found good.", registry=registry
+        )
+        for result in ("warm", "failed"):
+            self.fetches.labels(result)
+
+
 class PeerBlocks:
     """Finds and fetches. Event loop; `close` before the streams."""
 
@@ -55,17 +72,7 @@ class PeerBlocks:
         self._streams = streams
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._found: OrderedDict[tuple[str, FileName], _Found] = OrderedDict()
-        self._fetches = Counter(
-            "agentmem_peer_fetches",
-            "Files that were asked of other nodes: warm (they are here now), or failed.",
-            ["result"],
-            registry=registry,
-        )
-        self._bytes = Counter(
-            "agentmem_peer_fetch_bytes", "Bytes that came from other nodes and were found good.", registry=registry
-        )
-        for result in ("warm", "failed"):
-            self._fetches.labels(result)
+        self._metrics = PeerMetrics(registry)
 
     async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
         """Those of `names` that the node has where the agent spoke last; remembered for `fetch`."""
@@ -113,12 +120,12 @@ class PeerBlocks:
                 async with aclosing(self._chunks(each)) as chunks:
                     await self._streams.write(each.file, each.publication, chunks)
             except (grpc.aio.AioRpcError, AgentmemError) as error:
-                self._fetches.labels("failed").inc()
+                self._metrics.fetches.labels("failed").inc()
                 said = error.details() if isinstance(error, grpc.aio.AioRpcError) else error.message
                 event(log, "fetch from a node failed", logging.WARNING, address=each.address, error=said)
                 return
-        self._fetches.labels("warm").inc()
-        self._bytes.inc(each.file.size_bytes)
+        self._metrics.fetches.labels("warm").inc()
+        self._metrics.fetch_bytes.inc(each.file.size_bytes)
         log.debug("fetched %d bytes in %.3f s", each.file.size_bytes, time.monotonic() - began)
 
     async def _chunks(self, each: _Found) -> AsyncGenerator[bytes, None]:

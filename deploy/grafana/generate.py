@@ -7,6 +7,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from deploy.grafana.agents import agents
 from deploy.grafana.cache import cache
+from deploy.grafana.cluster import cluster
 from deploy.grafana.overview import overview
 from deploy.grafana.services import services
 
@@ -15,7 +16,13 @@ FOLDER = Path(__file__).parent / "dashboards"
 
 def files() -> dict[Path, str]:
     """What there is to write."""
-    boards = {"overview": overview(), "cache": cache(), "agents": agents(), "services": services()}
+    boards = {
+        "overview": overview(),
+        "cache": cache(),
+        "agents": agents(),
+        "services": services(),
+        "cluster": cluster(),
+    }
     return {
         FOLDER / f"{name}.json": json.dumps(board.build(), cls=JSONEncoder, indent=1) + "\n"
         for name, board in boards.items()

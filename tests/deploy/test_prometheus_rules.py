@@ -21,6 +21,8 @@ ALERTS = {
     *("AgentmemRestarts", "AgentmemEngineStalled", "AgentmemQueueFull", "AgentmemSlowFirstToken", "AgentmemErrors"),
     *("AgentmemHitRateFalls", "AgentmemKvNotWritten", "AgentmemQuarantineGrows"),
     *("AgentmemDiskNearLimit", "AgentmemDiskNearFloor", "AgentmemLedgerWritesFail", "AgentmemQuotaFull"),
+    *("AgentmemNodeGone", "AgentmemNodeCutOff", "AgentmemNodesNotReady", "AgentmemLedgerUnreachable"),
+    "AgentmemPeerFetchesFail",
 }
 """Their names are what silences, routes and the runbook hold on to."""
 PROMETHEUS_OWN = {"up"}
