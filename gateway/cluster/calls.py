@@ -53,6 +53,7 @@ class Attempts:
         self._left: list[str] = []
         self._on = ExitStack()
         self._routed = False
+        self._in_doubt = False
         self.call: Any = None
 
     async def begin(self, *request: Any) -> Any:
@@ -76,12 +77,19 @@ class Attempts:
         """Return where the call, of which nothing was answered, should begin again; else raise `error`."""
         self.end()
         if errors.is_unreachable(error) and self._left and (self._method.repeatable or _not_begun(error)):
+            self._in_doubt |= self._method.turn and not _not_begun(error)
             self._placement.metrics.rerouted.labels("unreachable").inc()
             return
         if error.code() is grpc.StatusCode.ABORTED and self._again:
             self._again, self._routed = False, False
             self._placement.metrics.rerouted.labels("aborted").inc()
             return
+        if error.code() is grpc.StatusCode.ABORTED and self._in_doubt:
+            raise errors.Unavailable(
+                "the node that had the turn cannot be reached, and may have committed it; send it again under the same"
+                " request_id to learn that",
+                retry_after=1.0,
+            ) from error
         raise error
 
     def end(self) -> None:

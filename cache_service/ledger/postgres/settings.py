@@ -42,7 +42,7 @@ class Settings:
     readers: int = 4
     statement_seconds: float = 30.0
     """How long one statement may take, locks that it waits for included. PostgreSQL sets COMMIT no limit."""
-    idle_seconds: float = 60.0
+    idle_seconds: float = 10.0
     """How long a transaction may be idle before the server ends it: a node that hangs holds no agent for longer."""
     connect_seconds: float = 5.0
     known_seconds: float = 30.0

@@ -199,6 +199,27 @@ async def test_a_lost_race_is_tried_once_more_unless_the_caller_named_a_version(
     assert len(set(seen)) == 1
 
 
+async def test_a_conflict_after_an_attempt_in_doubt_is_no_refusal(world: World) -> None:
+    """The first node may have committed the turn, which then is the other writer that the second one sees."""
+    world.says("ada", last_on="b")
+
+    async def dies(_: Any) -> AsyncIterator[Any]:
+        await world["b"].worker.server.stop(0)
+        return
+        yield
+
+    async def conflicts(_: Any) -> AsyncIterator[Any]:
+        raise errors.Aborted("another writer was first")
+        yield
+
+    world["b"].worker.script = dies
+    world["a"].worker.script = world["c"].worker.script = conflicts
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await generate(world, "a", turn("ada", if_version=3, request_id="mine"))
+    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "may have committed it" in (failed.value.details() or "")
+
+
 async def test_a_client_that_goes_away_ends_the_turn_on_the_other_node(world: World) -> None:
     world.says("ada", last_on="b")
 
