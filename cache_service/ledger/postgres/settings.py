@@ -117,11 +117,13 @@ def _problem(server: _Server, survives: Survives) -> str:
         return (
             f"synchronous_commit is {server.synchronous_commit}, so what was acknowledged can be lost; set it to on"
             " (ALTER DATABASE or ALTER ROLE … SET synchronous_commit = on), or take the loss of turns on"
+            " (--cluster-survives nothing)"
         )
     if survives is Survives.SERVER and not server.standbys.strip():
         return (
             "no synchronous standby is named (synchronous_standby_names is empty), so losing the server loses turns"
             " that were acknowledged; name one (with Patroni: synchronous_mode and synchronous_mode_strict), or say"
-            " that a commit need only survive a crash, as with a service that replicates the server's disk"
+            " that a commit need only survive a crash (--cluster-survives crash), as with a service that replicates the"
+            " server's disk"
         )
     return ""
