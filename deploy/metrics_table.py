@@ -47,7 +47,7 @@ This file is written by `python -m deploy.metrics_table` from what the processes
 
 
 class Row(NamedTuple):
-    """A metric as its page has it; `process` is one of PROCESSES, REMOTE, CLUSTER, or several of PROCESSES with commas."""
+    """A metric as its page has it; `process` is one of PROCESSES, REMOTE, CLUSTER, or some of PROCESSES with commas."""
 
     name: str
     type: str

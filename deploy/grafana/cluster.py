@@ -1,4 +1,4 @@
-"""Nodes of a cluster: who is there, where turns run, and KV that comes from other nodes. Nothing on a single machine."""
+"""Nodes of a cluster: who is there, where turns run, and KV of other nodes. Nothing on a single machine."""
 
 from deploy.grafana.panels import Board, lines, number
 from deploy.grafana.queries import STACK, rate, total
@@ -22,16 +22,16 @@ def cluster() -> Board:
         ),
         number(
             "Gone",
-            "Nodes that have not been heard of for ten seconds and have not said that they leave, as each node sees it. "
-            "See AgentmemNodeGone in deploy/RUNBOOK.md.",
+            "Nodes that have not been heard of for ten seconds and have not said that they leave, as each node sees "
+            "it. See AgentmemNodeGone in deploy/RUNBOOK.md.",
             "short",
             (f'max by (instance) (agentmem_cluster_nodes{{{STACK},state="gone"}})', "{{instance}}"),
             bad=1,
         ),
         number(
             "Last heartbeat",
-            "Seconds since the database has answered a node's heartbeat; they come every two. Red: AgentmemNodeCutOff in "
-            "deploy/RUNBOOK.md.",
+            "Seconds since the database has answered a node's heartbeat; they come every two. Red: AgentmemNodeCutOff "
+            "in deploy/RUNBOOK.md.",
             "s",
             (f"max by (instance) (agentmem_cluster_heartbeat_age_seconds{{{STACK}}})", "{{instance}}"),
             bad=8,
@@ -42,8 +42,8 @@ def cluster() -> Board:
         "Over time",
         lines(
             "Nodes by state",
-            "As they know each other. draining: one is being stopped; other: it starts, loads a model, or cannot serve. "
-            "Nodes of different views: one of them is cut off.",
+            "As they know each other. draining: one is being stopped; other: it starts, loads a model, or cannot "
+            "serve. Nodes of different views: one of them is cut off.",
             "short",
             (f"max by (state) (agentmem_cluster_nodes{{{STACK}}})", "{{state}}"),
         ),
@@ -66,8 +66,8 @@ def cluster() -> Board:
         "Turns",
         lines(
             "Where turns go",
-            "Turns a second by why they went to their node. claim and last are where the KV is. Many by rendezvous: new "
-            "agents, or a node that is full or gone. local: no node is ready.",
+            "Turns a second by why they went to their node. claim and last are where the KV is. Many by rendezvous: "
+            "new agents, or a node that is full or gone. local: no node is ready.",
             "reqps",
             (rate("agentmem_gateway_turns_routed_total", "reason", STACK), "{{reason}}"),
             stacked=True,
@@ -91,22 +91,22 @@ def cluster() -> Board:
         "KV of other nodes",
         lines(
             "Files fetched",
-            "Files of KV that nodes asked of others, a second. failed: the other was away, or had evicted it meanwhile; "
-            "see AgentmemPeerFetchesFail in deploy/RUNBOOK.md.",
+            "Files of KV that nodes asked of others, a second. failed: the other was away, or had evicted it "
+            "meanwhile; see AgentmemPeerFetchesFail in deploy/RUNBOOK.md.",
             "ops",
             (rate("agentmem_peer_fetches_total", "result", STACK), "{{result}}"),
         ),
         lines(
             "Bytes fetched",
-            "Bytes that came from other nodes a second, by who asked. Much of it all the time: agents change nodes with "
-            "every turn; see where turns go.",
+            "Bytes that came from other nodes a second, by who asked. Much of it all the time: agents change nodes "
+            "with every turn; see where turns go.",
             "Bps",
             (rate("agentmem_peer_fetch_bytes_total", "instance", STACK), "{{instance}}"),
         ),
         lines(
             "Ledger failures",
-            "Reads and writes of the ledger that failed, a second, by fault. unreachable: the database was away, or the "
-            "connection was lost; see AgentmemLedgerUnreachable in deploy/RUNBOOK.md.",
+            "Reads and writes of the ledger that failed, a second, by fault. unreachable: the database was away, or "
+            "the connection was lost; see AgentmemLedgerUnreachable in deploy/RUNBOOK.md.",
             "ops",
             (rate("agentmem_ledger_failures_total", "reason", STACK), "{{reason}}"),
         ),
