@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from agentmem.service import CANNOT_SERVE, WRONG_SETTING
 from agentmem.sockets import parse_address
 from cache_service.ledger.postgres.settings import Settings as PostgresSettings
+from cache_service.ledger.postgres.settings import UnsafeServer, connect
 from gateway.settings import NodeSettings
+from tests import postgres
 
 from .commands import DEPLOY
 from .commands_of_nodes import Started, started
@@ -130,10 +133,48 @@ def test_what_nodes_of_compose_need(services: dict[str, Any]) -> None:
     assert not [service for name, service in services.items() if name not in NODES and "ports" in service]
 
 
-def test_commits_of_compose_wait_for_the_standby(services: dict[str, Any]) -> None:
-    configs = compose(COMPOSE)["configs"]
-    assert "synchronous_standby_names = 'ANY 1 (*)'" in configs["replication"]["content"]
-    assert "pg_basebackup -h db" in configs["standby"]["content"]
-    assert services["standby"]["depends_on"] == {"db": {"condition": "service_healthy"}}
+def test_three_nodes_fit_into_the_connections_of_a_server(services: dict[str, Any]) -> None:
     assert by_compose(services, "a").store.cluster_survives == "server"
+    assert services["standby"]["depends_on"] == {"db": {"condition": "service_healthy"}}
     assert len(NODES) * (PostgresSettings.writers + PostgresSettings.readers + 3) < 97, "of 100, by default"
+
+
+def test_commits_of_compose_wait_for_the_standby() -> None:
+    """Its two scripts with real servers, over Unix sockets: a node takes the first one, and refused it before."""
+    scripts = {name: config["content"].replace("$$", "$") for name, config in compose(COMPOSE)["configs"].items()}
+    standby = postgres.Server(postgres._directory())
+    with postgres.serving(postgres.DURABLE) as primary:
+        settings = PostgresSettings(primary.conninfo)
+        with pytest.raises(UnsafeServer, match="no synchronous standby is named"):
+            connect(settings, lambda _: None)
+        variables = {"POSTGRES_USER": "agentmem", "POSTGRES_DB": "postgres", "POSTGRES_PASSWORD": "it's secret"}
+        assert bash(scripts["replication"], primary, {**variables, "PGHOST": str(primary.root)}).wait(60) == 0
+        primary.stop()
+        primary.start()
+        with primary.connect() as asked:
+            assert asked.execute("SELECT count(*) FROM pg_hba_file_rules WHERE error IS NOT NULL").fetchone() == (0,)
+        text = scripts["standby"].replace("-h db", f"-h {primary.root}")
+        begun = f"exec postgres -k {standby.root} -c listen_addresses= -c shared_buffers=16MB"
+        standby.process = bash(text.replace("exec postgres", begun), standby, {})
+        try:
+            standby.answers()
+            with connect(settings, lambda _: None) as ledger:
+                ledger.execute("CREATE SCHEMA waits")
+                (state,) = ledger.execute("SELECT sync_state FROM pg_stat_replication").fetchone() or ("none",)
+            assert state == "quorum"
+        finally:
+            standby.stop()
+            shutil.rmtree(standby.root)
+
+
+def bash(script: str, server: postgres.Server, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Run a script of the image's, with the server's data directory, as a user who may."""
+    as_user = postgres.identity()
+    path = f"{postgres.programs()}:{as_user['env']['PATH']}"
+    if not server.data.exists():  # as the image has it, where a new volume takes it from
+        server.data.mkdir()
+        server.data.chmod(0o1777)
+        if "user" in as_user:
+            shutil.chown(server.data, as_user["user"], as_user["group"])
+    as_user["env"] = {**as_user["env"], "PATH": path, "PGDATA": str(server.data), **variables}
+    return subprocess.Popen(["bash", "-c", script], start_new_session=True, **as_user)
