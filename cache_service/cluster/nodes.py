@@ -150,6 +150,27 @@ def share(connection: Connection, name: str, value: bytes) -> bytes:
     return b"" if row is None else bytes(row[0])
 
 
+def behind(connection: Connection, age: int) -> list[tuple[str, int]]:
+    """The nodes that are there and have not followed changes of KV that are older than `age` nanoseconds, and how many.
+
+    Nobody waits for a node that is gone: it reconciles its files when it is back.
+    """
+    (now,) = connection.execute(_NOW).fetchone()
+    rows = connection.execute(
+        "SELECT node, count(*) FROM nodes JOIN kv_changes ON followed < xid WHERE expires > ? AND made < ?"
+        " GROUP BY node ORDER BY node",
+        (now - _UNSURE, now - age),
+    )
+    return [(str(node), int(count)) for node, count in rows]
+
+
+def time(connection: Connection) -> int:
+    """The ledger's time; before the first node, the server's clock."""
+    (now,) = connection.execute(_NOW).fetchone()
+    row = connection.execute("SELECT time, read FROM clock WHERE id = 1").fetchone()
+    return int(now if row is None else row[0] + min(max(now - row[1], 0), _COUNTED))
+
+
 def cluster_id(connection: Connection) -> str:
     """The cluster's id, for good."""
     return str(connection.execute("SELECT cluster_id FROM cluster WHERE id = 1").fetchone()[0])

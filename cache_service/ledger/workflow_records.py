@@ -18,7 +18,7 @@ NEWEST: Final = 2**63 - 1
 """The end of the order of creation: a page before it is the first one."""
 
 TORN: Final = (
-    "(events + 1, bytes) IS NOT (SELECT count(*), coalesce(sum(length(content)), 0) FROM workflow_parts"
+    "(events + 1, bytes) != (SELECT count(*), coalesce(sum(length(content)), 0) FROM workflow_parts"
     " WHERE record = workflow_records.id)"
 )
 """Condition of SQL on a row of workflow_records: it does not have the payload and the events that it counts."""

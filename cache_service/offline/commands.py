@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ import click
 
 from cache_service.offline.check import Checked, check
 from cache_service.offline.database import alone, find, writing
-from cache_service.offline.findings import CannotCheck
+from cache_service.offline.findings import CannotCheck, Finding
 from cache_service.offline.recover import Recovered, recover
 from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.usage import Usage, usage
@@ -112,12 +112,14 @@ def _done(work: Callable[[], _T]) -> _T:
 
 def _check_dict(checked: Checked) -> dict[str, Any]:
     counts = {"agents": checked.agents, "files": checked.published, "quarantined": checked.quarantined}
-    findings = []
-    for each in checked.findings:
-        texts = {name: _printable(getattr(each, name)) for name in _TEXTS}
-        states = {"repairable": each.mend is not None, "repaired": each in checked.mended}
-        findings.append({**texts, "agents": list(each.agents), **states})
+    findings = [finding_dict(each, each in checked.mended) for each in checked.findings]
     return {"clean": checked.is_clean, **counts, "findings": findings}
+
+
+def finding_dict(finding: Finding, repaired: bool) -> dict[str, Any]:
+    """A finding for machines."""
+    texts = {name: printable(getattr(finding, name)) for name in _TEXTS}
+    return {**texts, "agents": list(finding.agents), "repairable": finding.mend is not None, "repaired": repaired}
 
 
 def _with_agents(found: Usage | Recovered) -> dict[str, Any]:
@@ -125,14 +127,19 @@ def _with_agents(found: Usage | Recovered) -> dict[str, Any]:
     return {**asdict(found), "agents": [{name: each[name] for name in each if name != "key"} for each in agents]}
 
 
-def _write_check(checked: Checked, repair: bool) -> None:
-    for finding in checked.findings:
-        state = "mended" if finding in checked.mended else "found"
-        click.echo(_printable(f"{state}: {finding.what}: {finding.where}: {finding.problem}"))
+def write_findings(findings: Sequence[Finding], mended: Sequence[Finding]) -> None:
+    """Write findings for people."""
+    for finding in findings:
+        state = "mended" if finding in mended else "found"
+        click.echo(printable(f"{state}: {finding.what}: {finding.where}: {finding.problem}"))
         if finding.agents:
-            click.echo(_printable(f"    agents: {', '.join(finding.agents)}"))
-        click.echo(_printable(f"    consequence: {finding.consequence}"))
-        click.echo(_printable(f"    repair: {finding.repair}"))
+            click.echo(printable(f"    agents: {', '.join(finding.agents)}"))
+        click.echo(printable(f"    consequence: {finding.consequence}"))
+        click.echo(printable(f"    repair: {finding.repair}"))
+
+
+def _write_check(checked: Checked, repair: bool) -> None:
+    write_findings(checked.findings, checked.mended)
     left = len(checked.findings) - len(checked.mended)
     click.echo(
         f"{checked.agents} agents, {checked.published} files, {checked.quarantined} in quarantine before:"
@@ -147,17 +154,17 @@ def _write_usage(found: Usage) -> None:
         click.echo(f"{size:>15,}  {kind}")
     click.echo(f"{found.unowned:>15,}  of blocks and windows are no agent's at present\n")
     for namespace, size in found.namespaces.items():
-        click.echo(f"{size:>15,}  namespace {_printable(namespace) or '(none)'}")
+        click.echo(f"{size:>15,}  namespace {printable(namespace) or '(none)'}")
     columns = ("kv own", "kv shared", "ledger", "quarantine", "deletion frees")
     click.echo("\n" + "  ".join(f"{column:>15}" for column in columns) + "  namespace/agent/model")
     for agent in found.agents:
         sizes = (agent.kv_own, agent.kv_shared, agent.ledger, agent.quarantined, agent.frees)
-        click.echo("  ".join(f"{size:>15,}" for size in sizes) + "  " + _printable("/".join(agent.key)))
+        click.echo("  ".join(f"{size:>15,}" for size in sizes) + "  " + printable("/".join(agent.key)))
 
 
 def _write_recovered(recovered: Recovered, new_directory: Path) -> None:
     for agent in recovered.agents:
-        click.echo(_printable(f"{agent.state:<8} {'/'.join(agent.key)}: {_fate(agent)}"))
+        click.echo(printable(f"{agent.state:<8} {'/'.join(agent.key)}: {_fate(agent)}"))
     if recovered.damaged:
         click.echo(f"tables that could not be read to their end: {', '.join(recovered.damaged)}")
     if recovered.unclaimed_files is not None:
@@ -187,7 +194,7 @@ def _fate(agent: RecoveredAgent) -> str:
     return f"{fate}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else fate
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """`text` with control characters spelled out, so that an agent's name cannot steer the terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 

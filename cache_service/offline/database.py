@@ -20,6 +20,8 @@ from cache_service.files.directory_lock import DirectoryLock
 from cache_service.ledger import schema
 from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Report
 
+IMPORTING = "cluster-import"
+"""A file that is there while the directory's ledgers are moved into a cluster: see `cluster.importing`."""
 _MOST = 20
 _WAS_USED = (
     "SELECT EXISTS (SELECT 1 FROM segments) OR EXISTS (SELECT 1 FROM workflow_records)"
@@ -120,6 +122,11 @@ def refuse_damaged(directory: DataDirectory) -> None:
     one would spread the damage: a page that two tables believe to be theirs is overwritten by the next commit.
     """
     path = directory.database
+    if (importing := path.with_name(IMPORTING)).exists():
+        raise DatabaseDamaged(
+            f"{importing} says that these ledgers are being moved into a cluster; nothing was changed. Run agentmem"
+            f" cluster import {shlex.quote(str(path.parent))} again: it ends that, or says that nothing was moved"
+        )
     for served in sorted(path.parent.glob(f"{path.name}-served-*")):
         raise DatabaseDamaged(
             f"{served} has what a store had whose {path.name} was removed or replaced while it ran; nothing was"

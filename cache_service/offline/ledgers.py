@@ -1,17 +1,21 @@
 """The ledgers: whether each segment holds together, continues its parent, and every head counts what its chain has."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 
 import numpy as np
 
 from cache_service import checksums
+from cache_service.connection import Connection
 from cache_service.ledger.segments import EMPTY, Head, erase
 from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import Finding, Mend, Report
 from cache_service.offline.tree import Holder, Segment, Tree
+
+Damaged = tuple[str, tuple[str, ...] | None]
+"""A row whose checksum is wrong, in words, and whose it is; None: a run's."""
 
 
 def check(connection: sqlite3.Connection, report: Report) -> None:
@@ -20,7 +24,12 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
     Raises sqlite3.DatabaseError.
     """
     tree = Tree(connection)
-    for where, problem, agents in chain(_of_rows(connection, tree), _of_heads(connection, tree)):
+    check_tree(connection, tree, _damaged(connection, tree), report)
+
+
+def check_tree(connection: Connection, tree: Tree, damaged: Iterable[Damaged], report: Report) -> None:
+    """`check` on either engine, of which the tree and the rows that are `damaged` are known. Raises what that does."""
+    for where, problem, agents in chain(_of_rows(connection, tree, damaged), _of_heads(connection, tree)):
         report(_finding(where, problem, agents))
     for segment, needed in tree.unheld():
         held = "nothing stands on it" if needed is None else f"only {needed} of its tokens are needed"
@@ -30,20 +39,21 @@ def check(connection: sqlite3.Connection, report: Report) -> None:
         report(Finding("unerased", f"segment {segment.id}", problem, consequence, "erase it", mend=mend))
 
 
-def _of_rows(connection: sqlite3.Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...] | None]]:
+def _of_rows(
+    connection: Connection, tree: Tree, damaged: Iterable[Damaged]
+) -> Iterator[tuple[str, str, tuple[str, ...] | None]]:
     """Where a row of a segment or of any other table is damaged, how, and whose it is; None: a run's."""
     users = tree.users()
     for segment in tree.segments.values():
         if problem := content_problem(connection, segment) or parent_problem(connection, segment, tree.segments):
             yield f"segment {segment.id}", problem, users.get(segment.id, ())
-    for table, row in checksums.damaged(connection):
-        agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
-        yield f"table {table}, row {row}", "it is not what was written: its checksum differs", agents
+    for where, agents in damaged:
+        yield where, "it is not what was written: its checksum differs", agents
     for (row,) in connection.execute(f"SELECT id FROM workflow_records WHERE {TORN}"):
         yield f"table workflow_records, row {row}", "it does not have the payload and the events that it counts", None
 
 
-def _of_heads(connection: sqlite3.Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _of_heads(connection: Connection, tree: Tree) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """How agents and snapshots contradict their segments, and each other."""
     versions = {holder.uid: holder.version for holder in tree.holders if holder.snapshot is None}
     for holder in tree.holders:
@@ -53,6 +63,13 @@ def _of_heads(connection: sqlite3.Connection, tree: Tree) -> Iterator[tuple[str,
         elif holder.version > versions[holder.uid]:
             problems.append(f"it is of version {holder.version}, but the agent is at {versions[holder.uid]}")
         yield from ((holder.where, problem, (holder.agent,)) for problem in problems if problem)
+
+
+def _damaged(connection: sqlite3.Connection, tree: Tree) -> Iterator[Damaged]:
+    users = tree.users()
+    for table, row in checksums.damaged(connection):
+        agents = users.get(row, ()) if table == "segments" else _owner(connection, table, row)
+        yield f"table {table}, row {row}", agents
 
 
 def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, ...] | None:
@@ -66,7 +83,7 @@ def _owner(connection: sqlite3.Connection, table: str, row: int) -> tuple[str, .
     return () if found is None else ("/".join(map(str, found)),)
 
 
-def content_problem(connection: sqlite3.Connection, segment: Segment) -> str:
+def content_problem(connection: Connection, segment: Segment) -> str:
     """What is wrong with a segment's own content; "" if nothing. Reads it."""
     token_ids, text, offsets = connection.execute(
         "SELECT length(token_ids), length(text), offsets FROM segments WHERE id = ?", (segment.id,)
@@ -85,7 +102,7 @@ def content_problem(connection: sqlite3.Connection, segment: Segment) -> str:
     return ""
 
 
-def parent_problem(connection: sqlite3.Connection, segment: Segment, segments: Mapping[int, Segment]) -> str:
+def parent_problem(connection: Connection, segment: Segment, segments: Mapping[int, Segment]) -> str:
     """How a segment fails to continue its parent's chain; "" if it does."""
     head = Head(segment.parent_id, segment.parent_tokens, segment.parent_bytes, segment.turns - (not segment.is_cut))
     if head.segment is None:
@@ -98,7 +115,7 @@ def parent_problem(connection: sqlite3.Connection, segment: Segment, segments: M
     return head_problem(connection, head, segment.namespace, segments)
 
 
-def head_problem(connection: sqlite3.Connection, head: Head, namespace: str, segments: Mapping[int, Segment]) -> str:
+def head_problem(connection: Connection, head: Head, namespace: str, segments: Mapping[int, Segment]) -> str:
     """How the counters of a head in a namespace differ from its chain; "" if they do not."""
     last = segments.get(head.segment or 0)
     if last is None:
@@ -111,7 +128,7 @@ def head_problem(connection: sqlite3.Connection, head: Head, namespace: str, seg
     return "" if head == wanted else f"it counts {_place(head)}, but its chain has {_place(wanted)}"
 
 
-def turn_problems(connection: sqlite3.Connection, agent: Holder, segments: Mapping[int, Segment]) -> Iterator[str]:
+def turn_problems(connection: Connection, agent: Holder, segments: Mapping[int, Segment]) -> Iterator[str]:
     """How the turns that an agent can replay contradict the agent and its segments."""
     (newest,) = connection.execute("SELECT max(version) FROM turns WHERE uid = ?", (agent.uid,)).fetchone()
     if (newest or 0) > agent.version:
@@ -128,7 +145,7 @@ def turn_problems(connection: sqlite3.Connection, agent: Holder, segments: Mappi
         yield f"{strange} of its turns are another namespace's"
 
 
-def cut_place(connection: sqlite3.Connection, segment: Segment, tokens: int) -> Head | None:
+def cut_place(connection: Connection, segment: Segment, tokens: int) -> Head | None:
     """The chain up to the `tokens`-th token, in `segment`; None if it isn't there.
 
     What `segments.cut` and, for the root, `segments.empty` say.
@@ -141,7 +158,7 @@ def cut_place(connection: sqlite3.Connection, segment: Segment, tokens: int) -> 
     if not 0 < kept < segment.tokens:
         return None
     (data,) = connection.execute(
-        "SELECT substr(offsets, ?, 4) FROM segments WHERE id = ?", (4 * kept - 3, segment.id)
+        "SELECT substr(offsets, CAST(? AS INTEGER), 4) FROM segments WHERE id = ?", (4 * kept - 3, segment.id)
     ).fetchone()
     text_bytes = segment.parent_bytes + int.from_bytes(data, "little")
     return Head(segment.id, tokens, text_bytes, segment.turns - (not segment.is_cut))

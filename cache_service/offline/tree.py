@@ -4,12 +4,12 @@ Agents and their snapshots stand on the chains of their heads, and past turns on
 are still there. What no head and no turn stands on should have been erased.
 """
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from agentmem.validation import AgentKey
+from cache_service.connection import Connection
 from cache_service.files.holding import OWN
 from cache_service.ledger.segments import FRAGMENT, Head
 
@@ -75,19 +75,19 @@ _HOLDERS = (
 )
 
 
-def segments(connection: sqlite3.Connection) -> dict[int, Segment]:
+def segments(connection: Connection) -> dict[int, Segment]:
     """All segments, by id."""
     rows = connection.execute(f"SELECT {', '.join(Segment._fields)} FROM segments")
     return {row[0]: Segment(*row) for row in rows}
 
 
-def holders(connection: sqlite3.Connection) -> list[Holder]:
+def holders(connection: Connection) -> list[Holder]:
     """All agents, and then all snapshots of agents that exist."""
     rows = connection.execute(_HOLDERS).fetchall()
     return [Holder(row[0], AgentKey(*row[1:4]), row[4], row[5], row[6], Head(*row[7:])) for row in rows]
 
 
-def agents(connection: sqlite3.Connection) -> dict[str, str]:
+def agents(connection: Connection) -> dict[str, str]:
     """All agents in words, by uid."""
     rows = connection.execute("SELECT uid, namespace, agent_id, model_id FROM agents")
     return {uid: "/".join(key) for uid, *key in rows}
@@ -96,8 +96,8 @@ def agents(connection: sqlite3.Connection) -> dict[str, str]:
 class Tree:
     """Who stands where. A segment that is not there ends a chain."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        """Raises sqlite3.DatabaseError."""
+    def __init__(self, connection: Connection) -> None:
+        """Raises what the database does."""
         self.segments = segments(connection)
         self.holders = holders(connection)
         self._stood: defaultdict[str, set[int | None]] = defaultdict(set)

@@ -1,5 +1,7 @@
 """`agentmem cluster`: the command and its subcommands."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -10,7 +12,7 @@ from gateway.cli.text import Mistake
 
 @click.group()
 def cluster() -> None:
-    """Make certificates for the nodes of a cluster, and list the nodes."""
+    """Make certificates for the nodes of a cluster, list the nodes, and move ledgers in, out, or check them."""
 
 
 @cluster.command()
@@ -45,3 +47,23 @@ def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
 
 
 cluster.add_command(status)
+
+
+def _ledger_command(name: str, help_text: str) -> click.Command:
+    """A command of the store's, which runs as a process: the services never import each other."""
+
+    @click.command(name, help=help_text, context_settings={"ignore_unknown_options": True, "help_option_names": []})
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def run(arguments: tuple[str, ...]) -> None:
+        command = [sys.executable, "-m", "cache_service.offline.cluster.commands", name, *arguments]
+        sys.exit(subprocess.run(command, check=False).returncode)
+
+    return run
+
+
+for _name, _help in {
+    "import": "Move a stopped single machine's ledgers into a cluster (agentmem cluster import --help).",
+    "export": "Copy a cluster's ledgers into a new directory (agentmem cluster export --help).",
+    "check": "Verify a cluster's ledgers (agentmem cluster check --help).",
+}.items():
+    cluster.add_command(_ledger_command(_name, _help))

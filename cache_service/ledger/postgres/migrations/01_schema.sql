@@ -222,7 +222,8 @@ CREATE TABLE kv_changes (
     version BIGINT NOT NULL DEFAULT 0,
     namespace TEXT COLLATE "C" NOT NULL,
     agent_id TEXT COLLATE "C",
-    model_id TEXT COLLATE "C"
+    model_id TEXT COLLATE "C",
+    made BIGINT NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint  -- for a check only
 );
 CREATE INDEX kv_changes_by_xid ON kv_changes (xid);
 CREATE INDEX kv_changes_of_erased ON kv_changes (namespace, agent_id) WHERE agent_id IS NOT NULL;
@@ -366,6 +367,14 @@ CREATE UNLOGGED TABLE claims (
 CREATE TABLE setups (
     name TEXT COLLATE "C" PRIMARY KEY,
     value BYTEA NOT NULL
+);
+
+-- Directories whose ledgers were moved in (see ../../../offline/cluster/), by the id that the directory has noted before:
+-- so who was interrupted knows that it was done. What was said of it, and old and new ids of snapshots, in pairs.
+CREATE TABLE imports (
+    import_id TEXT COLLATE "C" PRIMARY KEY,
+    said TEXT COLLATE "C" NOT NULL,
+    snapshots BYTEA NOT NULL
 );
 
 -- Who waits for what nodes do is woken: erasures, and nodes that begin or end.

@@ -1,0 +1,4 @@
+"""`agentmem cluster import`, `export` and `check`: a directory's ledgers into PostgreSQL and back, and faults there.
+
+`importing` and `exporting` move rows by `rows`, which knows both engines; `checking` is `offline.ledgers` on a server.
+"""

@@ -1,0 +1,164 @@
+"""The commands: `agentmem cluster import`, `export` and `check`.
+
+Exit status: 0, all is well; 1, `check` has findings that were not mended; 2, it could not be done.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cache_service.offline.commands import finding_dict, printable, write_findings
+from cache_service.offline.findings import CannotCheck
+
+_T = TypeVar("_T")
+_directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
+
+
+def _server(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where the cluster's ledger is."""
+    survives = click.Choice(["server", "crash", "nothing"])
+    for option in (
+        click.option("--schema", default="agentmem", hidden=True),
+        click.option(
+            "--cluster-survives",
+            "survives",
+            type=survives,
+            envvar="AGENTMEM_UP_CLUSTER_SURVIVES",
+            default="server",
+            show_default=True,
+            help="What a commit must survive, as for `agentmem up`.",
+        ),
+        click.option(
+            "--cluster",
+            metavar="URL",
+            envvar="AGENTMEM_UP_CLUSTER",
+            required=True,
+            help="The cluster's PostgreSQL; one with a password belongs into AGENTMEM_UP_CLUSTER.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Move a single machine's ledgers into a cluster, or back, and check a cluster's."""
+    os.umask(0o077)
+
+
+@main.command("import")
+@_directory
+@_server
+@click.option("--node", default="", envvar="AGENTMEM_UP_NODE", help="Whose --data DIR will be: its agents go there.")
+@_json
+def import_command(directory: Path, cluster: str, survives: str, schema: str, node: str, as_json: bool) -> None:
+    """Move the ledgers of DIR, whose store is stopped, into a cluster. DIR is then the --data of a node.
+
+    Uids, versions and snapshots stay. Nothing is deleted: DIR/store.db gets another name. Where the cluster has one of
+    the agents or runs already, nothing is written.
+    """
+
+    def work() -> Any:
+        from cache_service.offline.cluster.importing import bring
+
+        return bring(directory.expanduser(), _settings(cluster, survives, schema, node))
+
+    done = _done(work)
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2, default=str))
+    elif done.was_done:
+        click.echo(f"{directory} was imported before; its ledgers were {done.kept}")
+    else:
+        click.echo(_counts(done.rows))
+        if done.objects_left:
+            click.echo(
+                f"{done.objects_left} objects are left at {done.location}, for the cluster's object store is another:"
+                " what is there only is computed again; delete them there"
+            )
+        click.echo(f"start a node with --data {directory}; the ledgers that were there are {done.kept}")
+
+
+@main.command("export")
+@_directory
+@_server
+@click.option("--namespace", metavar="NAME", help="Only this namespace's.")
+@_json
+def export_command(
+    directory: Path, cluster: str, survives: str, schema: str, namespace: str | None, as_json: bool
+) -> None:
+    """Copy the ledgers of a cluster into DIR, a new directory, on which a single machine can start.
+
+    The cluster stays as it is. Files of KV are not copied: they are computed again.
+    """
+
+    def work() -> Any:
+        from cache_service.offline.cluster.exporting import take
+
+        return take(directory.expanduser(), _settings(cluster, survives, schema), namespace)
+
+    done = _done(work)
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+    else:
+        click.echo(f"{_counts(done.rows)}\nstart a store with --data {directory}; KV is computed again")
+
+
+@main.command("check")
+@_server
+@click.option("--fix", is_flag=True, help="Count namespaces' bytes anew. Nothing else is changed.")
+@_json
+def check_command(cluster: str, survives: str, schema: str, fix: bool, as_json: bool) -> None:
+    """Verify the ledgers of a cluster, while nodes may serve.
+
+    Exit status 0: clean, or all mended; 1: there are findings; 2: it cannot be checked.
+    """
+
+    def work() -> Any:
+        from cache_service.offline.cluster.checking import check
+
+        return check(_settings(cluster, survives, schema), fix)
+
+    checked = _done(work)
+    if as_json:
+        findings = [finding_dict(each, each in checked.mended) for each in checked.findings]
+        click.echo(json.dumps({"clean": checked.is_clean, "agents": checked.agents, "findings": findings}, indent=2))
+    else:
+        write_findings(checked.findings, checked.mended)
+        left = len(checked.findings) - len(checked.mended)
+        click.echo(f"{checked.agents} agents: {len(checked.findings)} findings, {len(checked.mended)} mended")
+        if left and not fix and any(finding.mend for finding in checked.findings):
+            click.echo("--fix mends what can be mended")
+    sys.exit(0 if checked.is_clean else 1)
+
+
+def _settings(cluster: str, survives: str, schema: str, node: str = "") -> Any:
+    from cache_service.ledger.postgres.settings import Settings, Survives
+
+    return Settings(cluster, schema, node, Survives(survives), writers=1, readers=1)
+
+
+def _done(work: Callable[[], _T]) -> _T:
+    if importlib.util.find_spec("psycopg") is None:
+        click.echo("agentmem cluster: PostgreSQL's client is not there: pip install 'agentmem[cluster]'", err=True)
+        sys.exit(2)
+    try:
+        return work()
+    except CannotCheck as error:
+        click.echo(printable(f"agentmem cluster: {error}"), err=True)
+        sys.exit(2)
+
+
+def _counts(rows: dict[str, int]) -> str:
+    return ", ".join(f"{count} {table.replace('_', ' ')}" for table, count in rows.items())
+
+
+if __name__ == "__main__":
+    main(prog_name="agentmem cluster")
