@@ -20,7 +20,7 @@ from cache_service.files.directory_lock import DirectoryLock
 from cache_service.ledger import schema
 from cache_service.offline.findings import CannotCheck, Finding, LedgerLost, Report
 
-IMPORTING = "cluster-import"
+IMPORTING = "store.db-importing"
 """A file that is there while the directory's ledgers are moved into a cluster: see `cluster.importing`."""
 _MOST = 20
 _WAS_USED = (

@@ -116,7 +116,7 @@ async def test_du_and_doctor_say_what_to_do(branched: Path, fault: str) -> None:
 NOBODY = "INSERT INTO held SELECT {}, kind, chain_hash FROM files WHERE agent_id = 'bob'"
 OBJECT = (
     "INSERT INTO objects SELECT kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent, first_token,"
-    " token_count, size_bytes, digest, 1 FROM files LIMIT 1"
+    " token_count, size_bytes, digest, 1, '', '' FROM files LIMIT 1"
 )
 STRANGE = {
     "an agent that is not": (NOBODY.format("'nobody', 0"), "held"),
