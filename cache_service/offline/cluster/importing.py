@@ -154,10 +154,12 @@ def _move(ledger: Connection, path: Path, import_id: str) -> _Moved:
 
 
 def _move_all(ledger: Connection, store: sqlite3.Connection, import_id: str) -> _Moved:
-    row = ledger.execute("SELECT said, snapshots FROM imports WHERE import_id = ?", (import_id,)).fetchone()
-    if row is not None:
-        return _Moved(snapshots=_unpacked(row[1]), **json.loads(row[0]))
+    if (moved := _found(ledger, import_id)) is not None:
+        return moved
     if conflicts := _conflicts(ledger, store):
+        # A process that was killed may have left its COMMIT under way: what it brought is seen with its id.
+        if (moved := _found(ledger, import_id)) is not None:
+            return moved
         more = f" and {len(conflicts) - _NAMED} more" if len(conflicts) > _NAMED else ""
         there = "; ".join(conflicts[:_NAMED])
         raise Refused(f"the cluster has these already: {there}{more}; nothing was imported")
@@ -174,6 +176,12 @@ def _move_all(ledger: Connection, store: sqlite3.Connection, import_id: str) -> 
         (import_id, json.dumps(said), _packed(moved.snapshots)),
     )
     return moved
+
+
+def _found(ledger: Connection, import_id: str) -> _Moved | None:
+    """What an earlier attempt has done; None if none has."""
+    row = ledger.execute("SELECT said, snapshots FROM imports WHERE import_id = ?", (import_id,)).fetchone()
+    return None if row is None else _Moved(snapshots=_unpacked(row[1]), **json.loads(row[0]))
 
 
 def _conflicts(ledger: Connection, store: sqlite3.Connection) -> list[str]:

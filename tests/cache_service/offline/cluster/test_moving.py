@@ -10,29 +10,17 @@ import pytest
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.cluster.settings import ClusterSettings
-from cache_service.ledger.postgres.settings import Settings, Survives
+from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline.check import check as check_directory
 from cache_service.offline.cluster import exporting, importing
 from cache_service.offline.cluster.checking import check
 from cache_service.offline.findings import CannotCheck
-from tests.cache_service import kv
+from tests.cache_service import kv, scenarios
 from tests.cache_service.conftest import Running, running
-from tests.cache_service.offline.directory import ADA, change, everything, fill_branches, query
+from tests.cache_service.offline.directory import ADA, change, everything, query
+from tests.postgres import Server
 
-RUN = dict(namespace="default", workflow_id="w")
 AGENTS = ("ada", "eve", "cut", "none", "idle", "bob")
-
-
-@pytest.fixture
-async def branched(data: Path) -> Path:
-    """A directory with forks, snapshots, cuts, past turns, and a run."""
-    await fill_branches(data)
-    return data
-
-
-@pytest.fixture
-def server(cluster: ClusterSettings) -> Settings:
-    return Settings(cluster.url, cluster.schema, "a", Survives.NOTHING)
 
 
 async def told(store: Running) -> dict[str, Any]:
@@ -100,3 +88,69 @@ async def test_a_damaged_directory_is_refused_and_nothing_is_written(branched: P
     assert everything(branched) == before
     assert check(server).agents == 0
     assert query(branched, "SELECT ledgers FROM directory") == [("",)]
+
+
+async def test_past_turns_are_replayed_and_runs_go_on(
+    furnished: Path, cluster: ClusterSettings, server: Settings
+) -> None:
+    again = kv.turn([5, 6], None, 4, request_id="ada 2", request_digest=b"d")
+    run = pb.GetWorkflowRecordRequest(namespace="default", workflow_id="w")
+    async with running(furnished) as store:
+        before = await store.cache.CommitTurn(again)
+        record = await store.cache.GetWorkflowRecord(run)
+    importing.bring(furnished, server)
+    async with running(furnished, cluster=cluster) as store:
+        assert await store.cache.CommitTurn(again) == before
+        assert await store.cache.GetWorkflowRecord(run) == record
+        await scenarios.append(store)
+        await store.cache.PutWorkflowRecord(pb.PutWorkflowRecordRequest(record=scenarios.workflow(1, b"two")))
+    assert check(server).findings == []
+
+
+async def test_a_second_directory_gets_ids_of_its_own(
+    furnished: Path, cluster: ClusterSettings, server: Settings
+) -> None:
+    async with running(furnished.with_name("second")) as store:
+        version = (await store.cache.CommitTurn(kv.turn([1, 2, 3], agent=kv.key("zoe")))).version
+        await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("zoe"), name="s"))
+        await store.cache.CommitTurn(kv.turn([4], version, keep=3, agent=kv.key("zoe")))
+    importing.bring(furnished, server)
+    importing.bring(furnished.with_name("second"), server)
+    assert check(server).findings == []
+    async with running(furnished.with_name("second"), cluster=cluster) as store:
+        await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key("zoe"), name="s"))
+        assert (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("zoe")))).agent.tokens == 3
+
+
+@pytest.mark.parametrize("has_place", [False, True])
+async def test_objects_come_where_the_cluster_has_no_place_yet(
+    furnished: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, has_place: bool
+) -> None:
+    change(furnished, "INSERT INTO remote_place VALUES (1, 'me', 's3://bucket/one', 's', 's', 1)")
+    change(
+        furnished,
+        "INSERT INTO objects SELECT kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent, first_token,"
+        " token_count, size_bytes, digest, 1, '', '' FROM files JOIN held USING (kind, chain_hash) WHERE snapshot != 0"
+        " LIMIT 1",
+    )
+    change(
+        furnished,
+        "INSERT INTO snapshot_object_refs SELECT snapshot, kind, chain_hash FROM held JOIN objects USING (kind,"
+        " chain_hash) WHERE snapshot != 0 LIMIT 1",
+    )
+    async with running(furnished.with_name("other"), cluster=cluster):
+        pass
+    with postgres_server.connect() as connection:
+        connection.execute(f'SET search_path = "{cluster.schema}"'.encode())
+        if has_place:
+            connection.execute("INSERT INTO remote_place VALUES (1, 'c', 's3://bucket/two', '', '', 1)")
+        done = importing.bring(furnished, server)
+        place = connection.execute("SELECT owner, location FROM remote_place").fetchone()
+        objects = connection.execute(
+            "SELECT count(*) FROM objects JOIN snapshot_object_refs USING (kind, chain_hash)"
+            " JOIN snapshots ON snapshots.id = snapshot"
+        ).fetchone()
+    assert done.objects_left == has_place
+    assert place == (("c", "s3://bucket/two") if has_place else ("me", "s3://bucket/one"))
+    assert objects == (0 if has_place else 1,)
+    assert check(server).findings == []

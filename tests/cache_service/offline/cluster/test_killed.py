@@ -1,0 +1,82 @@
+"""An import that is killed at any of its steps: no store serves what is half moved, and a repetition ends it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentmem.v1 import agent_pb2
+from cache_service.cluster.settings import ClusterSettings
+from cache_service.ledger.postgres.settings import Settings
+from cache_service.offline.cluster import importing
+from cache_service.offline.cluster.checking import check
+from cache_service.offline.database import DatabaseDamaged
+from tests.cache_service import kv
+from tests.cache_service.conftest import running
+from tests.postgres import Server
+
+_CHILD = """
+import os, signal, sys
+from pathlib import Path
+from cache_service.files.directory import DataDirectory
+from cache_service.ledger.postgres.settings import Settings, Survives
+from cache_service.offline.cluster import importing, rows
+def die(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+owner = {"importing": importing, "DataDirectory": DataDirectory}[sys.argv[4]]
+setattr(owner, sys.argv[5], die)
+importing.bring(Path(sys.argv[1]), Settings(sys.argv[2], sys.argv[3], "a", Survives.NOTHING))
+"""
+POINTS = {
+    "noted": ("importing", "_refuse_damaged"),
+    "rows are written": ("importing", "_bring_objects"),
+    "committed": ("importing", "_become_node"),
+    "files follow": ("DataDirectory", "remove"),
+    "renamed": ("importing", "_end"),
+}
+
+
+def kill(branched: Path, cluster: ClusterSettings, point: str) -> None:
+    """Import in a process that is killed there."""
+    command = [sys.executable, "-c", _CHILD, str(branched), cluster.url, cluster.schema, *POINTS[point]]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_an_import_that_is_killed_is_ended_by_its_repetition(
+    branched: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, point: str
+) -> None:
+    kill(branched, cluster, point)
+    is_renamed = not (branched / "store.db").exists()
+    assert is_renamed == (point == "renamed")
+    if not is_renamed:
+        with pytest.raises(DatabaseDamaged, match="agentmem cluster import"):
+            async with running(branched):
+                pass
+    done = importing.bring(branched, server)
+    assert done.was_done == is_renamed
+    checked = check(server)
+    assert (checked.findings, checked.agents) == ([], 6)
+    with postgres_server.connect() as connection:
+        rows = connection.execute(f'SELECT count(*) FROM "{cluster.schema}".imports'.encode()).fetchone()
+    assert rows == (1,)
+    assert importing.bring(branched, server).was_done
+    async with running(branched, cluster=cluster) as store:
+        agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("eve")))).agent
+        assert agent.warm_bytes > 0
+
+
+async def test_an_import_that_is_refused_after_a_kill_lets_the_store_start_again(
+    branched: Path, cluster: ClusterSettings, server: Settings
+) -> None:
+    kill(branched, cluster, "rows are written")
+    async with running(branched.with_name("other"), cluster=cluster) as store:
+        await store.cache.CommitTurn(kv.turn([1, 2, 3]))
+    with pytest.raises(importing.Refused):
+        importing.bring(branched, server)
+    async with running(branched):
+        assert (branched / "store.db").exists()
