@@ -21,6 +21,13 @@ _LOCK: Final = 0x6167656E746D656D
 """The advisory lock of who creates or migrates: nodes that start together do it one after the other."""
 
 
+_FROM_ANOTHER_SERVER: Final = (
+    "UPDATE kv_changes SET xid = pg_current_xact_id()::text::bigint"
+    " WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+)
+"""What a dump has brought from a server that had run more transactions: here nobody would ever have followed it."""
+
+
 class Step(NamedTuple):
     """From one version of the schema to the next. Without a `contract` the one before can use the tables for good."""
 
@@ -67,6 +74,7 @@ def migrate(connection: "psycopg.Connection[tuple[Any, ...]]", schema: str, step
             )
         for step in steps[applied:]:
             connection.execute(step.expand.encode())
+        connection.execute(_FROM_ANOTHER_SERVER)
         if row is None:
             connection.execute("INSERT INTO schema_version VALUES (%s, 1)", (len(steps),))
         elif applied < len(steps):

@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from agentmem.errors import Unavailable
+from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.connection import Connection
-from cache_service.ledger import turns
+from cache_service.ledger import kv_changes, turns
 from cache_service.ledger.database import Database
 from cache_service.ledger.postgres import schema
 from cache_service.ledger.postgres.database import Postgres
@@ -83,6 +84,22 @@ def test_an_older_program_serves_on_what_a_newer_one_has_expanded(postgres_setti
         late.open()
     for each in (older, newer, again, late):
         each.close()
+
+
+def test_changes_of_kv_from_a_server_that_was_ahead_are_followed(postgres_settings: Settings) -> None:
+    """Ids of transactions come along with a dump, and are far ahead on a younger server."""
+    before = Postgres(postgres_settings)
+    before.open()
+    key = AgentKey("n", "gone", "m")
+    before.write_blocking(kv_changes.erase, key, "u")
+    before.write_blocking(lambda c: c.execute("UPDATE kv_changes SET xid = xid + 1000000") and None)
+    assert before.read_blocking(kv_changes.after, 0) == []
+    before.close()
+    after = Postgres(postgres_settings)
+    after.open()
+    [change] = after.read_blocking(kv_changes.after, 0)
+    assert change.agent_id == "gone" and change.id <= after.read_blocking(kv_changes.last)
+    after.close()
 
 
 def test_a_migration_that_fails_leaves_the_tables_of_before(postgres_settings: Settings) -> None:
