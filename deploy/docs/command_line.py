@@ -8,11 +8,15 @@ from typing import NamedTuple
 import click
 
 from benchmarks.__main__ import NAMES, summary
+from cache_service.offline.cluster.commands import main as ledgers
 from cache_service.offline.commands import main as store
 from deploy.docs.tables import code, table
 from gateway.cli.main import main
 
-_ELSEWHERE = {"agentmem store": store}
+_ELSEWHERE = {
+    "agentmem store": store,
+    **{f"agentmem cluster {name}": command for name, command in ledgers.commands.items()},
+}
 """Commands that `agentmem` runs in a process of their own."""
 _MORE: dict[str, Callable[[], str]] = {
     "agentmem bench": lambda: table(

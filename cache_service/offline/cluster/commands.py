@@ -11,15 +11,29 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from cache_service.offline.commands import finding_dict, printable, write_findings
 from cache_service.offline.findings import CannotCheck
 
 _T = TypeVar("_T")
+_SECONDS = 600.0
+"""How long one statement may take, and the work of this process between two of them: there are more rows than a node
+reads at once.
+"""
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
+
+
+def _without_password(context: click.Context, option: click.Parameter, url: str) -> str:
+    """Refuse a password on the command line, where all users of the machine see it."""
+    is_seen = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    if is_seen and (urlsplit(url).password or "password" in url):
+        raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
+    return url
 
 
 def _server(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,6 +55,7 @@ def _server(command: Callable[..., None]) -> Callable[..., None]:
             metavar="URL",
             envvar="AGENTMEM_UP_CLUSTER",
             required=True,
+            callback=_without_password,
             help="The cluster's PostgreSQL; one with a password belongs into AGENTMEM_UP_CLUSTER.",
         ),
     ):
@@ -142,7 +157,8 @@ def check_command(cluster: str, survives: str, schema: str, fix: bool, as_json: 
 def _settings(cluster: str, survives: str, schema: str, node: str = "") -> Any:
     from cache_service.ledger.postgres.settings import Settings, Survives
 
-    return Settings(cluster, schema, node, Survives(survives), writers=1, readers=1)
+    times = {"statement_seconds": _SECONDS, "idle_seconds": _SECONDS}
+    return Settings(cluster, schema, node, Survives(survives), writers=1, readers=1, **times)
 
 
 def _done(work: Callable[[], _T]) -> _T:

@@ -101,3 +101,12 @@ async def test_the_commands_say_what_they_did_and_how_it_ended(
     assert (done.returncode, json.loads(done.stdout)["clean"]) == (1, False)
     assert run("check", "--fix").returncode == 0
     assert run("check").returncode == 0
+
+
+def test_a_password_on_the_command_line_is_refused(furnished: Path) -> None:
+    command = [sys.executable, "-m", "gateway.cli.main", "cluster", "import", str(furnished), "--cluster"]
+    for url in ("postgresql://me:secret@db/agentmem", "host=db password=secret"):
+        done = subprocess.run([*command, url], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "AGENTMEM_UP_CLUSTER" in done.stderr
+        assert "secret" not in done.stderr

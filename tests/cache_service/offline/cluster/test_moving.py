@@ -49,7 +49,7 @@ async def test_agents_and_their_files_are_the_same_in_a_cluster_and_back_on_one_
     files = sorted(path.name for path in branched.rglob("*.safetensors"))
     done = importing.bring(branched, server)
     assert done.rows["agents"] == len(AGENTS)
-    assert not (branched / "store.db").exists()
+    assert [path.name for path in branched.glob("store.db*")] == [done.kept.name]
     assert check(server).findings == []
     async with running(branched, cluster=cluster) as store:
         assert await told(store) == before
