@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline.check import check as check_directory
 from cache_service.offline.cluster import exporting, importing
 from cache_service.offline.cluster.checking import check
+from cache_service.offline.cluster.server import opened
 from cache_service.offline.findings import CannotCheck
 from tests.cache_service import kv, scenarios
 from tests.cache_service.conftest import Running, running
@@ -112,12 +115,21 @@ async def test_a_second_directory_gets_ids_of_its_own(
 ) -> None:
     async with running(furnished.with_name("second")) as store:
         version = (await store.cache.CommitTurn(kv.turn([1, 2, 3], agent=kv.key("zoe")))).version
+        await scenarios.hold(store, kv.key("zoe"), [21, 22])
         await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("zoe"), name="s"))
         await store.cache.CommitTurn(kv.turn([4], version, keep=3, agent=kv.key("zoe")))
     importing.bring(furnished, server)
     importing.bring(furnished.with_name("second"), server)
     assert check(server).findings == []
+    with opened(server) as postgres, closing(sqlite3.connect(furnished.with_name("second") / "warm.db")) as warm:
+        statement = "SELECT id FROM snapshots JOIN agents USING (uid) WHERE agent_id = 'zoe'"
+        (snapshot,) = postgres.read_blocking(lambda ledger: ledger.execute(statement).fetchone())
+        assert snapshot > 1
+        assert warm.execute("SELECT snapshot, count(*) FROM held WHERE snapshot != 0 GROUP BY 1").fetchall() == [
+            (snapshot, 2)
+        ]
     async with running(furnished.with_name("second"), cluster=cluster) as store:
+        assert len(list(furnished.with_name("second").rglob("*.safetensors"))) == 2
         await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key("zoe"), name="s"))
         assert (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("zoe")))).agent.tokens == 3
 
