@@ -130,7 +130,8 @@ class Gateway:
 
     async def watched(self) -> None:
         """Raise what ends the watch for revoked keys, or that of the peers: nothing may be served without them."""
-        ended, _ = await asyncio.wait({self._watching, self._looking}, return_when=asyncio.FIRST_COMPLETED)
+        watching = {self._watching, self._looking, *([self._node.watching] if self._node is not None else [])}
+        ended, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             task.result()
 

@@ -8,6 +8,7 @@ have ids of a form of their own, and expire.
 """
 
 import asyncio
+import hashlib
 import logging
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -129,7 +130,7 @@ class Finder:
             found = await self._find(wanted, message_hashes=chain, label=wanted.label)
             if found.HasField("agent"):
                 return await self._going_on(wanted, found)
-        return self._new()
+        return self._new(wanted)
 
     async def _after(self, wanted: Wanted) -> Memory:
         found = await self._find(wanted, request_id=wanted.previous)
@@ -156,13 +157,13 @@ class Finder:
     async def _going_on(self, wanted: Wanted, found: agent_pb2.FindAgentResponse) -> Memory:
         agent_id = found.agent.key.agent_id
         if (wanted.namespace, wanted.model_id, agent_id) in self._busy:
-            return self._new()  # a fork would wait for the turn that runs; blocks are shared without one, too
+            return self._new(wanted)  # a fork would wait for the turn that runs; blocks are shared without one, too
         if is_anonymous(agent_id) and found.version == found.agent.version:
             return _in_state(How.CONTINUED, found.agent.key, found.version)
         try:
             return await self._fork(found)
         except (errors.NotFound, errors.Aborted):  # gone, or gone on, since it was found
-            return self._new()
+            return self._new(wanted)
 
     async def _fork(self, found: agent_pb2.FindAgentResponse) -> Memory:
         source = found.agent.key
@@ -180,8 +181,8 @@ class Finder:
             raise
         return _in_state(How.FORKED, made.key, made.version)
 
-    def _new(self) -> Memory:
-        return Memory(How.NEW, _new_id(), 0, expiry=self._expiry)
+    def _new(self, wanted: Wanted) -> Memory:
+        return Memory(How.NEW, _new_id(wanted), 0, expiry=self._expiry)
 
     async def _find(self, wanted: Wanted, **by: object) -> agent_pb2.FindAgentResponse:
         request = agent_pb2.FindAgentRequest(namespace=wanted.namespace, model_id=wanted.model_id, **by)  # type: ignore[arg-type]
@@ -209,8 +210,12 @@ def _in_state(how: How, key: types_pb2.AgentKey, version: types_pb2.AgentVersion
     return Memory(how, key.agent_id, version.version, version.revision)
 
 
-def _new_id() -> str:
-    return f"conv-{uuid.uuid4().hex}"
+def _new_id(wanted: Wanted | None = None) -> str:
+    """Return an id for an agent: the same for all attempts at a turn that has a name, whichever gateway has them."""
+    if wanted is None or not wanted.turn:
+        return f"conv-{uuid.uuid4().hex}"
+    name = "\0".join((wanted.namespace, wanted.model_id, wanted.turn)).encode()
+    return f"conv-{hashlib.sha256(name).hexdigest()[:32]}"
 
 
 @contextmanager

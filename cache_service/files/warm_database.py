@@ -38,7 +38,7 @@ def discard_unusable(path: Path) -> bool:
     """Delete a database that is damaged or of another version; whether there was one. Raises OSError, sqlite3.Error."""
     if not path.exists() or _is_usable(path):
         return False
-    _remove(path)
+    discard(path)
     return True
 
 
@@ -47,7 +47,7 @@ def take_over(ledger: sqlite3.Connection, path: Path) -> None:
 
     It is done again where a crash came before these are dropped there. Raises OSError, sqlite3.Error.
     """
-    _remove(path)
+    discard(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as new:
         path.chmod(0o600)
         for pragma in ("auto_vacuum = INCREMENTAL", "journal_mode = WAL", "secure_delete = ON"):
@@ -91,6 +91,7 @@ def _is_usable(path: Path) -> bool:
         return False
 
 
-def _remove(path: Path) -> None:
+def discard(path: Path) -> None:
+    """Delete a database, with its log. Raises OSError."""
     for suffix in ("-wal", "-shm", ""):
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)

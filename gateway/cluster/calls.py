@@ -84,7 +84,7 @@ class Attempts:
             self._again, self._routed = False, False
             self._placement.metrics.rerouted.labels("aborted").inc()
             return
-        if error.code() is grpc.StatusCode.ABORTED and self._in_doubt:
+        if self._in_doubt:
             raise errors.Unavailable(
                 "the node that had the turn cannot be reached, and may have committed it; send it again under the same"
                 " request_id to learn that",

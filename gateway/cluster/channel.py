@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
+from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.cluster.calls import Attempts, Method, StreamCall, UnaryCall, UploadCall
 from gateway.cluster.membership import key_of
@@ -126,31 +127,51 @@ class RoutedChannel(grpc.aio.Channel):
         key = getattr(request, "key", None)
         if not isinstance(key, types_pb2.AgentKey):  # an upload that has not even said that
             return Attempts(self._placement, method, Key("", "", ""), timeout, may_abort=False)
-        if not key.model_id:
-            key.model_id = self._placement.default_model  # another node may have another
         if method.turn and key.agent_id and not request.request_id:
             request.request_id = f"node-{uuid.uuid4().hex}"  # sent to two nodes, it is one turn
         free = method.turn and not (request.HasField("if_version") or request.if_revision)
         return Attempts(self._placement, method, key_of(key), timeout, may_abort=free)
 
     async def _abort(self, method: Method, request: Any, timeout: float | None, deserialize: Any) -> Any:
-        answer = await method.on(self._placement.local)(request, timeout=timeout)
-        if not inference_pb2.AbortResponse.FromString(answer).aborted:
-            told = await asyncio.gather(*(self._tell(method, name, request) for name in self._placement.others()))
-            answer = next((one for one in told if one and inference_pb2.AbortResponse.FromString(one).aborted), answer)
+        nodes = self._placement.live()
+        told = [one for one in await self._told(method, nodes, request) if one is not None]
+        if not told:  # as this node's own worker says why
+            told = [await method.on(self._placement.local)(request, timeout=timeout)]
+        answer = next((one for one in told if inference_pb2.AbortResponse.FromString(one).aborted), told[0])
         return deserialize(answer) if deserialize else answer
 
+    async def _told(self, method: Method, nodes: list[str], request: Any) -> list[bytes | None]:
+        return await asyncio.gather(*(self._tell(method, name, request) for name in nodes))
+
     async def _delete(self, made: Any, request: Any, timeout: float | None) -> Any:
-        """Delete an agent, and what other nodes have of it in memory; files are their stores' to delete."""
-        answer = await made(request, timeout=timeout)
+        """Delete an agent, and what other nodes have of it in memory; files are their stores' to delete.
+
+        Where the rows are gone already, or something is still to be waited for, memory is not left either.
+        """
+        try:
+            answer = await made(request, timeout=timeout)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE):
+                await self._forget(request)
+            raise
+        if unheard := await self._forget(request):
+            raise errors.Unavailable(
+                f"the agent is erased, but {', '.join(unheard)} may still have KV of it in memory; repeat this to be"
+                " sure",
+                retry_after=1.0,
+            )
+        return answer
+
+    async def _forget(self, request: Any) -> list[str]:
+        """Have all nodes that are there drop a deleted agent's KV from memory; those that did not answer."""
         path: str = EVICT
         hot: Any = agent_pb2.EvictAgentRequest(key=request.key, tier=types_pb2.TIER_HOT)
         if not request.key.model_id:
             path, hot = DELETE, agent_pb2.DeleteAgentRequest(key=request.key, allow_missing=True)
         method = Method(path, "unary_unary", type(hot).SerializeToString, None, repeatable=True, turn=False)
-        nodes = (self._placement.own, *self._placement.others())
-        await asyncio.gather(*(self._tell(method, name, hot) for name in nodes))
-        return answer
+        nodes = self._placement.live()
+        told = await self._told(method, nodes, hot)
+        return [name for name, answered in zip(nodes, told, strict=True) if answered is None]
 
     async def _hint(self, method: Method, request: Any, timeout: float | None, deserialize: Any) -> Any:
         here = method.on(self._placement.local)(request, timeout=timeout)
@@ -160,13 +181,13 @@ class RoutedChannel(grpc.aio.Channel):
         return deserialize(answer) if deserialize else answer
 
     async def _tell(self, method: Method, name: str, request: Any) -> bytes | None:
-        """Return what another node answers; None where it does not, or refuses."""
+        """Return what a node answers, b"" where it has no such agent; None where it does not answer, or refuses."""
         if (channel := await self._placement.reach(name)) is None:
             return None
         try:
             answer: bytes = await method.on(channel)(request, timeout=_TELL_SECONDS)
-        except grpc.aio.AioRpcError:
-            return None
+        except grpc.aio.AioRpcError as error:
+            return b"" if error.code() is grpc.StatusCode.NOT_FOUND else None
         return answer
 
 

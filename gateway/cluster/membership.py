@@ -54,8 +54,6 @@ class Membership:
         self._stopping = False
         self.draining = False
         self.cluster_id = ""
-        self.default_model = ""
-        """The name of the model that requests without one mean here."""
         self._served: list[cluster_pb2.NodeModel] = []
         self._known: list[cluster_pb2.Node] = []
         self._ends: dict[str, float] = {}
@@ -217,7 +215,6 @@ class Membership:
                     break
         except grpc.aio.AioRpcError:
             return
-        self.default_model = next((model.model_id for model in found if model.is_default), "")
         self._served = [_node_model(model) for model in found]
 
 

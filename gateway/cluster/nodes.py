@@ -1,6 +1,7 @@
 """Channels to the cluster's other nodes: one for each address, kept while the node is known."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,6 +12,9 @@ from gateway.cluster.router import NodeView
 
 CONNECT_SECONDS: Final = 2.0
 """What a connection may take before the next node is tried."""
+
+ABSENT_SECONDS: Final = 30.0
+"""Several times what it takes until all nodes are listed again."""
 
 _OPTIONS: Final[dict[str, int | str]] = {
     # A node that has vanished, or hangs, is noticed within ten seconds, as long as its lease lasts.
@@ -30,6 +34,7 @@ class NodeChannels:
         self._tls = tls
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._absent: dict[str, float] = {}
 
     def to(self, address: str) -> grpc.aio.Channel:
         """Return the channel to a node."""
@@ -38,9 +43,12 @@ class NodeChannels:
         return found
 
     def keep(self, nodes: Iterable[NodeView]) -> None:
-        """Close the channels to all others. What they carry still gets a while to end."""
-        known = {node.address for node in nodes}
-        for address in self._channels.keys() - known:
+        """Close the channels to others that have been absent for a while: after a failover of the database nodes come
+        back one by one. What they carry still gets a while to end.
+        """
+        now, known = time.monotonic(), {node.address for node in nodes}
+        self._absent = {each: self._absent.get(each, now) for each in self._channels.keys() - known}
+        for address in [each for each, since in self._absent.items() if now - since >= ABSENT_SECONDS]:
             task = asyncio.create_task(self._channels.pop(address).close(60.0))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -35,11 +35,6 @@ class Placement:
         """This node's name."""
         return self._membership.own
 
-    @property
-    def default_model(self) -> str:
-        """The name of this node's default model; empty before it is known."""
-        return self._membership.default_model
-
     async def route(self, key: Key) -> Route:
         """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES, the best first."""
         nodes = self._nodes()
@@ -49,6 +44,11 @@ class Placement:
             alone = sum(node.ready for node in nodes) < 2
             route = candidates(key, nodes, Located() if alone else await self._located(key), self.own)
         return Route(route.nodes[:MOST_NODES], route.reason)
+
+    def live(self) -> list[str]:
+        """Return this node and all others whose lease has not ended, also those that leave or are not ready."""
+        names = [node.name for node in self._nodes() if self._membership.alive(node.name)]
+        return [self.own, *(name for name in names if name != self.own)]
 
     def others(self) -> list[str]:
         """Return the nodes besides this one that are ready."""

@@ -105,6 +105,8 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         """Whether Abort finds the request."""
         self.lost: set[str] = set()
         """RPCs of AgentService that end as if the connection had broken."""
+        self.refusals: dict[str, AgentmemError] = {}
+        """RPCs of AgentService that are refused."""
         self.running = 0
         self.cancelled = asyncio.Event()
         self.ended = asyncio.Event()
@@ -169,6 +171,8 @@ class _Agents:
 
         async def unary(request: Any, context: Any) -> Any:
             self._worker.note(request, context)
+            if name in self._worker.refusals:
+                raise self._worker.refusals[name]
             if name in self._worker.lost:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             return response()
@@ -214,6 +218,8 @@ class _Agents:
 
     async def DeleteAgent(self, request: Any, context: Any) -> agent_pb2.DeleteAgentResponse:
         self._worker.note(request, context)
+        if "DeleteAgent" in self._worker.refusals:
+            raise self._worker.refusals["DeleteAgent"]
         return agent_pb2.DeleteAgentResponse(deleted=1, freed_bytes=2048)
 
 

@@ -134,6 +134,13 @@ class Postgres:
             raise
         self._idle.append(session)
 
+    def open_existing(self) -> bool:
+        """`open` that makes and migrates nothing; whether there is a ledger. Raises what `open` raises."""
+        if not self.read_blocking(schema.exists):
+            return False
+        self.read_blocking(schema.refuse_newer, self._steps)
+        return True
+
     def close(self) -> None:
         """Wait for what is queued, and close the connections."""
         self._reading.shutdown()

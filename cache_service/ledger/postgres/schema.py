@@ -67,11 +67,7 @@ def migrate(connection: "psycopg.Connection[tuple[Any, ...]]", schema: str, step
         )
         row = connection.execute("SELECT version, usable FROM schema_version").fetchone()
         applied, usable = (0, 0) if row is None else row
-        if usable > len(steps):
-            raise SchemaTooNew(
-                f"the shared ledger's schema has version {applied}, and programs that know version {usable} or newer"
-                f" can use it; this one knows {len(steps)}; use a newer agentmem"
-            )
+        _refuse(applied, usable, steps)
         for step in steps[applied:]:
             connection.execute(step.expand.encode())
         connection.execute(_FROM_ANOTHER_SERVER)
@@ -79,6 +75,25 @@ def migrate(connection: "psycopg.Connection[tuple[Any, ...]]", schema: str, step
             connection.execute("INSERT INTO schema_version VALUES (%s, 1)", (len(steps),))
         elif applied < len(steps):
             connection.execute("UPDATE schema_version SET version = %s", (len(steps),))
+
+
+def exists(connection: Connection) -> bool:
+    """Whether there are tables of a ledger. A function of a connection, as what follows."""
+    return connection.execute("SELECT to_regclass('schema_version')").fetchone()[0] is not None
+
+
+def refuse_newer(connection: Connection, steps: Sequence[Step]) -> None:
+    """Raise SchemaTooNew for tables that this version cannot use."""
+    applied, usable = connection.execute("SELECT version, usable FROM schema_version").fetchone()
+    _refuse(applied, usable, steps)
+
+
+def _refuse(applied: int, usable: int, steps: Sequence[Step]) -> None:
+    if usable > len(steps):
+        raise SchemaTooNew(
+            f"the shared ledger's schema has version {applied}, and programs that know version {usable} or newer"
+            f" can use it; this one knows {len(steps)}; use a newer agentmem"
+        )
 
 
 def contract(connection: Connection, oldest: int, steps: Sequence[Step]) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from cache_service.cluster import nodes
 from cache_service.connection import Connection, among, pieces
-from cache_service.files import holding
+from cache_service.files import holding, warm_database
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import open_private, sync, sync_directory
 from cache_service.files.references import Dropped
@@ -76,15 +76,17 @@ def bring(root: Path, settings: Settings) -> Imported:
         return done
     directory = database.find(root)
     try:
-        with alone(directory), opened(settings) as postgres:
+        with alone(directory), opened(settings, migrates=True) as postgres:
             cluster_id = postgres.read_blocking(nodes.cluster_id)
             import_id = _begun(directory, cluster_id)
-            try:
-                _refuse_damaged(directory)
-                moved = postgres.commit_blocking(_move, directory.database, import_id)
-            except Refused:
-                _end(directory)
-                raise
+            moved = postgres.read_blocking(_found, import_id)
+            if moved is None:
+                try:
+                    _refuse_damaged(directory)
+                    moved = postgres.commit_blocking(_move, directory.database, import_id)
+                except Refused:
+                    _end(directory)
+                    raise
             kept = _become_node(directory, cluster_id, moved)
     except (OSError, sqlite3.Error) as error:
         raise CannotCheck(f"cannot import {directory.root}: {error}; run this again") from error
@@ -242,10 +244,16 @@ def _bring_objects(ledger: Connection, store: sqlite3.Connection, copied: rows.C
 def _become_node(directory: DataDirectory, cluster_id: str, moved: _Moved) -> Path:
     """Make the directory a node's; where its store.db is now."""
     if not warm_index.unusable(directory):  # otherwise the node begins without files
-        with reading(directory.database, is_ours=True) as store, writing(directory.warm_database) as warm:
-            dropped = _follow(store, warm, cluster_id, moved)
-        directory.remove(dropped.files)
-        directory.remove_quarantined(dropped.quarantined)
+        try:
+            with reading(directory.database, is_ours=True) as store, writing(directory.warm_database) as warm:
+                dropped = _follow(store, warm, cluster_id, moved)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:  # damaged, behind what was looked at: its files are not worth a half import
+            warm_database.discard(directory.warm_database)
+        else:
+            directory.remove(dropped.files)
+            directory.remove_quarantined(dropped.quarantined)
     with closing(sqlite3.connect(directory.database, isolation_level=None)) as store:
         store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     kept = directory.root / f"{_IMPORTED}{time.time_ns()}"

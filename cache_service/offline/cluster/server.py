@@ -12,11 +12,17 @@ from cache_service.offline.findings import CannotCheck
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[Postgres]:
-    """The ledger, its tables made or migrated. Raises CannotCheck, also for what the server raises meanwhile."""
+def opened(settings: Settings, *, migrates: bool = False) -> Iterator[Postgres]:
+    """The ledger as it is; or its tables are made, or migrated.
+
+    Raises CannotCheck, also where there is none, and for what the server raises meanwhile.
+    """
     postgres = Postgres(settings)
     try:
-        postgres.open()
+        if migrates:
+            postgres.open()
+        elif not postgres.open_existing():
+            raise CannotCheck("no cluster's ledger is in this database; name the one that the nodes have as --cluster")
         yield postgres
     except OutcomeUnknown as error:
         raise CannotCheck(f"it is not known whether it was done ({error.message}); run this again") from error

@@ -110,12 +110,39 @@ async def test_turns_without_a_name_get_one_and_those_with_one_keep_it(world: Wo
     assert [request.request_id for request in stateless] == [""]
 
 
-async def test_another_node_is_told_which_model_the_default_is(world: World) -> None:
+async def test_a_deletion_on_all_models_is_one_on_all_nodes(world: World) -> None:
+    """An empty model_id is no default here: it is sent as it is, and what others have in memory is deleted likewise."""
+    key = types_pb2.AgentKey(agent_id="ada")
+    async with world["a"].channel() as channel:
+        agents = agent_pb2_grpc.AgentServiceStub(channel)
+        await agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key))
+    for node in world.nodes.values():
+        asked = [each for each in node.worker.requests if isinstance(each, agent_pb2.DeleteAgentRequest)]
+        assert asked and {each.key.model_id for each in asked} == {""}
+    first = [each for node in world.nodes.values() for each in node.worker.requests if not _looks(each)]
+    assert sum(not each.allow_missing for each in first) == 1, "the others may have had nothing of it"
+
+
+async def test_a_deletion_that_finds_nothing_leaves_nothing_in_memory(world: World) -> None:
+    """As where it is repeated, because the first one waited in vain for another node's files."""
     world.says("ada", last_on="b")
-    await generate(world, "a", turn("ada", model=""))
-    assert world["b"].worker.generated[0].key == types_pb2.AgentKey(
-        namespace="default", agent_id="ada", model_id="demo"
-    )
+    world["b"].worker.refusals["DeleteAgent"] = errors.NotFound("agent", "ada")
+    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
+    async with world["a"].channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as missing:
+            await agent_pb2_grpc.AgentServiceStub(channel).DeleteAgent(agent_pb2.DeleteAgentRequest(key=key))
+    assert missing.value.code() is grpc.StatusCode.NOT_FOUND
+    for node in world.nodes.values():
+        assert [each for each in node.worker.requests if isinstance(each, agent_pb2.EvictAgentRequest)], node.name
+
+
+async def test_a_deletion_says_who_did_not_answer(world: World) -> None:
+    world["c"].worker.refusals["EvictAgent"] = errors.Unavailable("busy")
+    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
+    async with world["a"].channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await agent_pb2_grpc.AgentServiceStub(channel).DeleteAgent(agent_pb2.DeleteAgentRequest(key=key))
+    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE and "c may still have" in (failed.value.details() or "")
 
 
 async def test_a_node_whose_worker_is_gone_is_passed_over_before_the_turn_begins(world: World) -> None:
@@ -139,7 +166,7 @@ async def test_what_was_sent_and_may_have_been_done_is_not_sent_again(world: Wor
 
     async def dies(_: Any) -> AsyncIterator[Any]:
         yield started()
-        await world["b"].worker.server.stop(0)
+        await world["b"].vanish()
 
     world["b"].worker.script = dies
     with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -204,8 +231,7 @@ async def test_a_conflict_after_an_attempt_in_doubt_is_no_refusal(world: World) 
     world.says("ada", last_on="b")
 
     async def dies(_: Any) -> AsyncIterator[Any]:
-        await world["b"].worker.server.stop(0)
-        return
+        await world["b"].vanish()
         yield
 
     async def conflicts(_: Any) -> AsyncIterator[Any]:

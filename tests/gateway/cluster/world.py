@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import tempfile
@@ -104,6 +105,7 @@ class TestNode:
             settings(run_dir, node=name, advertise=self.address, node_listen=self.address, cluster_tls=certificates)
         )
         self._left = False
+        self._vanishing: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         await self.store.server.start()
@@ -118,9 +120,17 @@ class TestNode:
             await self.gateway.stop()
 
     async def end(self) -> None:
-        await self.leave()
-        await self.worker.stop()
-        await self.store.server.stop(0)
+        async with AsyncExitStack() as ending:
+            ending.push_async_callback(self.store.server.stop, 0)
+            ending.push_async_callback(self.worker.stop)
+            if self._vanishing is not None:
+                ending.push_async_callback(asyncio.wait, {self._vanishing})
+            await self.leave()
+
+    async def vanish(self) -> None:
+        """In a handler of the worker: end the worker, not from within, for that would cancel the end itself."""
+        self._vanishing = asyncio.ensure_future(self.worker.server.stop(0))
+        await asyncio.Event().wait()
 
     def channel(self) -> grpc.aio.Channel:
         """A client's channel to its gRPC door."""

@@ -25,7 +25,7 @@ def test_all_columns_are_copied(table: Table, server: Settings, postgres_server:
     database.close()
     with sqlite3.connect(tmp_path / "store.db") as store:
         own = {row[1] for row in store.execute(f"PRAGMA table_info({table.name})")}
-    with opened(server), postgres_server.connect() as connection:
+    with opened(server, migrates=True), postgres_server.connect() as connection:
         rows = connection.execute(
             "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
             (server.schema, table.name),
