@@ -113,8 +113,8 @@ class SharedLedger:
         assert self.membership is not None, "join has not been called"
         self.membership.start(
             lambda: rows.read_blocking(holding.followed),
-            lambda: blocks.follow().result(),
-            lambda: blocks.follow_anew().result(),
+            blocks.follow,
+            blocks.follow_anew,
         )
         self.membership.after_beat(self._contract)
         registry.register(ClusterCollector(self.membership))

@@ -6,13 +6,16 @@ from typing import Final
 from cache_service.ledger.clock import BOOT_CLOCK, Moment
 
 _NEVER: Final = Moment(0, 0)
+_MOST: Final = 10 * 10**9
+"""Nanoseconds that pass from one heartbeat to the next at most."""
 
 
 class SharedClock:
     """`set` on one thread, all else on any.
 
     Agents are idle by a time that all nodes have in common (`nodes.beat`): it passes while any of them runs, and no
-    step of a machine's clock counts, neither of a node nor of the server.
+    step of a machine's clock counts, neither of a node nor of the server. Between two heartbeats it passes for seconds
+    only: where the database is away for hours, nobody could use an agent meanwhile.
     """
 
     def __init__(self) -> None:
@@ -30,7 +33,7 @@ class SharedClock:
         """This moment, for what is stamped with it."""
         (wall, used), at = self._said
         passed = time.clock_gettime_ns(BOOT_CLOCK) - at
-        return Moment(wall + passed, used + passed)
+        return Moment(wall + passed, used + min(passed, _MOST))
 
     def advance(self) -> None:
         """Nothing: heartbeats do."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Set
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -69,9 +70,9 @@ class Membership:
     """Waits so many seconds, or until other nodes, or `_wake`, have something for this one."""
     _wake: Callable[[], None]
     _followed: Callable[[], int] = lambda: 0
-    _follow: Callable[[], None] = lambda: None
-    """Have files follow the ledger, and return when they have; `_reconcile` likewise, anew."""
-    _reconcile: Callable[[], None] = lambda: None
+    _follow: "Callable[[], Future[None]]" = Future
+    """Have files follow the ledger, on their own thread; `_reconcile` likewise, anew. A heartbeat waits for neither."""
+    _reconcile: "Callable[[], Future[None]]" = Future
     _thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,9 @@ class Membership:
         self._beaten = -_LEASE_SECONDS
         self._epoch = 0
         self._reconciled = False
+        self._rejoins = 0
+        self._following: tuple[Future[None], int | None] | None = None
+        """What files do now; anew, for so many rejoins, or (None) not."""
         self._claimed: frozenset[AgentKey] | None = None
         self._stopping = threading.Event()
         self._after_beat: list[Callable[[], None]] = []
@@ -93,7 +97,12 @@ class Membership:
         self._beat()
         self._reconciled = True  # a start reconciles before anything is served
 
-    def start(self, followed: Callable[[], int], follow: Callable[[], None], reconcile: Callable[[], None]) -> None:
+    def start(
+        self,
+        followed: Callable[[], int],
+        follow: "Callable[[], Future[None]]",
+        reconcile: "Callable[[], Future[None]]",
+    ) -> None:
         """Go on saying so. `followed` is up to which change files have followed the ledger."""
         self._followed, self._follow, self._reconcile = followed, follow, reconcile
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
@@ -201,28 +210,39 @@ class Membership:
 
     def _round(self) -> None:
         beat = self._beat()
-        if not self._reconciled:
+        if self._have_followed():
+            beat = self._beat()
+        if self._following is None and not self._reconciled:
             event(log, "this node was cut off from the cluster; its files follow the ledger anew", logging.WARNING)
-            self._reconcile()
-            self._reconciled = True
-            self._beat()
-        elif beat.newest > self._followed():
-            before = self._followed()
-            self._follow()
-            if self._followed() != before:
-                self._beat()
+            self._begin(self._reconcile(), self._rejoins)
+        elif self._following is None and beat.newest > self._followed():
+            self._begin(self._follow(), None)
         self._claim(beat.rejoined)
         for call in self._after_beat:
             call()
 
+    def _begin(self, work: "Future[None]", rejoins: int | None) -> None:
+        self._following = work, rejoins
+        work.add_done_callback(lambda _: self._wake())
+
+    def _have_followed(self) -> bool:
+        """Whether files have just done what they were asked for. Raises what they raised; then it is begun again."""
+        if self._following is None or not self._following[0].done():
+            return False
+        (work, rejoins), self._following = self._following, None
+        work.result()
+        if rejoins == self._rejoins:
+            self._reconciled = True
+        return True
+
     def _beat(self) -> Beat:
         began = time.monotonic()
-        said = Said(
-            self.identity.name, self.identity.directory, self.identity.address, self._followed(), self._encoded(began)
-        )
+        who = self.identity
+        followed = self._followed() if self._reconciled else 0
+        said = Said(who.name, who.directory, who.address, followed, self._encoded(began))
         beat = self._database.write_blocking(nodes.beat, said, self._epoch)
         if beat.rejoined and self._epoch:
-            self._reconciled = False
+            self._reconciled, self._rejoins = False, self._rejoins + 1
         with self._lock:
             self._view, self._epoch, self._beaten = tuple(beat.nodes), beat.epoch, began
         self._clock.set(beat.time, beat.wall)

@@ -68,32 +68,34 @@ class Beat(NamedTuple):
 
 def beat(connection: Connection, said: Said, epoch: int) -> Beat:
     """Say that a node is there. `epoch` is that of its last beat, 0 before the first. Raises NameTaken."""
-    connection.execute("SET LOCAL synchronous_commit = off")
+    _hurry(connection)
     (now,) = connection.execute(_NOW).fetchone()
     epoch, rejoined = _joined(connection, said, epoch, now)
+    followed = 0 if rejoined else min(said.followed, kv_changes.last(connection))  # that of a lost future is none
     connection.execute(
         "UPDATE nodes SET epoch = ?, directory = ?, address = ?, expires = ?, followed = ?, report = ? WHERE node = ?",
-        (epoch, said.directory, said.address, now + LEASE, said.followed, said.report, said.name),
+        (epoch, said.directory, said.address, now + LEASE, followed, said.report, said.name),
     )
     connection.execute("DELETE FROM nodes WHERE expires < ?", (now - _REMEMBERED,))
     rows = connection.execute("SELECT node, epoch, address, expires - ?, followed, report FROM nodes", (now,))
     nodes = sorted(Node(*row) for row in rows)
-    followed = min(node.followed for node in nodes if node.expires > -_UNSURE)
-    if kv_changes.any_up_to(connection, followed):
-        kv_changes.forget(connection, followed)
+    by_all = min(node.followed for node in nodes if node.expires > -_UNSURE)
+    if kv_changes.any_up_to(connection, by_all):
+        kv_changes.forget(connection, by_all)
     return Beat(epoch, rejoined, nodes, _time(connection, now), now, kv_changes.newest(connection))
 
 
 def leave(connection: Connection, name: str, epoch: int) -> None:
     """A node ends."""
-    connection.execute("SET LOCAL synchronous_commit = off")
-    connection.execute("DELETE FROM claims WHERE node = ?", (name,))
-    connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ?", (name, epoch))
+    _hurry(connection)
+    gone = connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ? RETURNING node", (name, epoch))
+    if gone.fetchone() is not None:
+        connection.execute("DELETE FROM claims WHERE node = ?", (name,))
 
 
 def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: Iterable[AgentKey] | None) -> None:
     """Turns of these agents run on a node from now on; those of others have ended (None: of all others)."""
-    connection.execute("SET LOCAL synchronous_commit = off")
+    _hurry(connection)
     if ended is None:
         connection.execute("DELETE FROM claims WHERE node = ?", (name,))
     connection.executemany(
@@ -174,6 +176,13 @@ def time(connection: Connection) -> int:
 def cluster_id(connection: Connection) -> str:
     """The cluster's id, for good."""
     return str(connection.execute("SELECT cluster_id FROM cluster WHERE id = 1").fetchone()[0])
+
+
+def _hurry(connection: Connection) -> None:
+    """Wait for no standby, and not long for others: a node that hangs with a lock would take all along."""
+    connection.execute("SET LOCAL synchronous_commit = off")
+    connection.execute("SET LOCAL lock_timeout = '1s'")
+    connection.execute("SET LOCAL idle_in_transaction_session_timeout = '2s'")
 
 
 def _joined(connection: Connection, said: Said, epoch: int, now: int) -> tuple[int, bool]:

@@ -245,6 +245,22 @@ def reconcile(connection: sqlite3.Connection, states: States) -> Dropped:
     return dropped
 
 
+def follow_again(connection: sqlite3.Connection) -> None:
+    """Follow all that the ledger has not forgotten once more."""
+    connection.execute("UPDATE followed SET change = 0 WHERE id = 1")
+
+
+def drop_nobodys(connection: sqlite3.Connection) -> Dropped:
+    """Drop what no state holds, and what is in quarantine: nobody can say any more that its agents are not erased."""
+    files = connection.execute(
+        "DELETE FROM files WHERE NOT EXISTS (SELECT 1 FROM held AS h WHERE h.kind = files.kind"
+        " AND h.chain_hash = files.chain_hash) RETURNING kind, chain_hash, size_bytes"
+    ).fetchall()
+    quarantined = connection.execute("DELETE FROM quarantined RETURNING file, size_bytes").fetchall()
+    size = sum(row[-1] for row in (*files, *quarantined))
+    return Dropped([named(*row[:2]) for row in files], [file for file, _ in quarantined], freed_bytes=size)
+
+
 def _made(connection: sqlite3.Connection, change: KVChange) -> Dropped:
     names: set[FileName] = set()
     if change.source_uid is not None and change.tokens >= WHOLE:

@@ -239,7 +239,7 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         return pb.DeleteWorkflowRecordResponse()
 
     async def _commit(self, turn: Turn, ended: Hint | None) -> Commit:
-        done = await self._ledgers.write(turn.key.namespace, turns.commit, turn, self._clock.now())
+        done = await self._ledgers.commit(turn.key.namespace, turns.commit, turn, self._clock.now())
         if not done.repeated:  # the first call has forgotten it; this one may have found a newer hint
             self._hints.forget(turn.key, ended)
         if done.dropped_tokens or self._blocks.is_behind:

@@ -236,7 +236,7 @@ class BlockStore:
     @_on_thread_of_files
     def follow_anew(self) -> None:
         """Follow the ledger, of which something may have been missed: see WarmRows.reconcile."""
-        self._rows.reconcile()
+        self._rows.reconcile(anew=True)
 
     async def delete_agent(self, key: AgentKey) -> Dropped:
         """Erase an agent: its rows and the files that only it used, and nothing of them stays in the database.

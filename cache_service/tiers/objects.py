@@ -121,6 +121,12 @@ def end_uploads(connection: Connection, done: Sequence[ObjectName], uploader: st
     connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ? AND uploader != ''", (uploader,))
 
 
+def any_held_back(connection: Connection, uploader: str) -> bool:
+    """Whether a deletion waits for an upload of this node."""
+    row = connection.execute("SELECT 1 FROM object_deletions WHERE uploader = ? LIMIT 1", (uploader,)).fetchone()
+    return row is not None
+
+
 def _is_going(connection: Connection, name: ObjectName) -> bool:
     return connection.execute(f"SELECT 1 FROM object_deletions WHERE {_THIS}", name).fetchone() is not None
 

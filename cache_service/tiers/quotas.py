@@ -6,9 +6,9 @@ its record, and a record of a workflow run its summary, its payload and its even
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from agentmem.errors import ResourceExhausted
 from agentmem.sizes import binary_size
@@ -153,17 +153,24 @@ class LedgerWriter:
     _quotas: Quotas
     _make_room: Callable[[str], object]
 
+    async def commit(self, namespace: str, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """`write` of work that knows its own repetition: see Ledgers.commit."""
+        return await self._run(self._database.commit, namespace, lambda connection: work(connection, *args, **kwargs))
+
     async def write(self, namespace: str, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, which changes this namespace's ledgers only, as one durable transaction.
 
         Raises ResourceExhausted, and nothing has changed, if it adds bytes that there is no room for even when all KV
         that may go is gone.
         """
+        return await self._run(self._database.write, namespace, lambda connection: work(connection, *args, **kwargs))
+
+    async def _run(self, write: Callable[..., Awaitable[Any]], namespace: str, work: Work[_T]) -> _T:
         if self._quotas.of(namespace) is None:
-            return await self._database.write(work, *args, **kwargs)
-        result, exceeded = await self._database.write(
-            self._within, namespace, lambda connection: work(connection, *args, **kwargs)
-        )
+            unbounded: _T = await write(work)
+            return unbounded
+        result: _T
+        result, exceeded = await write(self._within, namespace, work)
         if exceeded:
             self._make_room(namespace)
         return result

@@ -262,6 +262,8 @@ class Replicator:
         self._doing = Operation.UPLOAD
         asked = self._rows.read_blocking(waiting.following, _UPLOADS_AT_ONCE)
         if not asked:
+            if self._nodes.name and self._database.read_blocking(objects.any_held_back, self._nodes.name):
+                self._database.write_blocking(objects.end_uploads, [], self._nodes.name)  # of an upload that failed
             return False
         batch, copied, others = self._database.write_blocking(
             objects.begin_uploads, asked, self._nodes.name, self._nodes.others()
@@ -274,6 +276,8 @@ class Replicator:
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         if done and not failures:
             self._metrics.up.set(1)
+        if vain := [each.name for each, result in results.items() if result is False and self._nodes.name]:
+            self._database.write_blocking(objects.forget, vain)  # or they would count as this node's to upload
         self._database.write_blocking(objects.end_uploads, [each.name for each in done], self._nodes.name)
         over = [*(each.file.name for each in done), *useless, *copied]
         ids = {each.file.name: each.id for each in asked}

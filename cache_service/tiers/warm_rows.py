@@ -93,11 +93,19 @@ class WarmRows:
         if self._ledger.read_blocking(kv_changes.any_up_to, followed):
             self._ledger.erase(bool, kv_changes.forget, followed).result()
 
-    def reconcile(self) -> None:
-        """Follow the ledger, forget what it does not have, and count all bytes anew. Before serving."""
+    def reconcile(self, *, anew: bool = False) -> None:
+        """Follow the ledger, forget what it does not have, and count all bytes anew. Before serving.
+
+        Where others follow it too, it may have forgotten erasures that were not followed here: what no state holds
+        goes. `anew`: follow again what was followed, since the ledger may be one of before.
+        """
+        if anew:
+            self._database.write_blocking(holding.follow_again)
         states = self._ledger.read_blocking(kv_changes.states, self._database.read_blocking(holding.known))
         self._owe_scrub(states.changes)
         self.unlink(self._database.write_blocking(holding.reconcile, states))
+        if not self._forgets:
+            self.unlink(self._database.write_blocking(holding.drop_nobodys))
         self._database.write_blocking(references.recount)
 
     def unlink(self, dropped: Dropped) -> None:

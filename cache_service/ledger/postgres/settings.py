@@ -45,8 +45,8 @@ class Settings:
     idle_seconds: float = 10.0
     """How long a transaction may be idle before the server ends it: a node that hangs holds no agent for longer."""
     connect_seconds: float = 5.0
-    known_seconds: float = 30.0
-    """How long a commit of unknown outcome is repeated before its caller learns that it is unknown."""
+    known_seconds: float = 20.0
+    """How long a commit of unknown outcome is repeated, before its caller, which waits for longer, learns of that."""
 
 
 class _Server(NamedTuple):

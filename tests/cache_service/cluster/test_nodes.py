@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -18,6 +20,7 @@ from cache_service.cluster import nodes
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import kv_changes
+from cache_service.ledger.clock import BOOT_CLOCK
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import MODEL, Node, node, until
 from tests.cache_service.conftest import code, running
@@ -138,6 +141,9 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
     monkeypatch.setattr(nodes, "_LATE", 0)
     version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
     await add(b.store, [1], version)
+    await add(b.store, [2], None)
+    bad = await add(b.store, [3], None)
+    await b.store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
     again = b.cut_off()
     membership = b.store.store._ledger.membership
     assert membership is not None
@@ -148,7 +154,7 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
     beats = membership.beats
     again()
     await until(lambda: membership.beats >= beats + 2 and not membership.problem())
-    assert not on_disk(b.store.data)
+    assert not on_disk(b.store.data) and not [*(b.store.data / "quarantine").iterdir()]
 
 
 def a_sees_none(a: Node) -> bool:
@@ -157,6 +163,38 @@ def a_sees_none(a: Node) -> bool:
     assert membership is not None
     membership.wake()
     return membership.live("b") is None
+
+
+async def test_heartbeats_do_not_wait_for_files(two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that follow for longer than the lease cost no lease, and are followed in the end."""
+    a, b = two
+    monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
+    membership, gate = b.store.store._ledger.membership, threading.Event()
+    assert membership is not None
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+    await add(b.store, [1], version)
+    b.store.store._blocks._thread.submit(gate.wait, 30)
+    deleting = asyncio.create_task(a.store.delete())
+    beats = membership.beats
+    await until(lambda: membership.beats > beats + 10)
+    assert on_disk(b.store.data) and not deleting.done() and not membership.problem()
+    gate.set()
+    await deleting
+    assert not on_disk(b.store.data)
+
+
+async def test_hours_without_the_database_are_no_idle_time(
+    two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = two
+    clock = a.store.store.clock
+    again = a.cut_off()
+    now, awake = clock.now(), time.clock_gettime_ns(BOOT_CLOCK)
+    monkeypatch.setattr("cache_service.cluster.clock.time.clock_gettime_ns", lambda _: awake + 8 * 3600 * 10**9)
+    later = clock.now()
+    assert later.wall - now.wall > 7 * 3600 * 10**9 and later.used - now.used < 60 * 10**9
+    monkeypatch.undo()
+    again()
 
 
 async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: ClusterSettings) -> None:
