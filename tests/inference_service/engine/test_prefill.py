@@ -123,6 +123,7 @@ def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
     run(model)
     caches, _ = remembered.job.future.result(0)
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 512)
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
     monkeypatch.setattr(model.engine, "asked", lambda: True)
     long = begin(model, prompt_of(model, 0, 20), tokens=8)
     model.engine.step()
@@ -148,6 +149,7 @@ def test_streams_wait_for_a_chunk_no_longer_than_they_may(model: LoadedModel, mo
         model.engine.step()
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 512)
     monkeypatch.setattr(prompts, "SECONDS_WHILE_OTHERS_DECODE", 0.0)
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
     long = begin(model, prompt_of(model, 1, 20), tokens=1)
     steps = 0
     while not long.job.chunks:
@@ -161,6 +163,7 @@ def test_streams_wait_for_a_chunk_no_longer_than_they_may(model: LoadedModel, mo
 
 
 def test_cancelled_between_two_layers(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
     monkeypatch.setattr(model.engine, "asked", lambda: True)
     turn = begin(model, prompt_of(model, 0, 20), tokens=1)
     model.engine.step()
@@ -221,9 +224,9 @@ def test_a_gpu_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_chunks_beside_busy_processes_stay_as_large(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's speed is that of computing, whatever else has the processor meanwhile."""
-    monkeypatch.setattr(prefill, "_processor_seconds", iter([{"1": 0.0}, {"1": 0.001, "2": 0.0005}] * 1000).__next__)
+    monkeypatch.setattr(prefill, "_processor_seconds", iter([{"1": 0.0}, {"1": 1e-5, "2": 5e-6}] * 1000).__next__)
     monkeypatch.setattr(prefill, "on_cpu", lambda: True)
     begin(model, prompt_of(model, 0, 20)[:200], tokens=1)
     monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
     run(model)
-    assert model.engine._tokens_per_second == pytest.approx(199 / (0.001 * model.geometry.layers))
+    assert model.engine._tokens_per_second == pytest.approx(199 / (1e-5 * model.geometry.layers))
