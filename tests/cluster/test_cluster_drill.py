@@ -228,7 +228,7 @@ async def test_a_history_of_three_nodes_is_one_of_a_single_ledger(
         await drill.wait()
         history, lists = await drill.end(), await drill.lists()
     assert violations(history, lists) == []
-    assert {each.outcome for each in history if isinstance(each, Append)} >= {Outcome.OK, Outcome.UNKNOWN}
+    assert any(each.outcome is Outcome.OK for each in history if isinstance(each, Append))
 
 
 async def test_workers_that_trust_that_an_agent_is_theirs_are_found(pair: Pair) -> None:
