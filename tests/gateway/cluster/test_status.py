@@ -8,7 +8,8 @@ import json
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import main
-from tests.gateway.cluster.world import cluster, eventually, free_ports
+from tests.gateway.cluster.world import cluster, eventually
+from tests.system.stack import free_port
 
 
 async def status(*arguments: str) -> Result:
@@ -31,6 +32,6 @@ async def test_the_nodes_as_a_table_and_as_json() -> None:
 
 
 async def test_where_nothing_answers() -> None:
-    [port] = free_ports(1)
+    port = free_port()
     refused = await status("--http", f"127.0.0.1:{port}")
     assert (refused.exit_code, "no gateway answers" in refused.output) == (1, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,6 +28,7 @@ from gateway.app import Gateway
 from gateway.cli.cluster.certificates import authority, issue
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker
+from tests.system.stack import free_port
 
 HOST = "127.0.0.1"
 
@@ -179,7 +179,7 @@ async def cluster(*names: str) -> AsyncIterator[World]:
         async with AsyncExitStack() as stack:
             certificates = issue(authority(root / "tls"), root / "tls", HOST, 30)
             ledger = SharedLedger()
-            ports = free_ports(len(names))
+            ports = [free_port() for _ in names]
             nodes = [
                 TestNode(name, root / name, port, certificates, ledger) for name, port in zip(names, ports, strict=True)
             ]
@@ -195,19 +195,9 @@ async def cluster(*names: str) -> AsyncIterator[World]:
         shutil.rmtree(root)
 
 
-def free_ports(number: int) -> list[int]:
-    """Ports that nothing listens on."""
-
-    sockets = [socket.create_server((HOST, 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def inference(channel: grpc.aio.Channel) -> Any:
     """The stub of InferenceService."""
     return inference_pb2_grpc.InferenceServiceStub(channel)
 
 
-__all__ = ["ANY_PORT", "HOST", "SharedLedger", "TestNode", "World", "cluster", "eventually", "free_ports", "inference"]
+__all__ = ["ANY_PORT", "HOST", "SharedLedger", "TestNode", "World", "cluster", "eventually", "inference"]
