@@ -6,9 +6,10 @@ what users wait for
     ttft/           first tokens by length: cold, warm, from the disk, hot; beside their parts and mlx-lm
     throughput.py   agents that generate together, beside the engine in process
     staggered.py    one agent arrives while another's prompt is computed
+    arrivals.py     short prompts that arrive at once, computed together and one by one
     capacity.py     more agents than the pool holds
     restart.py      all agents answer again after a SIGKILL of everything
-    starting.py     from `agentmem up` to the first token
+    starting.py     from `agentmem up` to the first token; at_rest.py: and what a stack takes that does nothing
     break_even.py   the length from which restoring is worth it
     swap.py         what a model swap costs
     peers/          mlx_lm.server and llama.cpp's server beside agentmem, by one client over OpenAI's API
@@ -18,6 +19,7 @@ what users wait for
 what it rests on
     engine.py       the engine (contestants.py) against mlx-lm (mlx_lm_contestants.py), over geometries.py
     gateway.py      what the gateway costs
+    speculation.py  guessed tokens: answers that repeat the context, and prose
     blas.py         OpenBLAS on a CPU against what MLX has there
     store/          the cache store's latencies, memory and files
     transfer.py     KV by path and by stream
@@ -33,6 +35,7 @@ what they share
     turns.py        a turn by its client's clock, and the check that it was what it should be
     prompts.py      prompts of exactly so many tokens
     conversations.py  agents that send all they have said; known_agents.py: agents that append to what is remembered
+    loading.py      a model loaded without a worker around it
     models.py       where the model of `--model` is; random_models.py writes some of real geometry
     options.py      command lines
     packages.py     files out of public packages, pinned; user_cache.py is where they are kept
@@ -45,5 +48,6 @@ unfinished.py       what a benchmark leaves that does not come to its end
 results.py          what is written, with the machine, the versions and all samples
 tables.py           tables and claims, for the terminal and the report; plots.py and pictures.py: plots as data
 report/             RESULTS.md from all results
+census/             a small random model of every type of mlx-lm, and whether the engine runs it right
 demo_model/         the recipe of the demo model, and of its kind in other architectures
 """

@@ -1,7 +1,10 @@
-"""The cache store: ledgers in SQLite, KV in immutable files, one data directory, one process. Where to read:
+"""The cache store: ledgers in SQLite or PostgreSQL, KV in files that never change, one data directory. Where to read:
 
 __main__.py    the process, with its `settings` and the `metrics` that it exports
-store.py       opens and closes all of it in order
+store.py       opens and closes all of it in order, on the ledgers of this machine (own_ledger.py) or on those that the
+               nodes of a cluster share (shared_ledger.py)
+connection.py  a connection to either database, as the functions of ledger/ and files/ take it
+cluster/       this store as a node: heartbeat, lease, the list of nodes, the clock that all share
 rpc/           the RPCs; from here on values are passed, not messages
 tiers/         which files of KV stay on the disk, which are in the object store, and how they get there
 ledger/        the database: agents, and the ledgers that are their memories
@@ -10,5 +13,5 @@ checksums.py   finds rows that are not what was written
 offline/       what an operator does to a directory that no store serves
 doctor.py      the store's checks for `agentmem doctor`
 
-Imports go one way: rpc, tiers, ledger, files.
+Imports go one way: rpc, cluster, tiers, ledger, files.
 """

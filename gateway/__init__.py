@@ -12,6 +12,7 @@ worker, and its workflow runs are in the store. Import contracts in pyproject.to
     metrics.py    what the servers count
     settings.py   settings of the process; those that `agentmem up` has, too
     edge/         who is calling, and what they may: keys, TLS, admission, namespaces, redaction
+    cluster/      a gateway among others: which node has an agent's turn, the calls to it, the door for other nodes
     api/          the dialects as pure translation: requests to turns, events to answers, errors to pages
     workflows/    multi-agent workflows: their files, and their runs
     cli/          the `agentmem` command

@@ -46,10 +46,6 @@ class Dropped:
     agents: int = 0
     freed_bytes: int = 0
 
-    def is_anything(self) -> bool:
-        """Whether there was something to drop."""
-        return bool(self.agents or self.files or self.quarantined)
-
     def add(self, other: "Dropped") -> None:
         """Count what another one dropped, too."""
         self.files += other.files

@@ -117,12 +117,3 @@ def remote_uids(connection: Connection) -> set[str]:
     """The agents whose own states have KV in the object store."""
     statement = "SELECT DISTINCT uid FROM object_refs JOIN objects USING (kind, chain_hash) WHERE present = 1"
     return {str(uid) for (uid,) in connection.execute(statement)}
-
-
-def referring_uids(connection: Connection) -> set[str]:
-    """The agents that refer to objects, or whose snapshots do."""
-    rows = connection.execute(
-        "SELECT uid FROM object_refs UNION"
-        " SELECT s.uid FROM snapshot_object_refs AS r JOIN snapshots AS s ON s.id = r.snapshot"
-    )
-    return {str(uid) for (uid,) in rows}

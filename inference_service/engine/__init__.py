@@ -1,18 +1,25 @@
 """The engine: everything that touches MLX. One thread owns it (`thread.EngineThread`); call nothing here from another
 thread unless its docstring says so. Where to read:
 
-batching.py        the engine of one model: a decode step for all rows, then a chunk of one prompt
+batching.py        the engine of one model: a decode step for all rows, then a chunk of one prompt;
+                   `prompts` is its half that computes prompts, `batched_prefill` several short ones at once
+compiled_step.py   decode steps that are traced once and replayed
+speculation.py     several tokens of a row in one step, as `drafting` guesses them
+network.py         a model as the engine calls it: over one flat list of caches
 generation.py      one turn on it: what is wanted, how far it is, what came of it
 scheduling.py      whose prompt is next, how large its chunk is, which rows decode together; pure
 headroom.py        what is done where the device has less than is about to be taken
 prefill.py         a chunk that can stop between layers, and the windows kept on the way
 sampling.py        the next token: penalties, filters, grammars, log-probabilities
 attention/         over quantized K and V: the backend in models, the paths, their proof and their speed
-products.py        products of rows with quantized weights: the ways in a model's layers; `product_speeds` chooses
+products.py        products of rows with quantized weights: the ways in a model's layers; `product_speeds` chooses, and
+                   `skinny` is a kernel for few rows
 caches/            one file for each kind of cache, and the buffers that all have
 quantization.py    the scheme by which K and V are quantized
 codec.py           what is done to K and V before that, and undone at reading, with `rotation` and `calibration`
-cuda_kernel.py     how kernels of our own are made for NVIDIA GPUs; `cuda_encoding` is one that packs K and V
+cuda_kernel.py     how kernels of our own are made for NVIDIA GPUs; `cuda_encoding` is one that packs K and V;
+                   `metal_kernel` makes those for Apple's
+checkpoints.py     what a model needs besides blocks to go on from one position
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
 arenas.py          the pool's memory in blocks, and its way to caches and files; `uploading` brings files to the device
 preallocating.py   buffers that files are read into, where the device's memory is the host's
