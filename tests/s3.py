@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import os
-import socket
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,45 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import obstore
 from obstore.store import S3Store
 
-ACCESS_KEY = "AKIDTESTTESTTEST"
-SECRET_KEY = "not-for-any-log"
-ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    "AWS_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+from benchmarks.cluster.object_server import ACCESS_KEY, ENVIRONMENT, create_bucket, free_port, serving
 
+__all__ = ["ACCESS_KEY", "ENVIRONMENT", "SECRET_KEY", "Bucket", "Proxy", "free_port", "proxy", "serving"]
 
-@contextmanager
-def serving() -> Iterator[str]:
-    """A moto server; its address."""
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **ENVIRONMENT},
-    )
-    try:
-        while process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        assert process.poll() is None, "the moto server has ended"
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def free_port() -> int:
-    """A port of localhost that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+SECRET_KEY = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
 
 
 @dataclass(frozen=True)
@@ -69,10 +29,7 @@ class Bucket:
 
     def create(self) -> None:
         """Make it."""
-        sign = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/aws4_request"}
-        request = urllib.request.Request(f"{self.endpoint}/{self.name}", method="PUT", headers=sign)
-        with urllib.request.urlopen(request) as response:
-            assert response.status == 200
+        create_bucket(self.endpoint, self.name)
 
     def location(self, prefix: str = "kv") -> str:
         """As --remote takes it."""

@@ -142,7 +142,7 @@ def test_three_nodes_fit_into_the_connections_of_a_server(services: dict[str, An
 def test_commits_of_compose_wait_for_the_standby() -> None:
     """Its two scripts with real servers, over Unix sockets: a node takes the first one, and refused it before."""
     scripts = {name: config["content"].replace("$$", "$") for name, config in compose(COMPOSE)["configs"].items()}
-    standby = postgres.Server(postgres._directory())
+    standby = postgres.Server(postgres.directory())
     with postgres.serving(postgres.DURABLE) as primary:
         settings = PostgresSettings(primary.conninfo)
         with pytest.raises(UnsafeServer, match="no synchronous standby is named"):

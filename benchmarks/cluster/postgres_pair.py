@@ -1,0 +1,94 @@
+"""A PostgreSQL server and its synchronous standby, which can be cut off, and can take over."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks.cluster import postgres
+from benchmarks.cluster.postgres import Server
+
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = %s"
+
+
+class Pair(NamedTuple):
+    """A primary whose commits wait for the standby."""
+
+    primary: Server
+    standby: Server
+
+    @property
+    def url(self) -> str:
+        """Where whichever of the two can be written is, for libpq."""
+        return f"host={self.primary.root},{self.standby.root} user=agentmem dbname=postgres"
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """The standby acknowledges nothing for a while."""
+        receiver = self.standby.receiver()
+        receiver.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                receiver.send_signal(signal.SIGCONT)
+
+    def waiting(self, name: str = "agentmem") -> int:
+        """Wait until a commit waits for the standby; its session."""
+        with self.primary.connect() as connection:
+            while (row := connection.execute(WAITING, (name,)).fetchone()) is None:
+                time.sleep(0.01)
+        return int(row[0])
+
+    def cancel(self, session: int) -> None:
+        """What an operator may do: cancel what a session waits for."""
+        with self.primary.connect() as connection:
+            connection.execute("SELECT pg_cancel_backend(%s)", (session,))
+
+    def fail_over(self) -> None:
+        """The primary dies, and the standby takes over, cut off or not."""
+        self.primary.kill()
+        self.promote()
+
+    def promote(self) -> None:
+        """The standby takes over from a primary that is dead."""
+        for process in self.standby.processes():
+            with suppress(psutil.NoSuchProcess):
+                if "walreceiver" in " ".join(process.cmdline()) and process.status() == psutil.STATUS_STOPPED:
+                    process.kill()  # or it would keep the promotion waiting
+                    process.wait()
+        self.standby.answers()  # it may have begun its other processes again, of which one promotes it
+        with self.standby.connect() as connection:
+            connection.execute("SELECT pg_promote()")
+
+    def on_standby(self) -> bool:
+        """Whether the standby shows an agent: what it has acknowledged it shows a little later."""
+        with self.standby.connect() as connection:
+            return connection.execute("SELECT 1 FROM agentmem.agents").fetchone() is not None
+
+    def arrives(self) -> bool:
+        """Wait until the standby shows the agent."""
+        return until(self.on_standby)
+
+
+def until(condition: Callable[[], object]) -> bool:
+    """Wait for something that comes."""
+    while not condition():
+        time.sleep(0.01)
+    return True
+
+
+@contextmanager
+def paired(settings: Mapping[str, str] = postgres.DURABLE) -> Iterator[Pair]:
+    """Both, with the standby in step. Raises postgres.NoServer."""
+    settings = {**settings, "synchronous_standby_names": "beside"}
+    with postgres.serving(settings) as primary, postgres.standby(primary, "beside", settings) as standby:
+        with primary.connect() as connection:
+            synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+            until(lambda: connection.execute(synchronous).fetchone())
+        yield Pair(primary, standby)
