@@ -38,6 +38,7 @@ NAMES = {
     "report": "benchmarks.report.command",
     "restart": "benchmarks.restart",
     "restoring": "benchmarks.restoring",
+    "scaling": "benchmarks.cluster.scaling",
     "simulation": "benchmarks.cluster.simulation",
     "speculation": "benchmarks.speculation",
     "staggered": "benchmarks.staggered",

@@ -26,9 +26,11 @@ CONTEXT_LENGTH: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Script:
-    """How long turns take, in seconds: `seconds` each, and `cold_seconds` more where the agent's memory is not hot.
+    """How long turns take, in seconds, like a GPU's of fixed speed.
 
-    `slots` turns are computed at once, others wait; beyond `max_requests` of both they are refused.
+    `seconds` until their answer, and `cold_seconds` more where the agent's memory is not hot; `answer_seconds` from
+    there to their commit. `slots` turns are computed at once, others wait; beyond `max_requests` of both they are
+    refused.
     """
 
     model_id: str = "scripted"
@@ -36,6 +38,7 @@ class Script:
     cold_seconds: float = 0.0
     slots: int = 8
     max_requests: int = 64
+    answer_seconds: float = 0.0
 
 
 class Hot(NamedTuple):
@@ -147,17 +150,13 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
         async with self._slots:
             started = started_from(memory, was_hot=was_hot)
             yield inference_pb2.GenerateResponse(started=started)
-            try:
-                async with asyncio.timeout(self.script.seconds + (0 if was_hot else self.script.cold_seconds)):
-                    await aborted.wait()
-                raise Cancelled("the request was aborted")
-            except TimeoutError:
-                pass
-        said = (*memory.request_ids, asked.request_id)
-        delta = inference_pb2.Delta(text="\n".join(said), token_ids=[1]) if asked.generates else None
+            await _compute(self.script.seconds + (0 if was_hot else self.script.cold_seconds), aborted)
+            said = (*memory.request_ids, asked.request_id)
+            delta = inference_pb2.Delta(text="\n".join(said), token_ids=[1]) if asked.generates else None
+            if delta is not None:
+                yield inference_pb2.GenerateResponse(delta=delta)
+            await _compute(self.script.answer_seconds, aborted)
         finished = _finished(asked, memory, was_hot=was_hot)
-        if delta is not None:
-            yield inference_pb2.GenerateResponse(delta=delta)
         if asked.commits:
             record = cache_store_pb2.TurnRecord(started=started, delta=delta, finished=finished)
             commit = asyncio.create_task(self._commit(asked, memory, record))
@@ -191,6 +190,16 @@ class ScriptedTurns(inference_pb2_grpc.InferenceServiceServicer):
             raise Aborted("another writer committed this request_id meanwhile; send it again to get its answer")
         self.hot[asked.key] = Hot(version, (*memory.request_ids, asked.request_id))
         return version
+
+
+async def _compute(seconds: float, aborted: asyncio.Event) -> None:
+    """Take so long. Raises Cancelled where the request is aborted."""
+    try:
+        async with asyncio.timeout(seconds):
+            await aborted.wait()
+    except TimeoutError:
+        return
+    raise Cancelled("the request was aborted")
 
 
 def _check_version(asked: TurnRequest, version: Version) -> None:

@@ -42,8 +42,9 @@ class ScriptedSettings(ServiceSettings):
 
     run_dir: Path = Field(layout.DATA / layout.RUN, description="directory of the sockets")
     model: str = Field("scripted", description="the name of its only model")
-    seconds: float = Field(0.0, ge=0, description="that a turn takes")
+    seconds: float = Field(0.0, ge=0, description="that a turn takes until its answer")
     cold_seconds: float = Field(0.0, ge=0, description="that it takes more where the agent's memory is not hot")
+    answer_seconds: float = Field(0.0, ge=0, description="that its answer takes")
     slots: int = Field(8, ge=1, description="turns that are computed at once")
     max_requests: int = Field(64, ge=1, description="requests that may run or wait before others are refused")
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shut-down")
@@ -62,7 +63,10 @@ async def serve(settings: ScriptedSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     run_directory = layout.run_directory(layout.DATA, settings.run_dir)
-    script = Script(settings.model, settings.seconds, settings.cold_seconds, settings.slots, settings.max_requests)
+    script = Script(
+        *(settings.model, settings.seconds, settings.cold_seconds, settings.slots, settings.max_requests),
+        answer_seconds=settings.answer_seconds,
+    )
     async with connect(layout.store_socket(run_directory)) as channel:
         turns = ScriptedTurns(StoreClient(channel), script)
         server = GrpcServer(

@@ -1,0 +1,151 @@
+"""Nodes as real processes: a store, a worker that may be scripted, and maybe a gateway; ended and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGTERM, Signals
+from typing import Final, Protocol
+
+import grpc
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.channels import connect
+from benchmarks.scraping import free_ports
+
+SCRIPTED: Final = "benchmarks.cluster.scripted_worker"
+HOST: Final = "127.0.0.1"
+START_SECONDS: Final = 240.0
+END_SECONDS: Final = 30.0
+
+
+class Process(Protocol):
+    """What is used of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int) -> None: ...
+
+
+class Node:
+    """One node's processes over a directory of its own, which `destroy` removes.
+
+    `environment` is what theirs has besides. With `gateway_flags` it has a gateway, too, with two `ports` from that one
+    on.
+    """
+
+    def __init__(
+        self,
+        store_flags: tuple[str, ...] = (),
+        worker_flags: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        worker: str = SCRIPTED,
+        gateway_flags: tuple[str, ...] = (),
+        ports: int = 0,
+    ) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="node-", dir="/tmp"))
+        self.run = self.root / "run"
+        self.environment = {"AGENTMEM_STORE_METRICS": "", **(environment or {})}
+        self._commands = {
+            "store": ("cache_service", f"--data={self.root}/data", f"--run-dir={self.run}", *store_flags),
+            "worker": (worker, f"--run-dir={self.run}", *worker_flags),
+        }
+        self.doors = [f"unix:{self.run}/worker.sock"]
+        """Where turns are asked for: the worker, and the gateway."""
+        if gateway_flags:
+            ports = ports or free_ports(2)
+            self.doors.append(f"{HOST}:{ports}")
+            self.http = f"http://{HOST}:{ports + 1}"
+            doors = (f"--http={HOST}:{ports + 1}", f"--grpc={self.doors[1]}", "--metrics=")
+            self._commands["gateway"] = ("gateway", f"--run-dir={self.run}", *doors, *gateway_flags)
+        self.processes: dict[str, Process] = {}
+
+    def start(self, *names: str) -> None:
+        """Start processes (default: all) without waiting."""
+        for name in names or tuple(self._commands):
+            log = self.root / f"{name}.log"
+            log.touch()
+            self.processes[name] = self.started(self._commands[name], log, {**os.environ, **self.environment})
+
+    def started(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Process:
+        """Start `python -m` with these arguments; its output goes to the end of `log`."""
+        with log.open("ab") as output:
+            return subprocess.Popen((sys.executable, "-m", *command), stdout=output, stderr=output, env=environment)
+
+    async def ready(self) -> None:
+        """Wait until turns can be asked for. Raises RuntimeError with a log where a process has ended."""
+        end = time.monotonic() + START_SECONDS
+        while not all([await serving(door) for door in self.doors]):
+            for name, process in self.processes.items():
+                if process.poll() is not None or time.monotonic() > end:
+                    log = (self.root / f"{name}.log").read_text(errors="replace")
+                    raise RuntimeError(f"a node is not ready, its {name} wrote:\n{log[-3000:]}")
+            await asyncio.sleep(0.02)
+
+    @property
+    def store(self) -> str:
+        """Where the store serves."""
+        return f"unix:{self.run}/store.sock"
+
+    def signal(self, number: Signals, *names: str) -> None:
+        """Send a signal to processes (default: all)."""
+        for name in names or tuple(self.processes):
+            self.processes[name].send_signal(number)
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL processes (default: all) and wait for their end."""
+        self.end(SIGKILL, *names)
+
+    def leave(self) -> None:
+        """SIGTERM to one after the other, as `agentmem up` ends them: the gateway first, the store last."""
+        for name in reversed(tuple(self.processes)):
+            self.end(SIGTERM, name)
+
+    def end(self, number: Signals, *names: str) -> dict[str, int]:
+        """End processes (default: all), running or stopped; their exit statuses."""
+        names = names or tuple(self.processes)
+        self.signal(number, *names)
+        self.signal(SIGCONT, *names)
+        return {name: self.processes.pop(name).wait(END_SECONDS) for name in names}
+
+    def destroy(self) -> None:
+        """Kill what runs, and remove all files."""
+        self.kill()
+        shutil.rmtree(self.root)
+
+    def used(self) -> dict[str, float]:
+        """Processor seconds so far, by process."""
+        return {name: processor_seconds([psutil.Process(each.pid)]) for name, each in self.processes.items()}
+
+
+def processor_seconds(processes: list[psutil.Process]) -> float:
+    """What processes have used of processors, those that ended meanwhile left out."""
+
+    def each() -> Iterator[float]:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                yield times.user + times.system
+
+    return sum(each())
+
+
+async def serving(target: str) -> bool:
+    """Whether a server's health service says SERVING."""
+    async with connect(target) as channel:
+        try:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=1)
+        except grpc.aio.AioRpcError:
+            return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
