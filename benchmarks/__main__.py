@@ -27,6 +27,7 @@ NAMES = {
     "checkpoints": "benchmarks.checkpoints",
     "commits": "benchmarks.cluster.commits",
     "engine": "benchmarks.engine",
+    "failover": "benchmarks.cluster.failover",
     "gateway": "benchmarks.gateway",
     "key-outliers": "benchmarks.key_outliers",
     "lookahead": "benchmarks.lookahead",

@@ -1,0 +1,58 @@
+"""The benchmark of lost nodes and a lost primary: one round at a small size, and what it says of its figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.cluster import failover
+from benchmarks.cluster.failover import DATABASE, KILLED, LEFT
+from benchmarks.cluster.speakers import Spoken
+from tests import postgres
+from tests.cluster.nodes import Node
+
+ASKED = {"agents": 2, "slots": 4, "prefill": 0.01, "answer": 0.1, "detection": 0.2, "between": 0.5}
+
+
+async def test_agents_speak_again_and_no_turn_is_lost() -> None:
+    try:
+        found = await failover.sample(0, ASKED, Node)
+    except postgres.NoServer as problem:
+        pytest.skip(str(problem))
+    assert found["wrong"] == []
+    assert found["turns"] >= sum(found[way]["turns"] for way in (KILLED, LEFT, DATABASE)) > 0
+    assert all(wait > 0 for way in (KILLED, LEFT) for wait in found[way]["waits"])
+    assert found[DATABASE]["longest"] > ASKED["detection"]
+
+
+def spoken(agent: str, first: float, door: int = 0, failures: tuple[str, ...] = ()) -> Spoken:
+    return Spoken(agent, f"{agent}-{first}", first - 1, first, first + 1, None, (), door, failures)
+
+
+def test_the_first_token_after_a_loss_is_the_earliest() -> None:
+    turns = [spoken("a", 9.0), spoken("a", 12.0), spoken("a", 14.0), spoken("b", 11.0), spoken("c", 11.0)]
+    assert failover.first_tokens(turns, {"a", "b", "d"}, 10.0) == {"a": 2.0, "b": 1.0}
+
+
+def test_errors_are_counted_by_name() -> None:
+    turns = [spoken("a", 1.0), spoken("b", 2.0, failures=("UNAVAILABLE", "ABORTED")), spoken("c", 3.0)]
+    assert failover.told(turns) == {"turns": 3, "again": 1, "failures": {"UNAVAILABLE": 1, "ABORTED": 1}}
+
+
+def round_of(waits: list[float], elsewhere: int, wrong: list[str]) -> dict[str, Any]:
+    node = {"waits": waits, "elsewhere": elsewhere, "turns": 5, "again": 1, "failures": {}}
+    database = {"usual": 1.0, "longest": 5.0, "promoted": 3.1, "first": 0.1, "turns": 9, "again": 0, "failures": {}}
+    return {KILLED: node, LEFT: node, DATABASE: database, "turns": 20, "wrong": wrong}
+
+
+def test_tables_and_claims() -> None:
+    good = failover.figures(ASKED, [round_of([1.0, 2.0], 0, []), round_of([3.0, 4.0], 0, [])])
+    nodes, database, history = failover.tables(good)
+    rows = {row[0]: row[1] for row in nodes.rows}
+    assert rows["half of them have their next first token after at most"] == "2.50 s (1.50–3.50)"
+    assert rows["the last one has it after"] == "3.00 s (2.00–4.00)"
+    assert database.rows[3][1].startswith("5.00 s") and history.rows[0][1] == "40"
+    assert all(claim.met for claim in failover.claims(good))
+    bad = failover.figures(ASKED, [round_of([16.0], 1, ["a: lost"])])
+    assert not any(claim.met for claim in failover.claims(bad))
