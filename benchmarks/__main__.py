@@ -33,6 +33,7 @@ NAMES = {
     "lookahead": "benchmarks.lookahead",
     "memory": "benchmarks.memory.command",
     "models": "benchmarks.census.command",
+    "moved": "benchmarks.cluster.moved",
     "peers": "benchmarks.peers.command",
     "prefix": "benchmarks.prefix.command",
     "quality": "benchmarks.quality.command",
