@@ -26,6 +26,7 @@ NAMES = {
     "capacity": "benchmarks.capacity",
     "checkpoints": "benchmarks.checkpoints",
     "commits": "benchmarks.cluster.commits",
+    "drill": "benchmarks.cluster.drill",
     "engine": "benchmarks.engine",
     "failover": "benchmarks.cluster.failover",
     "gateway": "benchmarks.gateway",

@@ -13,10 +13,10 @@ from threading import Event
 import pytest
 
 from benchmarks.cluster.history import Append, Operation, Outcome, violations
+from benchmarks.cluster.proxy import Proxy
 from cache_service.ledger.postgres.settings import Settings, Survives
 from tests import postgres
 from tests.cluster.ledger_nodes import Client, LedgerNode, final
-from tests.cluster.proxy import Proxy
 from tests.full_matrix import FULL
 from tests.postgres_pair import Pair, paired, until
 

@@ -1,4 +1,4 @@
-"""Clients of a cluster, who write down what they were told."""
+"""Clients of a cluster that ask at any door, and write down what they were told."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import grpc
 
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
-from agentmem.v1 import types_pb2
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
+from benchmarks import turns
+from benchmarks.cluster.clusters import MODEL
 from benchmarks.cluster.history import Append, Operation, Outcome, Read
 from benchmarks.cluster.lists import listed
+from benchmarks.cluster.machines import Node
+from benchmarks.turns import Turn
 from inference_service.storage.client import StoreClient
-from tests.cluster.nodes import MODEL, Node
-from tests.system.stack import Client
 
 ATTEMPTS: Final = 4
 SECONDS: Final = 5.0
@@ -37,7 +39,7 @@ _INPUT: Final = types_pb2.Append(text="go on")
 class Door:
     """Where a client may ask: a node's worker or gateway, and the store beside it for reads."""
 
-    turns: Client
+    inference: Any
     store: StoreClient
 
     @classmethod
@@ -45,8 +47,16 @@ class Door:
     async def to(cls, node: Node, number: int) -> AsyncIterator[Self]:
         """One of that node's."""
         async with AsyncExitStack() as stack:
-            channel = await stack.enter_async_context(connect(node.store))
-            yield cls(await stack.enter_async_context(node.client(number)), StoreClient(channel))
+            store, door = [
+                await stack.enter_async_context(connect(place)) for place in (node.store, node.doors[number])
+            ]
+            yield cls(inference_pb2_grpc.InferenceServiceStub(door), StoreClient(store))
+
+    async def turn(self, agent: str, request_id: str) -> Turn:
+        """A turn of the agent. Raises AioRpcError."""
+        key = types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=MODEL)
+        request = inference_pb2.GenerateRequest(key=key, request_id=request_id, append=_INPUT)
+        return await turns.take(self.inference, request)
 
     async def read(self, agent: str) -> tuple[str, ...]:
         """The agent's list. Raises AgentmemError."""
@@ -56,13 +66,17 @@ class Door:
 
 @dataclass
 class Wanderer:
-    """A client that asks at any door, and another one where it is refused or not answered; what it saw is `history`."""
+    """A client that asks at any door, and another one where it is refused or not answered; what it saw is `history`.
+
+    `again` counts the turns that were acknowledged after a first attempt that was not.
+    """
 
     name: str
     doors: Sequence[Door]
     agents: Sequence[str]
     seed: int
     history: list[Operation] = field(default_factory=list)
+    again: int = 0
 
     async def run(self, ended: asyncio.Event) -> None:
         """Turns and reads until `ended`."""
@@ -87,14 +101,16 @@ class Wanderer:
             await asyncio.sleep(chance.uniform(0, 0.05 * attempt))
             try:
                 async with asyncio.timeout(SECONDS):
-                    turn = await chance.choice(self.doors).turns.turn(agent, request_id=request_id, append=_INPUT)
+                    turn = await chance.choice(self.doors).turn(agent, request_id)
             except TimeoutError:
                 in_doubt = True
             except grpc.aio.AioRpcError as error:
                 in_doubt |= error.code() not in _CERTAIN
             else:
                 *seen, own = turn.text.splitlines()
-                assert own == request_id and turn.finished.durable
+                if own != request_id or not turn.version:
+                    raise turns.WrongTurn(f"{request_id} was answered with {own}")
+                self.again += attempt > 0
                 return Append(agent, request_id, began, time.monotonic(), Outcome.OK, tuple(seen))
         outcome = Outcome.UNKNOWN if in_doubt else Outcome.FAILED
         return Append(agent, request_id, began, time.monotonic(), outcome)

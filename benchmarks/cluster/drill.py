@@ -1,0 +1,158 @@
+"""Three nodes under faults, until so many turns were taken: what clients were told, held against the ledger.
+
+    agentmem bench drill [--turns 10000] [--seed 0]
+
+Real stores and gateways with scripted workers, on a PostgreSQL with a synchronous standby. Clients ask any gateway, or
+any worker, so that what a node has in memory is often old, and ask again under the same request_id at any other one. In
+rounds, each on new servers: every process is killed by SIGKILL and a whole node, workers and stores are stopped, nodes
+are cut off from PostgreSQL, lose its answers and have their packets held, a clock jumps by years (where there is a C
+compiler), and the primary is killed and its standby takes over. No time is measured. The history of each round is
+checked as a whole (`history.py`): the exit status is 1 where something is wrong, and every such turn is told.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks import options, results
+from benchmarks.cluster import postgres
+from benchmarks.cluster.faults import FAULTS, Kinds, Pace, all_faults, clock, drilling, set_clocks
+from benchmarks.cluster.history import Append, Operation, Read, violations
+from benchmarks.cluster.machines import HOST
+from benchmarks.cluster.postgres_pair import paired
+from benchmarks.live import scratch
+from benchmarks.tables import Claim, Table, claims_table, show
+from gateway.cli.cluster.certificates import authority, issue
+
+_DAYS = 2
+"""That certificates are good for."""
+_KINDS = Kinds()
+_LABELS = {
+    "cut_off": "a node is cut off from PostgreSQL",
+    "lose_answers": "a node loses PostgreSQL's answers",
+    "hold_packets": "a node's packets to PostgreSQL are held",
+    "kill_worker": "a worker is killed",
+    "kill_store": "a store is killed",
+    "kill_gateway": "a gateway is killed",
+    "kill_node": "a node is killed",
+    "stop_worker": "a worker is stopped",
+    "stop_store": "a store is stopped",
+    "set_clocks": "a clock jumps",
+    "fail_over": "the standby takes over",
+}
+
+
+async def one_round(pace: Pace, number: int, kind: Kinds = _KINDS) -> dict[str, Any]:
+    """Every fault once, on new servers; what came of it. `kind` gets certificates. Raises postgres.NoServer."""
+    began = time.monotonic()
+    with scratch() as root, paired() as pair:
+        kind = replace(kind, certificates=issue(authority(root / "tls"), root / "tls", HOST, _DAYS))
+        async with drilling(pair, kind, own := clock(root), pace, number) as drill:
+            faults = await all_faults(drill, number)
+            history, lists = await drill.end(), await drill.lists()
+    if not own:
+        faults.remove(set_clocks.__name__)
+    wrong = [str(each) for each in violations(history, lists)]
+    again = sum(client.again for client in drill.clients)
+    listed = sum(map(len, lists.values()))
+    found = {"faults": dict(Counter(faults)), "again": again, "listed": listed, "wrong": wrong}
+    return {**counts(history), **found, "seconds": time.monotonic() - began}
+
+
+def counts(history: Sequence[Operation]) -> dict[str, int]:
+    """Turns by what clients were told of them, and reads."""
+    told = Counter(str(each.outcome) for each in history if isinstance(each, Append))
+    reads = sum(isinstance(each, Read) for each in history)
+    return {"turns": told.total(), **{name: told[name] for name in ("ok", "failed", "unknown")}, "reads": reads}
+
+
+_SUMMED = ("turns", "ok", "failed", "unknown", "reads", "again", "listed", "seconds")
+
+
+def figures(asked: Mapping[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is written: sums, and all rounds."""
+    faults: Counter[str] = Counter()
+    for each in rounds:
+        faults.update(each["faults"])
+    return {
+        "asked": dict(asked),
+        **{name: sum(each[name] for each in rounds) for name in _SUMMED},
+        "faults": {fault.__name__: faults[fault.__name__] for fault in FAULTS},
+        "wrong": sum(len(each["wrong"]) for each in rounds),
+        "rounds": list(rounds),
+    }
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """What clients were told, and what was done meanwhile."""
+    minutes = figures["seconds"] / 60
+    return [
+        Table(
+            "What clients of three nodes under faults were told",
+            ("", "turns"),
+            [
+                ("turns", f"{figures['turns']:,}"),
+                ("acknowledged", f"{figures['ok']:,}"),
+                ("of them, after an attempt that was not", f"{figures['again']:,}"),
+                ("refused, and never to be in a ledger", f"{figures['failed']:,}"),
+                ("of unknown outcome", f"{figures['unknown']:,}"),
+                ("in the ledgers in the end", f"{figures['listed']:,}"),
+                ("lost, doubled, out of order, or computed with another memory", f"{figures['wrong']:,}"),
+            ],
+            f"In {len(figures['rounds'])} rounds and {minutes:.0f} minutes; {figures['reads']:,} reads were checked, "
+            "too.",
+        ),
+        Table(
+            "Meanwhile",
+            ("", "times"),
+            [(_LABELS[name], f"{times}") for name, times in figures["faults"].items()],
+        ),
+    ]
+
+
+def claims(figures: dict[str, Any]) -> list[Claim]:
+    """Enough turns, and nothing wrong."""
+    return [
+        Claim("turns under faults, in thousands", figures["turns"] / 1000, 10, at_most=False, unit=""),
+        Claim("turns lost, doubled, out of order, or computed with another memory", figures["wrong"], 0, True, ""),
+    ]
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Drill, print, write after each round; the exit status."""
+    asked = {name: getattr(arguments, name) for name in ("turns", "between", "during", "seed")}
+    pace, rounds = Pace(arguments.between, arguments.during), list[dict[str, Any]]()
+    found: dict[str, Any] = {}
+    while sum(each["turns"] for each in rounds) < arguments.turns:
+        number = arguments.seed + len(rounds)
+        try:
+            rounds.append(await one_round(pace, number))
+        except postgres.NoServer as problem:
+            raise SystemExit(f"{problem}; this drill kills one, which must be its own") from problem
+        found = figures(asked, rounds)
+        results.write(arguments.output or "drill", found)
+        print(f"round {number}: {rounds[-1]['turns']} turns, {len(rounds[-1]['wrong'])} wrong", flush=True)
+        for wrong in rounds[-1]["wrong"]:
+            print(wrong)
+    show([*tables(found), claims_table(claims(found))])
+    return 1 if found["wrong"] else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = options.parser(__doc__)
+    found.add_argument("--turns", type=options.at_least(1), default=10_000, help="at least so many, in whole rounds")
+    found.add_argument("--between", type=options.at_least(1), default=200, help="turns and reads between two faults")
+    found.add_argument("--during", type=options.at_least(1), default=100, help="and while one lasts")
+    found.add_argument("--seed", type=options.at_least(0), default=0, help="the number of the first round")
+    found.add_argument("--output", help="name of the file under benchmarks/results (default: drill)")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parser().parse_args())))
