@@ -2,12 +2,13 @@
 
     agentmem bench drill [--turns 10000] [--seed 0]
 
-Real stores and gateways with scripted workers, on a PostgreSQL with a synchronous standby. Clients ask any gateway, or
-any worker, so that what a node has in memory is often old, and ask again under the same request_id at any other one. In
-rounds, each on new servers: every process is killed by SIGKILL and a whole node, workers and stores are stopped, nodes
-are cut off from PostgreSQL, lose its answers and have their packets held, a clock jumps by years (where there is a C
-compiler), and the primary is killed and its standby takes over. No time is measured. The history of each round is
-checked as a whole (`history.py`): the exit status is 1 where something is wrong, and every such turn is told.
+Real stores and gateways with scripted workers, on a PostgreSQL with a synchronous standby. Clients ask any gateway, and
+in every other round any worker, too, so that what a node has in memory is often old. They ask again under the same
+request_id at any other one. In rounds, each on new servers: every process is killed by SIGKILL, and a whole node;
+workers and stores are stopped; nodes are cut off from PostgreSQL, lose its answers and have their packets held; a clock
+jumps by years (where there is a C compiler); and the primary is killed, and its standby takes over. No time is
+measured. The history of each round is checked as a whole (`history.py`): the exit status is 1 where something is wrong,
+and every such turn is told.
 """
 
 import argparse
@@ -52,7 +53,7 @@ async def one_round(pace: Pace, number: int, kind: Kinds = _KINDS) -> dict[str, 
     began = time.monotonic()
     with scratch() as root, paired() as pair:
         kind = replace(kind, certificates=issue(authority(root / "tls"), root / "tls", HOST, _DAYS))
-        async with drilling(pair, kind, own := clock(root), pace, number) as drill:
+        async with drilling(pair, kind, own := clock(root), pace, number, gateways_only=number % 2 == 1) as drill:
             faults = await all_faults(drill, number)
             history, lists = await drill.end(), await drill.lists()
     if not own:

@@ -217,9 +217,9 @@ def clock(directory: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def drilling(
-    pair: Pair, kind: Kinds, own_clock: Mapping[str, str], pace: Pace, seed: int = 0
+    pair: Pair, kind: Kinds, own_clock: Mapping[str, str], pace: Pace, seed: int = 0, *, gateways_only: bool = False
 ) -> AsyncIterator[Drill]:
-    """The last machine's clock is one that can be set."""
+    """The last machine's clock is one that can be set. `gateways_only`: clients ask no worker itself."""
     async with AsyncExitStack() as stack:
         processes = stack.enter_context(ExitStack())
         clocks = {NAMES[-1]: own_clock}
@@ -229,7 +229,7 @@ async def drilling(
         doors = [
             await stack.enter_async_context(Door.to(machine.node, number))
             for machine in machines
-            for number in range(len(machine.node.doors))
+            for number in range(1 if gateways_only else 0, len(machine.node.doors))
         ]
         clients = [Wanderer(str(each), doors, AGENTS, seed=CLIENTS * seed + each) for each in range(CLIENTS)]
         drill = Drill(pair, machines, clients, pace)
