@@ -1,11 +1,12 @@
 """Commits per second of a store on one machine's SQLite and on PostgreSQL, by how many agents speak at once.
 
-    agentmem bench commits [--agents 1 8 32 128] [--database postgresql://… ] [--standby postgresql://…]
+    agentmem bench commits [--agents 1 8 32 128] [--database postgresql://… --standby postgresql://…]
 
 A real store process on new ledgers, and a client on its socket for each agent, which commits one turn of 64 tokens
 after the other. --database names a server without a standby, --standby one whose commits wait for one; both as their
-operator runs them, with an empty database, in which the tables are left. All are measured in turns, since a disk is as
-fast as it is just then, and each round's figures are held against SQLite's of the same round.
+operator runs them, with an empty database, in which the tables are left. Where neither is named, both are started here,
+on one disk. All are measured in turns, since a disk is as fast as it is just then, and each round's figures are held
+against SQLite's of the same round.
 """
 
 import argparse
@@ -17,8 +18,8 @@ import tempfile
 import time
 import uuid
 from asyncio.subprocess import DEVNULL
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from agentmem.channels import connect
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from benchmarks import options, results
+from benchmarks.cluster import postgres
+from benchmarks.cluster.postgres_pair import paired
 from benchmarks.tables import Claim, Table, show, spread
 
 SQLITE, POSTGRESQL, STANDBY = "SQLite", "PostgreSQL", "PostgreSQL, standby"
@@ -151,11 +154,24 @@ def claims(_: dict[str, Any]) -> list[Claim]:
     return []
 
 
+@contextmanager
+def servers(database: str, standby: str) -> Iterator[dict[str, str]]:
+    """The URL of each, "" for SQLite: those that are named, or else those of servers that are started for it."""
+    if database or standby:
+        urls = {POSTGRESQL: database, STANDBY: standby}
+        yield {SQLITE: "", **{name: url for name, url in urls.items() if url}}
+        return
+    try:
+        with postgres.serving(postgres.MEASURED) as alone, paired(postgres.MEASURED) as pair:
+            yield {SQLITE: "", POSTGRESQL: alone.conninfo, STANDBY: pair.primary.conninfo}
+    except postgres.NoServer as problem:
+        raise SystemExit(f"{problem}; install one, or name servers with --database and --standby") from problem
+
+
 async def main(arguments: argparse.Namespace) -> None:
     """Measure, print, write."""
-    urls = {SQLITE: "", POSTGRESQL: arguments.database, STANDBY: arguments.standby}
-    named = {name: url for name, url in urls.items() if url or name == SQLITE}
-    found = await measure(named, arguments.agents, arguments.seconds, arguments.samples)
+    with servers(arguments.database, arguments.standby) as urls:
+        found = await measure(urls, arguments.agents, arguments.seconds, arguments.samples)
     results.write(arguments.output or "commits", found)
     show(tables(found))
 
