@@ -22,7 +22,8 @@ from agentmem.v1 import types_pb2
 from agentmem.validation import DEFAULT_NAMESPACE
 from gateway.edge.authorization import check_namespace
 from gateway.edge.callers import Authenticator, CallerLimits, Everyone
-from gateway.edge.keys import DEFAULT_LIMITS, KeyRing
+from gateway.edge.key_file import KeyFile
+from gateway.edge.key_ring import DEFAULT_LIMITS, KeyRing
 from gateway.edge.tls import Tls, TlsFiles
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
@@ -243,6 +244,6 @@ def authenticator(settings: GatewaySettings) -> Authenticator:
     if settings.keys is None:
         return Everyone(settings.namespace, settings.limits(CallerLimits()))
     try:
-        return KeyRing(settings.keys.expanduser(), settings.limits(DEFAULT_LIMITS))
+        return KeyRing(KeyFile(settings.keys.expanduser()), settings.limits(DEFAULT_LIMITS))
     except FileError as error:
         raise SettingsError(f"keys: {error}") from error

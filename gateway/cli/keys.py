@@ -13,7 +13,7 @@ from agentmem import layout
 from agentmem.diagnostics import FileError
 from agentmem.errors import AgentmemError
 from gateway.cli.text import FOLD, LINE, Mistake, console, json_option, printable, table, write_json
-from gateway.edge import keys as key_file
+from gateway.edge import key_file
 from gateway.edge.keys import Key, new
 
 _DURATION = re.compile(r"(\d{1,6})(min|h|d)")

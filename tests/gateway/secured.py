@@ -13,7 +13,8 @@ import httpx
 
 from agentmem.channels import connect
 from gateway.app import Gateway
-from gateway.edge.keys import changing, new
+from gateway.edge.key_file import changing
+from gateway.edge.keys import new
 
 from .running import running
 

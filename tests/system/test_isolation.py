@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, workflow_pb2
 from gateway.app import Gateway
-from gateway.edge import keys as key_file
+from gateway.edge import key_file
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Everyone
 from gateway.edge.keys import new

@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 from gateway.cli.keys import moment
 from gateway.cli.main import main
 from gateway.cli.text import Mistake
-from gateway.edge.keys import KeyRing
+from gateway.edge.key_file import KeyFile
+from gateway.edge.key_ring import KeyRing
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -25,7 +26,7 @@ def test_made_used_listed_and_revoked(tmp_path: Path) -> None:
     assert made.exit_code == 0, made.output
     key = made.stdout.strip()  # and nothing else, so that it can go into a file
     assert file in made.stderr
-    ring = KeyRing(Path(file))
+    ring = KeyRing(KeyFile(Path(file)))
     caller = ring.authenticate(key)
     assert (caller.namespace, caller.admin) == ("team-a", False)
     listed = keys("list", "--keys", file)
@@ -49,7 +50,7 @@ def test_what_a_key_may_be_told(tmp_path: Path) -> None:
         *("--keys", str(file), "--json"),
     )
     told = json.loads(made.stdout)
-    caller = KeyRing(file).authenticate(told["key"])
+    caller = KeyRing(KeyFile(file)).authenticate(told["key"])
     assert caller.admin
     assert (caller.limits.running, caller.limits.per_minute) == (2, 0)
     assert "admin" in keys("list", "--keys", str(file)).output

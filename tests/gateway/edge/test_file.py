@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentmem.diagnostics import FileError
-from gateway.edge.keys import changing, new, read
+from gateway.edge.key_file import changing, read
+from gateway.edge.keys import new
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 

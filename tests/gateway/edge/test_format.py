@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from agentmem.diagnostics import FileError
 from agentmem.errors import InvalidArgument
 from agentmem.tracing import without_secrets
-from gateway.edge.keys import Shown, new, parse, render, secret_digest, split
+from gateway.edge.key_file import parse, render
+from gateway.edge.keys import Shown, new, secret_digest, split
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -8,7 +8,9 @@ import pytest
 from agentmem.diagnostics import FileError
 from agentmem.errors import Unauthenticated, Unavailable
 from gateway.edge.callers import CallerLimits
-from gateway.edge.keys import KeyRing, Shown, changing, new
+from gateway.edge.key_file import KeyFile, changing
+from gateway.edge.key_ring import KeyRing
+from gateway.edge.keys import Shown, new
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -32,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_who_shows_a_key(path: Path) -> None:
     ours, theirs = add(path, max_running=3, admin=True), add(path, "team-b")
-    ring = KeyRing(path, CallerLimits(7, 8))
+    ring = KeyRing(KeyFile(path), CallerLimits(7, 8))
     caller = ring.authenticate(str(ours))
     assert (caller.namespace, caller.key_id, caller.admin, caller.limits) == (
         "team-a",
@@ -46,7 +48,7 @@ def test_who_shows_a_key(path: Path) -> None:
 
 def test_who_shows_none(path: Path) -> None:
     ours, theirs = add(path), add(path, "team-b")
-    ring = KeyRing(path)
+    ring = KeyRing(KeyFile(path))
     unknown = Shown("0" * 12, ours.secret)
     refusals = set()
     for credential in (Shown(ours.id, theirs.secret), unknown, ours.secret, "am__", "é", "x" * 5000):
@@ -62,7 +64,7 @@ def test_who_shows_none(path: Path) -> None:
 def test_an_unknown_id_is_compared_as_well(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hmac
 
-    ring = KeyRing(path) if add(path) else None
+    ring = KeyRing(KeyFile(path)) if add(path) else None
     assert ring is not None
     compared = []
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))))
@@ -75,7 +77,7 @@ def test_an_unknown_id_is_compared_as_well(path: Path, monkeypatch: pytest.Monke
 def test_expires(path: Path) -> None:
     shown = add(path, expires=NOW + timedelta(hours=1))
     now = NOW
-    ring = KeyRing(path, now=lambda: now)
+    ring = KeyRing(KeyFile(path), now=lambda: now)
     caller = ring.authenticate(str(shown))
     assert ring.stands(caller)
     now += timedelta(hours=1)
@@ -86,7 +88,7 @@ def test_expires(path: Path) -> None:
 
 def test_a_changed_file_is_seen_by_the_next_request(path: Path) -> None:
     first = add(path)
-    ring = KeyRing(path)
+    ring = KeyRing(KeyFile(path))
     caller = ring.authenticate(str(first))
     second = add(path)
     assert ring.authenticate(str(second)).key_id == second.id
@@ -98,7 +100,7 @@ def test_a_changed_file_is_seen_by_the_next_request(path: Path) -> None:
 
 def test_a_change_within_the_clocks_resolution_is_seen(path: Path) -> None:
     first = add(path)
-    ring = KeyRing(path)
+    ring = KeyRing(KeyFile(path))
     before = path.stat()
     text = path.read_text().replace(first.id, "0" * 12)
     path.write_text(text)  # in place, of the same size
@@ -112,8 +114,8 @@ def test_an_unchanged_file_is_not_read_again(path: Path, monkeypatch: pytest.Mon
     shown = add(path)
     long_ago = NOW.timestamp()
     os.utime(path, (long_ago, long_ago))
-    ring = KeyRing(path)
-    monkeypatch.setattr("gateway.edge.keys.read", lambda _: pytest.fail("read again"))
+    ring = KeyRing(KeyFile(path))
+    monkeypatch.setattr("gateway.edge.key_file.read", lambda _: pytest.fail("read again"))
     assert ring.authenticate(str(shown))
 
 
@@ -133,7 +135,7 @@ def open_to_others(path: Path) -> None:
 def test_fails_closed_until_it_is_mended(path: Path, damage: Any, caplog: pytest.LogCaptureFixture) -> None:
     shown = add(path)
     saved = path.read_text()
-    ring = KeyRing(path)
+    ring = KeyRing(KeyFile(path))
     caller = ring.authenticate(str(shown))
     damage(path)
     for credential in (str(shown), None, "am_x"):
@@ -152,4 +154,4 @@ def test_fails_closed_until_it_is_mended(path: Path, damage: Any, caplog: pytest
 
 def test_refuses_to_start(path: Path) -> None:
     with pytest.raises(FileError):
-        KeyRing(path)
+        KeyRing(KeyFile(path))

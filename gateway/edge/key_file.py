@@ -1,0 +1,179 @@
+"""The file of keys: JSON that people can read.
+
+    {"version": 1, "keys": [{"id": "3f9c…", "namespace": "team-a", "sha256": "9b1e…", "created": "2026-01-31T12:00:00Z",
+                             "expires": "2027-01-31T00:00:00Z", "label": "the build server", "admin": false,
+                             "max_running": 8, "max_per_minute": 600}]}
+
+What follows `created` may be left out; the two limits then are those of the gateway's settings, and 0 is none.
+
+The file is for its owner alone, replaced whole, and changed by one program at a time.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from agentmem.diagnostics import Diagnostic, FileError
+from agentmem.logs import event
+from gateway.edge.key_ring import Known
+from gateway.edge.keys import Key
+
+log = logging.getLogger(__name__)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    version: Literal[1]
+    keys: list[Key]
+
+
+def parse(path: Path, text: str) -> dict[str, Key]:
+    """Return the keys of the file's text by id. Raise FileError, whose message has no value of the file."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FileError(path, Diagnostic("", f"is not JSON: {error.msg}", error.lineno, error.colno)) from None
+    except (ValueError, RecursionError):
+        raise FileError(path, "is not JSON") from None
+    try:
+        keys = _File.model_validate(data).keys
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        places = [".".join(str(part) for part in one["loc"] if not str(part).startswith("function-")) for one in found]
+        said = [one["msg"].removeprefix("Value error, ") for one in found]
+        raise FileError(path, *map(Diagnostic, places, said)) from None
+    by_id = {key.id: key for key in keys}
+    if len(by_id) < len(keys):
+        raise FileError(path, "has an id twice")
+    return by_id
+
+
+def render(keys: Iterable[Key]) -> str:
+    """Return the text of a file."""
+    listed = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
+    return json.dumps({"version": 1, "keys": listed}, indent=2, ensure_ascii=False) + "\n"
+
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+Identity = tuple[int, ...]
+"""What differs once a file was changed or replaced: its time of change in ns, device, inode, size and mode."""
+
+
+def identity(found: os.stat_result) -> Identity:
+    """Return the identity of a file, from its stat."""
+    return found.st_mtime_ns, found.st_dev, found.st_ino, found.st_size, found.st_mode
+
+
+def read(path: Path) -> tuple[dict[str, Key], Identity]:
+    """Return the keys by id, and the identity of the file that has them. Raises FileError."""
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            data = file.read()
+    except FileNotFoundError:
+        raise FileError(path, f"does not exist; `agentmem keys create --keys {path}` makes it") from None
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror}") from error
+    if found.st_mode & _OTHERS:
+        raise FileError(path, f"is open to others (mode {found.st_mode & 0o777:03o}); run: chmod 600 {path}")
+    try:
+        return parse(path, data.decode("utf-8")), identity(found)
+    except UnicodeDecodeError:
+        raise FileError(path, "is not UTF-8") from None
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[dict[str, Key]]:
+    """Yield the keys by id, to be changed in the block; written when it ends well. An absent file has none.
+
+    Others that want to change them wait. Readers see the keys of before or those of after. Raises FileError.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise FileError(path.parent, f"cannot be written to: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keys = read(path)[0] if path.exists() else {}
+        yield keys
+        _replace(path, render(keys.values()))
+    finally:
+        os.close(lock)
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise FileError(path, f"cannot be written: {error.strerror}") from error
+
+
+_SETTLED_NS: Final = 100_000_000
+"""A file changed again within the resolution of its time of change looks unchanged; so a younger one is read again."""
+
+
+class KeyFile:
+    """The keys of the file at `path`, as it is now. Event loop only.
+
+    One stat per request (2 µs) sees that the file was changed or replaced, and the request is judged by the new one. A
+    file that cannot be read, or is not well-formed, is not current until it is mended, and the log says why.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raise FileError."""
+        self._path = path
+        self._problem = ""
+        self._identity: Identity | None = None
+        self._keys: dict[str, Key] = {}
+        self._read()
+
+    def look(self) -> Known:
+        """Return the keys, read again if need be."""
+        self._refresh()
+        return Known(self._keys, is_current=not self._problem)
+
+    def _refresh(self) -> None:
+        try:
+            found: Identity | None = identity(os.stat(self._path))
+        except OSError:
+            found = None
+        if found is not None and found == self._identity:
+            return
+        try:
+            self._read()
+        except FileError as error:
+            if self._problem != str(error):
+                event(log, "the keys cannot be read, so every request is refused", logging.ERROR, problem=str(error))
+            self._problem, self._identity = str(error), None
+
+    def _read(self) -> None:
+        keys, identity = read(self._path)
+        if self._identity is not None or self._problem:
+            event(log, "keys read again", keys=len(keys))
+        self._keys, self._problem = keys, ""
+        self._identity = identity if abs(time.time_ns() - identity[0]) > _SETTLED_NS else None

@@ -1,0 +1,72 @@
+"""Who is let in: callers who show a key that is known, and has neither expired nor been revoked."""
+
+import hmac
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, Protocol
+
+from agentmem.errors import Unauthenticated, Unavailable
+from gateway.edge.callers import Caller, CallerLimits
+from gateway.edge.keys import Key, secret_digest, split
+
+DEFAULT_LIMITS: Final = CallerLimits(running=64, per_minute=1200)
+"""What a key may ask for where neither the key nor the settings say it."""
+
+_RETRY_SECONDS: Final = 5.0
+_NO_DIGEST: Final = "0" * 64
+"""What an unknown key is compared with, so that the time of the answer doesn't show which ids there are."""
+
+
+class Known(NamedTuple):
+    """The keys by id, as they were last read. Not `is_current`: they may have been changed since."""
+
+    keys: Mapping[str, Key]
+    is_current: bool
+
+
+class KeySource(Protocol):
+    """Where keys are kept. Event loop only."""
+
+    def look(self) -> Known:
+        """Return the keys as they are now; called for each request, and raises nothing."""
+
+
+class KeyRing:
+    """Lets in who shows a key of `source`. Event loop only.
+
+    While the keys are not current no one is let in: requests are Unavailable. What is running then goes on, unless the
+    keys that were read last say that it must end. `default` has the limits of keys that have none of their own.
+    """
+
+    def __init__(
+        self,
+        source: KeySource,
+        default: CallerLimits = DEFAULT_LIMITS,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._source = source
+        self._default = default
+        self._now = now
+
+    def authenticate(self, credential: str | None) -> Caller:
+        """Return whose key `credential` is. Raises Unauthenticated, or Unavailable while keys are not current."""
+        known = self._source.look()
+        if not known.is_current:
+            raise Unavailable("keys cannot be checked now; the gateway's log says why", _RETRY_SECONDS)
+        if not credential:
+            raise Unauthenticated(
+                "no key was sent; send one as `authorization: Bearer KEY`, or over HTTP as `x-api-key: KEY`"
+            )
+        shown = split(credential)
+        key = known.keys.get(shown.id) if shown else None
+        expected = bytes.fromhex(key.sha256 if key else _NO_DIGEST)
+        same = hmac.compare_digest(secret_digest(shown.secret if shown else ""), expected)
+        if key is None or not same or key.expired(self._now()):
+            raise Unauthenticated("the key is unknown, expired or revoked; ask for a new one")
+        limits = self._default.overridden(key.max_running, key.max_per_minute)
+        return Caller(key.namespace, key.id, key.admin, limits)
+
+    def stands(self, who: Caller) -> bool:
+        """Return whether the caller's key is known, for the same namespace, and has not expired."""
+        key = self._source.look().keys.get(who.key_id)
+        return key is not None and key.namespace == who.namespace and not key.expired(self._now())
