@@ -22,6 +22,7 @@ from agentmem.server import GrpcServer
 from agentmem.service import ServiceManager
 from agentmem.sockets import Address, AddressError, parse_address
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
+from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.node import Node
 from gateway.edge.admission import Admission
 from gateway.edge.tls import Tls
@@ -53,7 +54,8 @@ class Gateway:
         self._settings = settings
         self.metrics = GatewayMetrics()
         self._tls = Tls(settings.tls) if settings.tls else None
-        self._authenticator = authenticator(settings)
+        self._cluster_keys = ClusterKeys() if settings.cluster_keys else None
+        self._authenticator = authenticator(settings, self._cluster_keys)
         self._admission = Admission()
         self._channel = connect(settings.worker_target)
         self._store_channel = connect(settings.store_target)
@@ -155,7 +157,9 @@ class Gateway:
         return self._peers.asked() or ("" if self._node is None else self._node.unready)
 
     def _as_node(self, settings: GatewaySettings) -> Node:
-        return Node(settings, self._channel, self._store_channel, lambda: self._peers.unready, self.metrics)
+        return Node(
+            settings, self._channel, self._store_channel, lambda: self._peers.unready, self.metrics, self._cluster_keys
+        )
 
     async def _watch(self) -> None:
         while True:

@@ -23,7 +23,7 @@ from agentmem.validation import DEFAULT_NAMESPACE
 from gateway.edge.authorization import check_namespace
 from gateway.edge.callers import Authenticator, CallerLimits, Everyone
 from gateway.edge.key_file import KeyFile
-from gateway.edge.key_ring import DEFAULT_LIMITS, KeyRing
+from gateway.edge.key_ring import DEFAULT_LIMITS, KeyRing, KeySource
 from gateway.edge.tls import Tls, TlsFiles
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
@@ -90,6 +90,10 @@ class ListenSettings(NodeSettings):
     http: TcpAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP server; port 0 takes any")
     grpc: TcpAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC server; port 0 takes any")
     keys: Path | None = Field(None, description="file of the keys that callers must show (agentmem keys makes it)")
+    cluster_keys: bool = Field(
+        False,
+        description="callers must show a key that all nodes of the cluster know (agentmem keys --cluster makes it)",
+    )
     tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain: TLS for HTTP and gRPC")
     tls_key: Path | None = Field(None, description="PEM file of its private key")
     tls_client_ca: Path | None = Field(None, description="PEM file of the CA of clients, which need certificates then")
@@ -112,13 +116,26 @@ class ListenSettings(NodeSettings):
             raise ValueError("tls_cert and tls_key go together")
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("tls_client_ca: clients' certificates need TLS; set tls_cert and tls_key too")
+        if self.cluster_keys and not self.node:
+            raise ValueError("cluster_keys: are those of a cluster, and this is no node of one; set keys instead")
+        if self.cluster_keys and self.keys is not None:
+            raise ValueError(
+                "keys and cluster_keys: callers show keys of the one or of the other; `agentmem keys import FILE "
+                "--cluster …` brings those of the file into the cluster"
+            )
         for name, address in self.public.items():
-            if self.keys is None and self.tls_client_ca is None:
+            if not self.asks_for_keys and self.tls_client_ca is None:
                 raise ValueError(
                     f"{name}: refuses to listen on {address}: callers are not authenticated; set --keys (the file is "
-                    "made by `agentmem keys create`) or --tls-client-ca, or listen on 127.0.0.1, [::1] or localhost"
+                    "made by `agentmem keys create`), --cluster-keys or --tls-client-ca, or listen on 127.0.0.1, [::1] "
+                    "or localhost"
                 )
         return self
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether callers must show a key."""
+        return self.keys is not None or self.cluster_keys
 
     @property
     def public(self) -> dict[str, str]:
@@ -232,18 +249,28 @@ class GatewaySettings(ListenSettings):
 
 def check_files(settings: GatewaySettings) -> None:
     """Raise SettingsError for files of keys and TLS that a gateway of these settings would refuse."""
-    authenticator(settings)
+    _key_file(settings)
     if settings.tls:
         Tls(settings.tls)
     if settings.node:
         settings.cluster_certificates()
 
 
-def authenticator(settings: GatewaySettings) -> Authenticator:
-    """Return what lets callers in. Raises SettingsError for a file of keys that cannot be used."""
-    if settings.keys is None:
+def authenticator(settings: GatewaySettings, of_cluster: KeySource | None) -> Authenticator:
+    """Return what lets callers in; `of_cluster` are the cluster's keys, if it is by those.
+
+    Raises SettingsError for a file of keys that cannot be used.
+    """
+    source = of_cluster if settings.cluster_keys else _key_file(settings)
+    if source is None:
         return Everyone(settings.namespace, settings.limits(CallerLimits()))
+    return KeyRing(source, settings.limits(DEFAULT_LIMITS))
+
+
+def _key_file(settings: GatewaySettings) -> KeyFile | None:
+    if settings.keys is None:
+        return None
     try:
-        return KeyRing(KeyFile(settings.keys.expanduser()), settings.limits(DEFAULT_LIMITS))
+        return KeyFile(settings.keys.expanduser())
     except FileError as error:
         raise SettingsError(f"keys: {error}") from error

@@ -98,6 +98,7 @@ def _node(*more: str) -> dict[str, Example]:
         "advertise": text("a.local:50061", with_also=_beside("advertise", *more)),
         "node_listen": text("0.0.0.0:50062", with_also=_beside("", *more)),
         "cluster_tls": path("/etc/cluster", with_also=_beside("cluster-tls", *more)),
+        "cluster_keys": Example([], "true", "true", True, with_also=_beside("", *more)),
     }
 
 
@@ -106,7 +107,9 @@ _CLUSTER = {
     "cluster": Example([_URL], _URL, json.dumps(_URL), SecretStr(_URL), _beside("")),
     "cluster_survives": text("crash", with_also=_beside("", *_CLUSTER_FLAG)),
 }
-_NODE_OF_STORE = {name: example for name, example in _node(*_CLUSTER_FLAG).items() if name != "node_listen"}
+_NODE_OF_STORE = {
+    name: example for name, example in _node(*_CLUSTER_FLAG).items() if name not in ("node_listen", "cluster_keys")
+}
 
 
 EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {

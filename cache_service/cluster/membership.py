@@ -20,7 +20,9 @@ from agentmem.v1 import cluster_pb2 as pb
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
 from cache_service.cluster.clock import SharedClock
+from cache_service.cluster.keys import NO_KEYS, Keys
 from cache_service.cluster.nodes import Beat, NameTaken, Node, Said
+from cache_service.ledger.clock import BOOT_CLOCK
 from cache_service.ledger.ledgers import Ledgers
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ class Membership:
         self._report = Report()
         self._view: tuple[Node, ...] = ()
         self._beaten = -_LEASE_SECONDS
+        self._keys = NO_KEYS
         self._epoch = 0
         self._reconciled = False
         self._rejoins = 0
@@ -146,6 +149,10 @@ class Membership:
         aged = int(self.silent_seconds * 10**9)
         return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
 
+    def keys(self) -> Keys:
+        """Callers' keys as of the last heartbeat. Who asks for `nodes` before has them no older than that lease."""
+        return self._keys
+
     def counts(self) -> Counter[str]:
         """How many nodes are ready, draining, neither ("other"), or gone."""
         aged = int(self.silent_seconds * 10**9)
@@ -158,8 +165,8 @@ class Membership:
 
     @property
     def silent_seconds(self) -> float:
-        """Since the last heartbeat that was answered."""
-        return time.monotonic() - self._beaten
+        """Since the last heartbeat that was answered; what a machine sleeps counts."""
+        return time.clock_gettime(BOOT_CLOCK) - self._beaten
 
     def live(self, name: str) -> Node | None:
         """A node of this name that is there, as far as is known."""
@@ -236,14 +243,15 @@ class Membership:
         return True
 
     def _beat(self) -> Beat:
-        began = time.monotonic()
+        began, now = time.clock_gettime(BOOT_CLOCK), time.monotonic()
         who = self.identity
         followed = self._followed() if self._reconciled else 0
-        said = Said(who.name, who.directory, who.address, followed, self._encoded(began))
-        beat = self._database.write_blocking(nodes.beat, said, self._epoch)
+        said = Said(who.name, who.directory, who.address, followed, self._encoded(now))
+        beat = self._database.write_blocking(nodes.beat, said, self._epoch, self._keys.version)
         if beat.rejoined and self._epoch:
             self._reconciled, self._rejoins = False, self._rejoins + 1
         with self._lock:
+            self._keys = beat.keys or self._keys  # before the lease is a new one
             self._view, self._epoch, self._beaten = tuple(beat.nodes), beat.epoch, began
         self._clock.set(beat.time, beat.wall)
         self.beats += 1

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 from agentmem.identity import NO_VERSION, Version
 from agentmem.validation import AgentKey
+from cache_service.cluster import keys
+from cache_service.cluster.keys import Keys
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes
 
@@ -64,10 +66,16 @@ class Beat(NamedTuple):
     """The server's clock."""
     newest: int
     """The last change of KV that is not forgotten."""
+    keys: Keys | None
+    """The keys of callers, if they are others than those that it knows."""
 
 
-def beat(connection: Connection, said: Said, epoch: int) -> Beat:
-    """Say that a node is there. `epoch` is that of its last beat, 0 before the first. Raises NameTaken."""
+def beat(connection: Connection, said: Said, epoch: int, keys_version: str = "") -> Beat:
+    """Say that a node is there. `epoch` is that of its last beat, 0 before the first; `keys_version` is of the keys
+    that it knows. Raises NameTaken.
+
+    Keys are read here, after the lease was begun: so whoever has a lease has keys that are no older than it.
+    """
     _hurry(connection)
     (now,) = connection.execute(_NOW).fetchone()
     epoch, rejoined = _joined(connection, said, epoch, now)
@@ -76,13 +84,15 @@ def beat(connection: Connection, said: Said, epoch: int) -> Beat:
         "UPDATE nodes SET epoch = ?, directory = ?, address = ?, expires = ?, followed = ?, report = ? WHERE node = ?",
         (epoch, said.directory, said.address, now + LEASE, followed, said.report, said.name),
     )
-    connection.execute("DELETE FROM nodes WHERE expires < ?", (now - _REMEMBERED,))
+    forgotten = connection.execute("DELETE FROM nodes WHERE expires < ? RETURNING node", (now - _REMEMBERED,))
+    connection.executemany("DELETE FROM claims WHERE node = ?", forgotten.fetchall())
     rows = connection.execute("SELECT node, epoch, address, expires - ?, followed, report FROM nodes", (now,))
     nodes = sorted(Node(*row) for row in rows)
     by_all = min(node.followed for node in nodes if node.expires > -_UNSURE)
     if kv_changes.any_up_to(connection, by_all):
         kv_changes.forget(connection, by_all)
-    return Beat(epoch, rejoined, nodes, _time(connection, now), now, kv_changes.newest(connection))
+    new_keys = keys.changed(connection, keys_version)
+    return Beat(epoch, rejoined, nodes, _time(connection, now), now, kv_changes.newest(connection), new_keys)
 
 
 def leave(connection: Connection, name: str, epoch: int) -> None:
@@ -91,6 +101,29 @@ def leave(connection: Connection, name: str, epoch: int) -> None:
     gone = connection.execute("DELETE FROM nodes WHERE node = ? AND epoch = ? RETURNING node", (name, epoch))
     if gone.fetchone() is not None:
         connection.execute("DELETE FROM claims WHERE node = ?", (name,))
+
+
+class StillThere(Exception):
+    """A node is not gone; the message says what to do."""
+
+
+def forget(connection: Connection, name: str) -> bool:
+    """Forget a node that is gone, at once instead of in an hour; whether there was one. Raises StillThere.
+
+    Where it comes back it finds its row missing, and follows the ledger anew before it is ready, as after any absence.
+    """
+    (now,) = connection.execute(_NOW).fetchone()
+    row = connection.execute("SELECT expires - ? FROM nodes WHERE node = ? FOR UPDATE", (now - _LATE, name)).fetchone()
+    if row is None:
+        return False
+    if row[0] > 0:
+        raise StillThere(
+            f"node {name} is there; stop it, which takes it out of the list, or wait {(LEASE + _LATE) // 10**9} s after"
+            " its end"
+        )
+    connection.execute("DELETE FROM nodes WHERE node = ?", (name,))
+    connection.execute("DELETE FROM claims WHERE node = ?", (name,))
+    return True
 
 
 def claim(connection: Connection, name: str, begun: Iterable[AgentKey], ended: Iterable[AgentKey] | None) -> None:

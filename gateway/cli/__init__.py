@@ -8,7 +8,7 @@ agents.py         `agents`; branches.py and transfers.py have its commands that 
 chat.py           `chat`; chat_terminal.py: its line editor
 turns.py          a turn for people
 models.py         `models`; model_tables.py: what it shows
-keys.py           `keys`
+keys.py           `keys`; key_places.py: where these are
 up/               `up`
 workflows/        `run` and `workflows`
 top/              `top`

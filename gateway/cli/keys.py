@@ -1,39 +1,76 @@
-"""`agentmem keys`: who may call. A gateway that was started with the file sees changes at once."""
+"""`agentmem keys`: who may call. Gateways see changes at once, or within seconds: see key_places.py."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from agentmem import layout
 from agentmem.diagnostics import FileError
 from agentmem.errors import AgentmemError
+from gateway.cli.key_places import InCluster, InFile, Place
 from gateway.cli.text import FOLD, LINE, Mistake, console, json_option, printable, table, write_json
+from gateway.cli.up.settings import shows_password
 from gateway.edge import key_file
 from gateway.edge.keys import Key, new
 
 _DURATION = re.compile(r"(\d{1,6})(min|h|d)")
 _UNITS = {"min": "minutes", "h": "hours", "d": "days"}
 
-_file_option = click.option(
-    "--keys",
-    "path",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The file of keys; without it keys.json in the data directory.",
-)
-_data_option = click.option(
-    "--data",
-    metavar="PATH",
-    default=layout.DATA,
-    show_default=True,
-    envvar="AGENTMEM_UP_DATA",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The data directory.",
+
+def _kept(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where keys are, given to the command as its `place`."""
+
+    @wraps(command)
+    def placed(path: Path | None, data: Path, cluster: str, survives: str, schema: str, **given: Any) -> None:
+        command(place=_place(path, data, InCluster(cluster, _options(survives, schema))), **given)
+
+    for option in reversed(_OPTIONS):
+        placed = option(placed)
+    return placed
+
+
+_OPTIONS = (
+    click.option(
+        "--keys",
+        "path",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="The file of keys; without it keys.json in the data directory.",
+    ),
+    click.option(
+        "--data",
+        metavar="PATH",
+        default=layout.DATA,
+        show_default=True,
+        envvar="AGENTMEM_UP_DATA",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="The data directory.",
+    ),
+    click.option(
+        "--cluster",
+        metavar="URL",
+        default="",
+        envvar="AGENTMEM_UP_CLUSTER",
+        help="The cluster's PostgreSQL, for keys that all nodes with --cluster-keys know, in the place of a file; one"
+        " with a password belongs into AGENTMEM_UP_CLUSTER.",
+    ),
+    click.option(
+        "--cluster-survives",
+        "survives",
+        type=click.Choice(["server", "crash", "nothing"]),
+        envvar="AGENTMEM_UP_CLUSTER_SURVIVES",
+        default="server",
+        show_default=True,
+        help="What a change must survive there, as for `agentmem up`.",
+    ),
+    click.option("--schema", default="agentmem", hidden=True),
 )
 
 
@@ -49,21 +86,16 @@ def keys() -> None:
 @click.option("--admin", is_flag=True, help="It may load and unload models.")
 @click.option("--max-running", type=click.IntRange(0), help="Requests at once; 0: any number.")
 @click.option("--max-per-minute", type=click.IntRange(0), help="Requests in a minute; 0: any number.")
-@_file_option
-@_data_option
+@_kept
 @json_option
-def create(
-    namespace: str, label: str, expires: str | None, path: Path | None, data: Path, as_json: bool, **limits: Any
-) -> None:
-    """Make a key and write it to standard output, this once: the file has a hash of it."""
+def create(namespace: str, label: str, expires: str | None, place: Place, as_json: bool, **limits: Any) -> None:
+    """Make a key and write it to standard output, this once: what is kept is a hash of it."""
     now = datetime.now(UTC).replace(microsecond=0)
-    place = _place(path, data)
     try:
         key, shown = new(
             namespace, now, label=printable(label), expires=moment(expires, now) if expires else None, **limits
         )
-        with key_file.changing(place) as known:
-            known[key.id] = key
+        place.add([key])
     except (AgentmemError, FileError) as error:
         raise Mistake(str(error)) from error
     if as_json:
@@ -76,14 +108,13 @@ def create(
 
 
 @keys.command("list")
-@_file_option
-@_data_option
+@_kept
 @json_option
-def list_keys(path: Path | None, data: Path, as_json: bool) -> None:
+def list_keys(place: Place, as_json: bool) -> None:
     """List the keys, without their secrets."""
     now = datetime.now(UTC)
     try:
-        known = key_file.read(_place(path, data))[0].values()
+        known = place.every()
     except FileError as error:
         raise Mistake(str(error)) from error
     if as_json:
@@ -108,18 +139,32 @@ def keys_table(known: Iterable[Key], now: datetime) -> Table:
 
 @keys.command()
 @click.argument("key_id", metavar="ID")
-@_file_option
-@_data_option
-def revoke(key_id: str, path: Path | None, data: Path) -> None:
-    """Revoke the key of this id. A gateway refuses it from the next request on, and ends what it has running."""
-    place = _place(path, data)
+@_kept
+def revoke(key_id: str, place: Place) -> None:
+    """Revoke the key of this id. Gateways refuse it from then on, and end what it has running."""
     try:
-        with key_file.changing(place) as known:
-            if known.pop(key_id, None) is None:
-                raise click.ClickException(f"{place} has no key {printable(key_id)}; `agentmem keys list` lists them")
+        if not place.revoke(key_id):
+            raise click.ClickException(f"{place} has no key {printable(key_id)}; `agentmem keys list` lists them")
     except FileError as error:
         raise Mistake(str(error)) from error
-    click.echo(f"revoked {key_id}")
+    click.echo(f"revoked {key_id}: {place.delay}")
+
+
+@keys.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@_kept
+def import_keys(file: Path, place: Place) -> None:
+    """Add the keys of FILE, which have no secrets, to those of a cluster (--cluster) or of another file.
+
+    All or none: nothing is added where another key has the id of one. What is there already stays, and what was revoked
+    there since the last import comes back. FILE stays as it is.
+    """
+    try:
+        known = key_file.read(file)[0].values()
+        added = place.add(known)
+    except FileError as error:
+        raise Mistake(str(error)) from error
+    click.echo(f"{added} of {len(known)} keys are new in {place}")
 
 
 def moment(text: str, now: datetime) -> datetime:
@@ -142,12 +187,31 @@ def as_dict(key: Key, now: datetime) -> dict[str, Any]:
     return {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.expired(now)}
 
 
-def _place(path: Path | None, data: Path) -> Path:
-    """Return the file of keys. Raises Mistake where the usual one would be in a directory of something else."""
+def _options(survives: str, schema: str) -> tuple[str, ...]:
+    return (f"--cluster-survives={survives}", f"--schema={schema}")
+
+
+def _place(path: Path | None, data: Path, cluster: InCluster) -> Place:
+    """Return where keys are: what the command line says goes before the environment.
+
+    Raises Mistake where the usual file would be in a directory of something else.
+    """
+    context = click.get_current_context()
+    given = {
+        name
+        for name in ("path", "data", "cluster")
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if "cluster" in given and len(given) > 1:
+        raise click.UsageError("keys are in a file or in a cluster: leave out --cluster, or --keys and --data")
+    if "cluster" in given and shows_password(cluster.url):
+        raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
+    if cluster.url and not given - {"cluster"}:
+        return cluster
     if path is not None:
-        return path
+        return InFile(path)
     try:
         layout.refuse_foreign(layout.data_directory(data))
     except (layout.ForeignDirectory, OSError) as error:
         raise Mistake(f"--data: {error}") from error
-    return layout.key_file(data)
+    return InFile(layout.key_file(data))

@@ -16,6 +16,8 @@ from agentmem.logs import event
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from gateway import upstream
+from gateway.cluster import keys as cluster_keys
+from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.router import Key, Located, NodeView
 from gateway.metrics import GatewayMetrics
 
@@ -34,7 +36,7 @@ class Membership:
     """Event loop only: `sync` once, then `watch`, and `leave` before this gateway drains.
 
     `unready` says why this node could not run a turn, empty if it could; `changed` is called where `problem` may be
-    another.
+    another. `keys` are to be kept up to date, where callers show those of the cluster.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class Membership:
         own: str,
         unready: Callable[[], str],
         metrics: GatewayMetrics,
+        keys: ClusterKeys | None = None,
     ) -> None:
+        self._keys = keys
         self._cluster: cluster_pb2_grpc.ClusterServiceAsyncStub = cluster_pb2_grpc.ClusterServiceStub(store)
         self._models: model_pb2_grpc.ModelServiceAsyncStub = model_pb2_grpc.ModelServiceStub(worker)
         self.own = own
@@ -148,8 +152,11 @@ class Membership:
             models=self._served,
             running=[proto_of(key) for key in self._running if _is_valid(key)],
         )
+        asked = cluster_keys.now()
         try:
             answer = await self._cluster.SyncNode(request, timeout=SYNC_SECONDS)
+            if self._keys is not None:
+                await self._read_keys(self._keys, answer, asked)
         except grpc.aio.AioRpcError as error:
             self._failed(errors.from_peer(error, upstream.unreachable(upstream.STORE).message).message)
         else:
@@ -196,6 +203,14 @@ class Membership:
         self._failure, self._synced, self.cluster_id = "", now, answer.cluster_id
         self._known = list(answer.nodes)
         self._ends = {node.name: now + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
+
+    async def _read_keys(self, keys: ClusterKeys, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
+        """Have the keys of that answer, or later ones, for as long as its lease is certain to last."""
+        if keys.version != answer.keys_version or not keys.version:
+            keys.take(await self._cluster.ListKeys(cluster_pb2.ListKeysRequest(), timeout=SYNC_SECONDS))
+        lease = next((node.expires_in for node in answer.nodes if node.name == answer.name), None)
+        if lease is not None:
+            keys.confirm(asked + lease.ToTimedelta().total_seconds())
 
     def _failed(self, message: str) -> None:
         if not self._failure:

@@ -8,6 +8,7 @@ import grpc
 from agentmem.v1 import cluster_pb2
 from gateway.cluster.channel import RoutedChannel
 from gateway.cluster.door import node_door
+from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
 from gateway.cluster.nodes import NodeChannels
 from gateway.cluster.placement import Placement
@@ -25,11 +26,14 @@ class Node:
         store: grpc.aio.Channel,
         unready: Callable[[], str],
         metrics: GatewayMetrics,
+        keys: ClusterKeys | None = None,
     ) -> None:
-        """`unready` says why no turn could run here and be kept, empty if one could. Raises SettingsError."""
+        """`unready` says why no turn could run here and be kept, empty if one could; `keys` are those of the cluster,
+        if callers show them. Raises SettingsError.
+        """
         tls = settings.cluster_certificates()
         self._own_unready = unready
-        self._membership = Membership(store, worker, settings.node, unready, metrics)
+        self._membership = Membership(store, worker, settings.node, unready, metrics, keys)
         self._others = NodeChannels(tls.client())
         self.channel: grpc.aio.Channel = RoutedChannel(Placement(self._membership, worker, self._others, metrics))
         """What the doors are to have in place of the worker's channel."""

@@ -75,7 +75,7 @@ class HttpServer:
         turns, models = Turns(channel, finder, settings, metrics), ModelEndpoints(channel)
         origins = settings.cors_origin  # CORS is outermost, so that web pages can read errors, too
         # Web pages are shut out of a server that only this machine reaches, and that asks for no keys.
-        local = settings.keys is None and "http" not in settings.public
+        local = not settings.asks_for_keys and "http" not in settings.public
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),

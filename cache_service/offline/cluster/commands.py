@@ -1,4 +1,4 @@
-"""The commands: `agentmem cluster import`, `export` and `check`.
+"""The commands: `agentmem cluster import`, `export`, `check` and `forget`, and what `agentmem keys` has done here.
 
 Exit status: 0, all is well; 1, `check` has findings that were not mended; 2, it could not be done.
 """
@@ -65,7 +65,7 @@ def _server(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Move a single machine's ledgers into a cluster, or back, and check a cluster's."""
+    """Move a single machine's ledgers into a cluster, or back, check a cluster's, and forget a node."""
     os.umask(0o077)
 
 
@@ -152,6 +152,70 @@ def check_command(cluster: str, survives: str, schema: str, fix: bool, as_json: 
         if left and not fix and any(finding.mend for finding in checked.findings):
             click.echo("--fix mends what can be mended")
     sys.exit(0 if checked.is_clean else 1)
+
+
+@main.command("forget")
+@click.argument("name", metavar="NAME")
+@_server
+def forget_command(name: str, cluster: str, survives: str, schema: str) -> None:
+    """Take a node that is gone, and will not come back, out of the list at once; by itself that happens in an hour.
+
+    Until then it is listed as gone, and nothing that only its version needs is taken out of the tables. A node that is
+    there is not forgotten. One that was, and comes back, joins as a new one.
+    """
+
+    def work() -> Any:
+        from cache_service.offline.cluster.forgetting import forget
+
+        return forget(_settings(cluster, survives, schema), name)
+
+    _done(work)
+    click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")
+
+
+@main.group("keys", hidden=True)
+def keys_group() -> None:
+    """Keys of callers, for `agentmem keys`, which speaks to people."""
+
+
+@keys_group.command("add")
+@_server
+def add_keys_command(cluster: str, survives: str, schema: str) -> None:
+    """Add the keys of the file that comes on standard input; writes how many were new."""
+
+    def work() -> Any:
+        from cache_service.offline.cluster.keys import add
+
+        return add(_settings(cluster, survives, schema), sys.stdin.read())
+
+    click.echo(_done(work))
+
+
+@keys_group.command("list")
+@_server
+def list_keys_command(cluster: str, survives: str, schema: str) -> None:
+    """Write all keys, as a file has them."""
+
+    def work() -> Any:
+        from cache_service.offline.cluster.keys import listed
+
+        return listed(_settings(cluster, survives, schema))
+
+    click.echo(_done(work))
+
+
+@keys_group.command("revoke")
+@click.argument("key_id", metavar="ID")
+@_server
+def revoke_key_command(key_id: str, cluster: str, survives: str, schema: str) -> None:
+    """Delete a key; writes 1, or 0 where there was none."""
+
+    def work() -> Any:
+        from cache_service.offline.cluster.keys import revoke
+
+        return revoke(_settings(cluster, survives, schema), key_id)
+
+    click.echo(int(_done(work)))
 
 
 def _settings(cluster: str, survives: str, schema: str, node: str = "") -> Any:

@@ -12,7 +12,7 @@ from gateway.cli.text import Mistake
 
 @click.group()
 def cluster() -> None:
-    """Make certificates for the nodes of a cluster, list the nodes, and move ledgers in, out, or check them."""
+    """Make certificates for the nodes of a cluster, list or forget nodes, and move ledgers in, out, or check them."""
 
 
 @cluster.command()
@@ -65,5 +65,6 @@ for _name, _help in {
     "import": "Move a stopped single machine's ledgers into a cluster (agentmem cluster import --help).",
     "export": "Copy a cluster's ledgers into a new directory (agentmem cluster export --help).",
     "check": "Verify a cluster's ledgers (agentmem cluster check --help).",
+    "forget": "Take a node that is gone out of the list (agentmem cluster forget --help).",
 }.items():
     cluster.add_command(_ledger_command(_name, _help))

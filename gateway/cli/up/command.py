@@ -95,10 +95,12 @@ def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
         others = "" if parse_address(settings.metrics).port == 0 else "   (worker and store at the next two ports)"
         say(f"metrics  http://{addresses['metrics']}/metrics{others}")
     say(f"data     {settings.data_directory}")
-    keys = gateway_settings(settings).keys
+    gateway = gateway_settings(settings)
     unused = layout.key_file(settings.data)
-    if keys is not None:
-        say(f"keys     {keys}")
+    if gateway.cluster_keys:
+        say("keys     those of the cluster")
+    elif gateway.keys is not None:
+        say(f"keys     {gateway.keys}")
     elif unused.exists():
         say(f"keys     none are asked for; `--keys {unused}` asks for those of that file")
     say("Ready. Ctrl-C stops.")

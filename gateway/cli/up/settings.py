@@ -92,7 +92,7 @@ def gateway_settings(settings: UpSettings) -> GatewaySettings:
 
 def up_settings(kind: type[_Settings], arguments: Sequence[str]) -> _Settings:
     """Return the settings that a command's arguments, the environment and the TOML file give. Raise Mistake."""
-    if any(map(_shows_password, arguments)):
+    if any(map(shows_password, arguments)):
         raise Mistake("--cluster: a password on a command line is seen by all users; set AGENTMEM_UP_CLUSTER instead")
     try:
         return load(kind, arguments)
@@ -108,7 +108,8 @@ class ServiceArguments(NamedTuple):
     gateway: list[str]
 
 
-def _shows_password(argument: str) -> bool:
+def shows_password(argument: str) -> bool:
+    """Return whether an argument, as `--cluster=URL` or URL, has the password of a PostgreSQL."""
     url = argument.removeprefix("--cluster=")
     if not url.startswith(("postgresql://", "postgres://")):
         return False
@@ -135,7 +136,7 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
 
     data = {"data": settings.data_directory}
     models = given("model", "adapter", "models", "offline", "loaded_models", "kv_bits")
-    servers = given("http", "grpc", "keys", "tls_cert", "tls_key", "tls_client_ca", "allowed_host")
+    servers = given("http", "grpc", "keys", "cluster_keys", "tls_cert", "tls_key", "tls_client_ca", "allowed_host")
     node = given("node", "advertise", "cluster_tls") if settings.node else {}
     ledger = {**given("remote", "cluster_survives"), **node}
     return ServiceArguments(

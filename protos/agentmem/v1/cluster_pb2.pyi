@@ -10,6 +10,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -165,10 +166,15 @@ class SyncNodeResponse(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
+    KEYS_VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """This node's name."""
     cluster_id: _builtins.str
     """The cluster's id, for good."""
+    keys_version: _builtins.str
+    """Names the present state of callers' keys, of which ListKeys has the rest. The keys of that state, or of a later one, were
+    read after the lease of this node began, as `nodes` has it.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """All nodes, this one included, in the order of their names."""
@@ -179,10 +185,11 @@ class SyncNodeResponse(_message.Message):
         name: _builtins.str = ...,
         cluster_id: _builtins.str = ...,
         nodes: _abc.Iterable[Global___Node] | None = ...,
+        keys_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "name", b"name", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "keys_version", b"keys_version", "name", b"name", "nodes", b"nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -285,3 +292,113 @@ class ShareSetupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShareSetupResponse: _TypeAlias = ShareSetupResponse  # noqa: Y015
+
+@_typing.final
+class Key(_message.Message):
+    """Key is the key of a caller, as it is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    EXPIRES_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    ADMIN_FIELD_NUMBER: _builtins.int
+    MAX_RUNNING_FIELD_NUMBER: _builtins.int
+    MAX_PER_MINUTE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """12 digits, hexadecimal; a part of what the caller shows."""
+    namespace: _builtins.str
+    """The only namespace that it opens."""
+    sha256: _builtins.str
+    """The SHA-256 of its secret, which is kept nowhere; hexadecimal."""
+    label: _builtins.str
+    """What it is for, in its owner's words."""
+    admin: _builtins.bool
+    """It may do what concerns the callers of all namespaces."""
+    max_running: _builtins.int
+    """Requests at once, on each gateway; absent: as the gateway's settings say, 0: any number."""
+    max_per_minute: _builtins.int
+    """Requests a minute, likewise."""
+    @_builtins.property
+    def created(self) -> _timestamp_pb2.Timestamp:
+        """When it was made."""
+
+    @_builtins.property
+    def expires(self) -> _timestamp_pb2.Timestamp:
+        """Absent: never."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        sha256: _builtins.str = ...,
+        created: _timestamp_pb2.Timestamp | None = ...,
+        expires: _timestamp_pb2.Timestamp | None = ...,
+        label: _builtins.str = ...,
+        admin: _builtins.bool = ...,
+        max_running: _builtins.int | None = ...,
+        max_per_minute: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_per_minute", b"_max_per_minute", "_max_running", b"_max_running", "created", b"created", "expires", b"expires", "max_per_minute", b"max_per_minute", "max_running", b"max_running"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_per_minute", b"_max_per_minute", "_max_running", b"_max_running", "admin", b"admin", "created", b"created", "expires", b"expires", "id", b"id", "label", b"label", "max_per_minute", b"max_per_minute", "max_running", b"max_running", "namespace", b"namespace", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_per_minute: _TypeAlias = _typing.Literal["max_per_minute"]  # noqa: Y015
+    _WhichOneofArgType__max_per_minute: _TypeAlias = _typing.Literal["_max_per_minute", b"_max_per_minute"]  # noqa: Y015
+    _WhichOneofReturnType__max_running: _TypeAlias = _typing.Literal["max_running"]  # noqa: Y015
+    _WhichOneofArgType__max_running: _TypeAlias = _typing.Literal["_max_running", b"_max_running"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_per_minute) -> _WhichOneofReturnType__max_per_minute | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_running) -> _WhichOneofReturnType__max_running | None: ...
+
+Global___Key: _TypeAlias = Key  # noqa: Y015
+
+@_typing.final
+class ListKeysRequest(_message.Message):
+    """ListKeysRequest asks for all keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysRequest: _TypeAlias = ListKeysRequest  # noqa: Y015
+
+@_typing.final
+class ListKeysResponse(_message.Message):
+    """ListKeysResponse has all keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """As in SyncNodeResponse."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___Key]:
+        """In the order in which they were made."""
+
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        keys: _abc.Iterable[Global___Key] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysResponse: _TypeAlias = ListKeysResponse  # noqa: Y015

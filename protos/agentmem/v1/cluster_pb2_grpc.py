@@ -51,6 +51,11 @@ class ClusterServiceStub:
                 request_serializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.FromString,
                 _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/agentmem.v1.ClusterService/ListKeys',
+                request_serializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -82,6 +87,14 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListKeys(self, request, context):
+        """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
+        who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -99,6 +112,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ShareSetup,
                     request_deserializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -184,6 +202,33 @@ class ClusterService:
             '/agentmem.v1.ClusterService/ShareSetup',
             agentmem_dot_v1_dot_cluster__pb2.ShareSetupRequest.SerializeToString,
             agentmem_dot_v1_dot_cluster__pb2.ShareSetupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.ClusterService/ListKeys',
+            agentmem_dot_v1_dot_cluster__pb2.ListKeysRequest.SerializeToString,
+            agentmem_dot_v1_dot_cluster__pb2.ListKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,10 @@ class ClusterServiceStub:
     """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
     only asks. Workers share by it what KV depends on and each of them would measure a little differently.
     """
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]
+    """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
+    who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -66,6 +70,10 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     ShareSetup: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ShareSetupRequest, _cluster_pb2.ShareSetupResponse]  # type: ignore[assignment]
     """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
     only asks. Workers share by it what KV depends on and each of them would measure a little differently.
+    """
+    ListKeys: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]  # type: ignore[assignment]
+    """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
+    who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
     """
 
 class ClusterServiceServicer:
@@ -97,6 +105,15 @@ class ClusterServiceServicer:
     ) -> _typing.Union[_cluster_pb2.ShareSetupResponse, _abc.Awaitable[_cluster_pb2.ShareSetupResponse]]:
         """ShareSetup keeps the first value of a name, for all nodes and for good, and returns the one that is kept. An empty value
         only asks. Workers share by it what KV depends on and each of them would measure a little differently.
+        """
+
+    def ListKeys(
+        self,
+        request: _cluster_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.ListKeysResponse, _abc.Awaitable[_cluster_pb2.ListKeysResponse]]:
+        """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
+        who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,106 @@
+"""Where `agentmem keys` keeps keys: in a file, or in the database of a cluster."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gateway.cli.text import Mistake
+from gateway.edge import key_file
+from gateway.edge.keys import Key
+
+
+class Place(Protocol):
+    """Where keys are. Its text is what people are told of it. Methods raise Mistake, and FileError."""
+
+    def add(self, keys: Iterable[Key]) -> int:
+        """Add keys, all or none, and leave those that are there as they are; return how many were new."""
+
+    def every(self) -> list[Key]:
+        """Return all keys."""
+
+    def revoke(self, key_id: str) -> bool:
+        """Delete a key; return whether there was one."""
+
+    @property
+    def delay(self) -> str:
+        """When a change counts, in words."""
+
+
+@dataclass(frozen=True)
+class InFile:
+    """The file of a gateway, or of several that have copies of it."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def add(self, keys: Iterable[Key]) -> int:
+        """See Place."""
+        with key_file.changing(self.path) as known:
+            new = [key for key in keys if known.get(key.id) != key]
+            if taken := next((key.id for key in new if key.id in known), ""):
+                raise Mistake(f"another key has the id {taken}; revoke that one first")
+            known.update({key.id: key for key in new})
+        return len(new)
+
+    def every(self) -> list[Key]:
+        """See Place."""
+        return list(key_file.read(self.path)[0].values())
+
+    def revoke(self, key_id: str) -> bool:
+        """See Place."""
+        with key_file.changing(self.path) as known:
+            return known.pop(key_id, None) is not None
+
+    @property
+    def delay(self) -> str:
+        """See Place."""
+        return "gateways with this file refuse it from the next request on"
+
+
+@dataclass(frozen=True)
+class InCluster:
+    """The database of a cluster, reached by a process of the store's: services never import each other.
+
+    It gets hashes by a pipe, as the file has them, and the URL by its environment. `arguments` are its options.
+    """
+
+    url: str
+    arguments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "the cluster's database"
+
+    def add(self, keys: Iterable[Key]) -> int:
+        """See Place."""
+        return int(self._run("add", given=key_file.render(keys)))
+
+    def every(self) -> list[Key]:
+        """See Place."""
+        return list(key_file.parse(Path(str(self)), self._run("list")).values())
+
+    def revoke(self, key_id: str) -> bool:
+        """See Place."""
+        return self._run("revoke", "--", key_id).strip() == "1"
+
+    @property
+    def delay(self) -> str:
+        """See Place."""
+        return "nodes refuse it within two seconds; one that is cut off from the database refuses all after ten"
+
+    def _run(self, name: str, *what: str, given: str = "") -> str:
+        command = [sys.executable, "-m", "cache_service.offline.cluster.commands", "keys", name, *self.arguments, *what]
+        ended = subprocess.run(
+            command, input=given, capture_output=True, encoding="utf-8", check=False, env=self._environment()
+        )
+        if ended.returncode:
+            raise Mistake(ended.stderr.strip().removeprefix("agentmem cluster: "))
+        return ended.stdout
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "AGENTMEM_UP_CLUSTER": self.url, "PYTHONUTF8": "1"}

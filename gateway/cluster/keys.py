@@ -1,0 +1,72 @@
+"""The keys of callers that all nodes of a cluster have in common, as this node's store has read them."""
+
+import logging
+import time
+from collections.abc import Iterable
+from datetime import UTC
+from typing import Final
+
+from pydantic import ValidationError
+
+from agentmem.logs import event
+from agentmem.v1 import cluster_pb2
+from gateway.edge.key_ring import Known
+from gateway.edge.keys import Key
+
+log = logging.getLogger(__name__)
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS' monotonic one counts sleep, too
+
+
+def now() -> float:
+    """Return the seconds of a clock that goes on while the machine sleeps: keys may be revoked meanwhile."""
+    return time.clock_gettime(_CLOCK)
+
+
+class ClusterKeys:
+    """A source of keys, filled by the node's membership. Event loop only.
+
+    They are current as long as the lease during which the store has read them: then others may have revoked some, and
+    this node, cut off from the database, does not know.
+    """
+
+    def __init__(self) -> None:
+        self.version = ""
+        """Of the keys that are known; "" before any are."""
+        self._keys: dict[str, Key] = {}
+        self._until = 0.0
+
+    def look(self) -> Known:
+        """Return the keys."""
+        return Known(self._keys, is_current=self._until > now())
+
+    def confirm(self, until: float) -> None:
+        """These keys are those of the cluster; that holds up to a moment of `now`."""
+        self._until = until
+
+    def take(self, answer: cluster_pb2.ListKeysResponse) -> None:
+        """From now on these are the keys."""
+        self._keys, self.version = {key.id: key for key in _readable(answer.keys)}, answer.version
+        event(log, "keys of the cluster read", keys=len(self._keys))
+
+
+def _readable(keys: Iterable[cluster_pb2.Key]) -> Iterable[Key]:
+    for key in keys:
+        try:
+            yield _key(key)
+        except ValidationError:  # then nobody has it
+            event(log, "a key of the cluster cannot be read, and lets nobody in", logging.ERROR, id=key.id)
+
+
+def _key(key: cluster_pb2.Key) -> Key:
+    return Key(
+        id=key.id,
+        namespace=key.namespace,
+        sha256=key.sha256,
+        created=key.created.ToDatetime(UTC),
+        expires=key.expires.ToDatetime(UTC) if key.HasField("expires") else None,
+        label=key.label,
+        admin=key.admin,
+        max_running=key.max_running if key.HasField("max_running") else None,
+        max_per_minute=key.max_per_minute if key.HasField("max_per_minute") else None,
+    )

@@ -1,0 +1,183 @@
+"""Keys of callers in the shared ledger: what stores know of them, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import grpc
+import psycopg
+import pytest
+
+from agentmem.v1 import cluster_pb2 as pb
+from cache_service.cluster import keys, membership
+from cache_service.cluster.keys import Key, KeyTaken
+from cache_service.cluster.settings import ClusterSettings
+from cache_service.ledger.postgres import schema
+from cache_service.ledger.postgres.database import Postgres
+from cache_service.ledger.postgres.settings import Settings, Survives
+from cache_service.offline.cluster import keys as commands
+from cache_service.offline.findings import CannotCheck
+from tests.cache_service import kv
+from tests.cache_service.cluster.several import Node, node
+from tests.postgres import Server
+
+ADAS = Key("0" * 12, "ada", "a" * 64, 1_700_000_000_000_001, None, "", 0, None, None)
+BOBS = Key("1" * 12, "bob \x01\0", "b" * 64, 1_700_000_000_000_002, 253_402_300_799_000_000, "b's", 1, 0, 600)
+
+
+def settings_of(cluster: ClusterSettings) -> Settings:
+    return Settings(cluster.url, cluster.schema, survives=Survives.NOTHING)
+
+
+@contextmanager
+def ledger(cluster: ClusterSettings) -> Iterator[Postgres]:
+    """The ledger, as a command opens it."""
+    postgres = Postgres(settings_of(cluster))
+    try:
+        assert postgres.open_existing()
+        yield postgres
+    finally:
+        postgres.close()
+
+
+async def known(on: Node) -> tuple[str, list[str]]:
+    """What SyncNode calls the present keys, and the ids that ListKeys has."""
+    synced = await on.cluster.SyncNode(pb.SyncNodeRequest(ready=True))
+    listed = await on.cluster.ListKeys(pb.ListKeysRequest())
+    assert listed.version
+    return synced.keys_version, [key.id for key in listed.keys]
+
+
+async def told(on: Node) -> tuple[str, list[str]] | grpc.StatusCode:
+    """What is `known`, or why it is not said."""
+    try:
+        return await known(on)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+
+
+async def until_known(on: Node, *ids: str) -> str:
+    """Wait until a store knows these keys and no others; what it calls that."""
+    async with asyncio.timeout(30):
+        while (found := await known(on))[1] != list(ids):
+            await asyncio.sleep(0.02)
+    return found[0]
+
+
+async def test_all_stores_are_told_of_a_change(
+    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: no heartbeat would come before the test is over."""
+    monkeypatch.setattr(membership, "BEAT_SECONDS", 600.0)
+    async with node(data, cluster, "a") as a, node(data, cluster, "b") as b:
+        with ledger(cluster) as postgres:
+            none = {await until_known(each) for each in (a, b)}
+            assert len(none) == 1
+            assert postgres.write_blocking(keys.add, [ADAS, BOBS]) == 2
+            both = {await until_known(each, ADAS.id, BOBS.id) for each in (a, b)}
+            assert len(both) == 1 and both != none
+            assert postgres.write_blocking(keys.revoke, ADAS.id)
+            left = {await until_known(each, BOBS.id) for each in (a, b)}
+            assert len(left) == 1 and left != both
+            assert not postgres.write_blocking(keys.revoke, ADAS.id)
+        (told,) = (await a.cluster.ListKeys(pb.ListKeysRequest())).keys
+        assert (told.namespace, told.sha256, told.label, told.admin) == ("bob \x01\0", "b" * 64, "b's", True)
+        assert (told.HasField("max_running"), told.max_running, told.max_per_minute) == (True, 0, 600)
+        assert told.expires.ToDatetime(UTC) == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+async def test_what_has_not_changed_is_not_read_again(data: Path, cluster: ClusterSettings) -> None:
+    async with node(data, cluster, "a"):
+        with ledger(cluster) as postgres:
+            postgres.write_blocking(keys.add, [ADAS])
+            found = postgres.read_blocking(keys.changed, "")
+            assert found is not None and found.keys == [ADAS]
+            assert postgres.read_blocking(keys.changed, found.version) is None
+            assert postgres.write_blocking(keys.add, [ADAS]) == 0
+            assert postgres.read_blocking(keys.changed, found.version) is None
+
+
+async def test_all_or_none_are_added(data: Path, cluster: ClusterSettings) -> None:
+    async with node(data, cluster, "a"):
+        with ledger(cluster) as postgres:
+            postgres.write_blocking(keys.add, [ADAS])
+            with pytest.raises(KeyTaken, match=ADAS.id):
+                postgres.write_blocking(keys.add, [BOBS, ADAS._replace(namespace="bob")])
+            assert postgres.read_blocking(keys.every) == [ADAS]
+
+
+async def test_a_node_that_is_cut_off_tells_nobody_its_keys_are_current(
+    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "_LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(membership, "BEAT_SECONDS", 0.1)
+    async with node(data, cluster, "a") as a:
+        with ledger(cluster) as postgres:
+            postgres.write_blocking(keys.add, [ADAS])
+            before = await until_known(a, ADAS.id)
+            again = a.cut_off()
+            postgres.write_blocking(keys.revoke, ADAS.id)
+            while (answer := await told(a)) is not grpc.StatusCode.UNAVAILABLE:
+                assert answer == (before, [ADAS.id])
+                await asyncio.sleep(0.02)
+            again()
+            while (answer := await told(a)) is grpc.StatusCode.UNAVAILABLE:
+                await asyncio.sleep(0.02)
+            assert await until_known(a) != before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO {0}.keys (id, namespace, sha256, created) VALUES ('222222222222', 'c', repeat('c', 64), 0)",
+        "UPDATE {0}.keys SET namespace = 'c'",
+        "DELETE FROM {0}.keys",
+        "TRUNCATE {0}.keys",
+    ],
+)
+async def test_what_an_operator_changes_by_hand_counts(
+    data: Path, cluster: ClusterSettings, postgres_server: Server, statement: str
+) -> None:
+    """In a session that knows nothing of the schema."""
+    async with node(data, cluster, "a"):
+        with ledger(cluster) as postgres:
+            postgres.write_blocking(keys.add, [ADAS])
+            before = postgres.read_blocking(keys.changed, "")
+            assert before is not None
+            with postgres_server.connect() as connection:
+                connection.execute(statement.format(f'"{cluster.schema}"').encode())
+            after = postgres.read_blocking(keys.changed, before.version)
+            assert after is not None and after.keys != before.keys
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"id": "x" * 12}, {"id": "0" * 11}, {"sha256": "secret"}, {"namespace": ""}, {"max_running": -1}, {"admin": 2}],
+)
+async def test_what_is_no_key_cannot_be_there(data: Path, cluster: ClusterSettings, bad: dict[str, object]) -> None:
+    async with node(data, cluster, "a"):
+        with ledger(cluster) as postgres, pytest.raises(psycopg.errors.CheckViolation):
+            postgres.write_blocking(keys.add, [ADAS._replace(**bad)])  # type: ignore[arg-type]
+
+
+async def test_tables_of_the_version_before_become_these_while_it_serves(data: Path, cluster: ClusterSettings) -> None:
+    """A ledger that was made before there were keys: commands say so, a node adds them, and the older one can start."""
+    before = Postgres(settings_of(cluster), schema.STEPS[:1])
+    before.open()
+    with pytest.raises(CannotCheck, match="start a node of this version"):
+        commands.listed(settings_of(cluster))
+    async with node(data, cluster, "a") as new:
+        assert (await known(new))[1] == []
+        older = Postgres(settings_of(cluster), schema.STEPS[:1])
+        older.open()
+        (usable,) = before.read_blocking(lambda c: c.execute("SELECT usable FROM schema_version").fetchone())
+        assert usable == 1
+        version = (await new.store.cache.CommitTurn(kv.turn([1]))).version
+        for each in (before, older):
+            found = each.read_blocking(lambda c: c.execute("SELECT version FROM agents").fetchone())
+            assert found == (version.version,)
+            each.close()
