@@ -26,6 +26,7 @@ from agentmem.v1 import (
 )
 from gateway.app import Gateway
 from gateway.cli.cluster.certificates import authority, issue
+from gateway.edge.keys import Key
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker
 from tests.system.stack import free_port
@@ -43,6 +44,19 @@ class SharedLedger:
         self.at: dict[str, cluster_pb2.LocateAgentResponse] = {}
         """By agent_id."""
         self.located: list[str] = []
+        self.keys = cluster_pb2.ListKeysResponse(version="none")
+        """Callers', as all stores have them."""
+
+    def has_keys(self, *keys: Key) -> None:
+        """From now on these are the keys."""
+        listed = []
+        for key in keys:
+            message = cluster_pb2.Key(id=key.id, namespace=key.namespace, sha256=key.sha256, admin=key.admin)
+            message.created.FromDatetime(key.created)
+            if key.expires is not None:
+                message.expires.FromDatetime(key.expires)
+            listed.append(message)
+        self.keys = cluster_pb2.ListKeysResponse(version=f"of {[key.id for key in keys]}", keys=listed)
 
 
 class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grpc.CacheStoreServiceServicer):
@@ -51,6 +65,8 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
     def __init__(self, socket: Path, name: str, address: str, ledger: SharedLedger) -> None:
         self.name, self.address, self.ledger = name, address, ledger
         self.away = False
+        self.listed_keys = 0
+        """How often it was asked for keys."""
         register = cluster_pb2_grpc.add_ClusterServiceServicer_to_server
         blocks = cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server
         services: list[Any] = [
@@ -75,7 +91,13 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
         self.ledger.nodes[self.name] = node
         self.ledger.running[self.name] = list(request.running)
         nodes = [self.ledger.nodes[name] for name in sorted(self.ledger.nodes)]
-        return cluster_pb2.SyncNodeResponse(name=self.name, cluster_id="c1", nodes=nodes)
+        return cluster_pb2.SyncNodeResponse(
+            name=self.name, cluster_id="c1", nodes=nodes, keys_version=self.ledger.keys.version
+        )
+
+    async def ListKeys(self, request: Any, context: Any) -> cluster_pb2.ListKeysResponse:
+        self.listed_keys += 1
+        return self.ledger.keys
 
     async def LocateAgent(self, request: Any, context: Any) -> cluster_pb2.LocateAgentResponse:
         if self.away:
@@ -93,7 +115,9 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
 class TestNode:
     """One node: store, worker and gateway."""
 
-    def __init__(self, name: str, run_dir: Path, port: int, certificates: Path, ledger: SharedLedger) -> None:
+    def __init__(
+        self, name: str, run_dir: Path, port: int, certificates: Path, ledger: SharedLedger, **changed: Any
+    ) -> None:
         self.name, self.run_dir = name, run_dir
         self.address = f"{HOST}:{port}"
         self.worker = ScriptedWorker(f"{run_dir}/worker.sock")
@@ -101,9 +125,8 @@ class TestNode:
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, fingerprint="f1")
         ]
         self.store = ScriptedStore(run_dir / "store.sock", name, self.address, ledger)
-        self.gateway = Gateway(
-            settings(run_dir, node=name, advertise=self.address, node_listen=self.address, cluster_tls=certificates)
-        )
+        own = {"node": name, "advertise": self.address, "node_listen": self.address, "cluster_tls": certificates}
+        self.gateway = Gateway(settings(run_dir, **own, **changed))
         self._left = False
         self._vanishing: asyncio.Future[None] | None = None
 
@@ -132,9 +155,9 @@ class TestNode:
         self._vanishing = asyncio.ensure_future(self.worker.server.stop(0))
         await asyncio.Event().wait()
 
-    def channel(self) -> grpc.aio.Channel:
+    def channel(self, key: str = "") -> grpc.aio.Channel:
         """A client's channel to its gRPC door."""
-        return connect(self.gateway.addresses["grpc"])
+        return connect(self.gateway.addresses["grpc"], key=key)
 
     @property
     def http(self) -> str:
@@ -172,8 +195,8 @@ class World:
 
 
 @asynccontextmanager
-async def cluster(*names: str) -> AsyncIterator[World]:
-    """Nodes that know each other, while the block runs."""
+async def cluster(*names: str, **changed: Any) -> AsyncIterator[World]:
+    """Nodes that know each other, while the block runs; their gateways have changed settings."""
     root = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
     try:
         async with AsyncExitStack() as stack:
@@ -181,7 +204,8 @@ async def cluster(*names: str) -> AsyncIterator[World]:
             ledger = SharedLedger()
             ports = [free_port() for _ in names]
             nodes = [
-                TestNode(name, root / name, port, certificates, ledger) for name, port in zip(names, ports, strict=True)
+                TestNode(name, root / name, port, certificates, ledger, **changed)
+                for name, port in zip(names, ports, strict=True)
             ]
             for node in nodes:
                 node.run_dir.mkdir()
