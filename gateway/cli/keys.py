@@ -204,7 +204,7 @@ def _place(path: Path | None, data: Path, cluster: InCluster) -> Place:
     }
     if "cluster" in given and len(given) > 1:
         raise click.UsageError("keys are in a file or in a cluster: leave out --cluster, or --keys and --data")
-    if "cluster" in given and shows_password(cluster.url):
+    if "cluster" in given and (shows_password(cluster.url) or "password" in cluster.url):
         raise click.UsageError("all users see a password on the command line: set AGENTMEM_UP_CLUSTER instead")
     if cluster.url and not given - {"cluster"}:
         return cluster

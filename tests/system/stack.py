@@ -183,6 +183,10 @@ class Stack:
         """The HTTP door."""
         return f"http://{self._address('http')}"
 
+    def becomes(self, name: str, module: str) -> None:
+        """From its next start on a process is another module, with the same flags."""
+        self._commands[name] = (module, *self._commands[name][1:])
+
     def start(self, *names: str) -> None:
         """Start processes (default: store and worker) without waiting."""
         self._share_measured()

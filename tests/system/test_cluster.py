@@ -49,6 +49,8 @@ class Cluster:
 
     machines: dict[str, Machine]
     oracle: Oracle
+    conninfo: str
+    """Where its ledger is, for libpq."""
 
     async def holder(self, agent: str) -> str:
         """The node that made an agent's present state."""
@@ -73,8 +75,15 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(directory: Path, model: Path, server: postgres.Server, *names: str) -> AsyncIterator[Cluster]:
-    """Nodes of these names, all ready and known to each other."""
+async def cluster(
+    directory: Path,
+    model: Path,
+    server: postgres.Server,
+    *names: str,
+    gateway_flags: tuple[str, ...] = (),
+    pool_bytes: int = 1 << 24,
+) -> AsyncIterator[Cluster]:
+    """Nodes of these names, all ready and known to each other, that serve a model as "demo"."""
     certificates = issue(authority(directory / "tls"), directory / "tls", HOST, 30)
     database = f"cluster_{directory.name.replace('-', '_')}_{next(_databases)}".lower()
     with server.connect() as connection:
@@ -86,9 +95,9 @@ async def cluster(directory: Path, model: Path, server: postgres.Server, *names:
             node = ("--node", name, "--advertise", f"{HOST}:{free_port()}", "--cluster-tls", str(certificates))
             stack = Stack(
                 f"demo={model}",
-                worker_flags=("--pool-bytes", str(1 << 24)),
+                worker_flags=("--pool-bytes", str(pool_bytes)),
                 store_flags=(f"--cluster={conninfo}", "--cluster-survives", "nothing", *node),
-                gateway_flags=node,
+                gateway_flags=(*node, *gateway_flags),
             )
             stacks.push_async_callback(stack.destroy)
             machines[name] = Machine(name, stack)
@@ -101,7 +110,7 @@ async def cluster(directory: Path, model: Path, server: postgres.Server, *names:
                 while await machine.stack.metric("gateway", _KNOWN, state="ready") < len(names):
                     await asyncio.sleep(0.1)
         try:
-            yield Cluster(machines, Oracle(model))
+            yield Cluster(machines, Oracle(model), conninfo)
         except BaseException:
             for machine in machines.values():
                 for log in ("store", "gateway", "worker"):
@@ -185,15 +194,3 @@ async def test_a_deletion_takes_files_and_memory_of_all_nodes(two: Cluster) -> N
     for machine in two.machines.values():
         assert not machine.stack.block_files(), machine.name
         assert await machine.stack.metric("worker", "agentmem_cache_agents", tier="hot") == 0, machine.name
-
-
-async def test_another_namespaces_key_is_no_candidate_on_any_node(two: Cluster) -> None:
-    """What one node keeps under a namespace another one does not show under a second."""
-    client = await two.machines["a"].gateway()
-    await until_said(client, "own", "The colour of the boat is green.")
-    for machine in two.machines.values():
-        worker = await machine.stack.client()
-        listed = await worker.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="other"), timeout=10)
-        assert not listed.agents
-        mine = await worker.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=10)
-        assert [agent.key.agent_id for agent in mine.agents] == ["own"]

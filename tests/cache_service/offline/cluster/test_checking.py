@@ -101,6 +101,13 @@ async def test_the_commands_say_what_they_did_and_how_it_ended(
     assert (done.returncode, json.loads(done.stdout)["clean"]) == (1, False)
     assert run("check", "--fix").returncode == 0
     assert run("check").returncode == 0
+    assert "knows no node z" in run("forget", "z").stderr
+    damage(postgres_server, cluster.schema, "INSERT INTO nodes SELECT 'z', 1, '', '', 9000000000000000000, 0, ''")
+    done = run("forget", "z")
+    assert (done.returncode, "node z is there" in done.stderr) == (2, True)
+    damage(postgres_server, cluster.schema, "UPDATE nodes SET expires = 1")
+    done = run("forget", "z")
+    assert (done.returncode, "node z is forgotten" in done.stdout) == (0, True), done.stderr
 
 
 def test_a_password_on_the_command_line_is_refused(furnished: Path) -> None:

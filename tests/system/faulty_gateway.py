@@ -1,0 +1,44 @@
+"""The real gateway with a fault, named by the variable FAULT. Run as `python -m tests.system.faulty_gateway`.
+
+door      a namespace that a caller names is taken as it is
+routing   agents are known by their ids alone: a call about one has the namespace of the first caller with that id
+"""
+
+import os
+from typing import Any
+
+from gateway.cluster import channel
+from gateway.edge import authorization
+
+_FAULT = os.environ.get("FAULT", "")
+
+
+def _door() -> None:
+    authorize = authorization.authorize_namespace
+
+    def trusting(request: Any, namespace: str, at: str = "") -> None:
+        key = getattr(request, "key", None)
+        named = getattr(key if key is not None else request, "namespace", "")
+        authorize(request, named or namespace, at)
+
+    authorization.authorize_namespace = trusting
+
+
+def _routing() -> None:
+    first: dict[str, str] = {}
+    attempts = channel.RoutedChannel._attempts
+
+    def confused(self: channel.RoutedChannel, method: Any, request: Any, timeout: float | None) -> Any:
+        key = request.key
+        if key.agent_id:
+            key.namespace = first.setdefault(key.agent_id, key.namespace)
+        return attempts(self, method, request, timeout)
+
+    channel.RoutedChannel._attempts = confused  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    {"": lambda: None, "door": _door, "routing": _routing}[_FAULT]()
+    from gateway.__main__ import main  # after the fault: others take names from modules when they are imported
+
+    main()
