@@ -44,6 +44,8 @@ class Differences:
     """What a SELECT of rows that this transaction goes on to change ends with: SQLite has one writer anyway."""
     keeps_sums: bool = True
     """Whether the schema's triggers keep the checksums of rows; else who writes one computes it."""
+    has_nodes: bool = False
+    """Whether several machines share the ledger, so that it says which of them goes on with a run."""
     change: str = "id"
     """The column of kv_changes by whose values those who have files follow them: see `ledger.kv_changes`."""
     last_change: str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'kv_changes'"

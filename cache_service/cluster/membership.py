@@ -126,7 +126,8 @@ class Membership:
         """What this node serves and runs, as its gateway says."""
         with self._lock:
             before, self._report = self._report, new
-        if (before.ready, before.draining) != (new.ready, new.draining):
+        was_silent = new.at - before.at > SILENT_SECONDS
+        if was_silent or (before.ready, before.draining) != (new.ready, new.draining):
             self._wake()
 
     def wake(self) -> None:
@@ -152,6 +153,10 @@ class Membership:
     def keys(self) -> Keys:
         """Callers' keys as of the last heartbeat. Who asks for `nodes` before has them no older than that lease."""
         return self._keys
+
+    def attending(self) -> list[tuple[str, int]]:
+        """Name and epoch of the nodes whose gateways go on with their runs. Raises Unavailable where this one is none."""
+        return [(each.name, each.epoch) for each in self.nodes() if _attends(each)]
 
     def counts(self) -> Counter[str]:
         """How many nodes are ready, draining, neither ("other"), or gone."""
@@ -269,9 +274,11 @@ class Membership:
     def _encoded(self, now: float) -> bytes:
         with self._lock:
             report = self._report
-        if now - report.at > SILENT_SECONDS:
+        silent = now - report.at > SILENT_SECONDS
+        if silent:
             report = replace(report, ready=False)
         said = pb.Node(
+            silent=silent,
             ready=report.ready and self._reconciled,
             draining=report.draining,
             load=report.load,
@@ -280,6 +287,10 @@ class Membership:
             schema=self.identity.schema,
         )
         return said.SerializeToString()
+
+
+def _attends(node: pb.Node) -> bool:
+    return node.expires_in.ToNanoseconds() > 0 and not node.silent
 
 
 def _message(node: Node) -> pb.Node:

@@ -43,8 +43,18 @@ class Content(NamedTuple):
     events: list[bytes]
 
 
+class Owner(NamedTuple):
+    """A node whose gateway goes on with a run. One that was started again has another epoch."""
+
+    node: str
+    epoch: int
+
+
 class Put(NamedTuple):
-    """What a put brings to the record that is in `version`, 0 for a new one. `payload` None leaves it as it is."""
+    """What a put brings to the record that is in `version`, 0 for a new one. `payload` None leaves it as it is.
+
+    `owner` is who has the run from now on, kept only where machines share the ledger.
+    """
 
     namespace: str
     workflow_id: str
@@ -52,6 +62,7 @@ class Put(NamedTuple):
     summary: bytes
     payload: bytes | None
     events: Sequence[bytes]
+    owner: Owner | None = None
 
 
 def put(connection: Connection, new: Put) -> int:
@@ -60,7 +71,7 @@ def put(connection: Connection, new: Put) -> int:
     Raises Aborted if the record isn't in this version, InvalidArgument if it gets too large or a new one has no
     payload, LedgerDamaged if its head is damaged.
     """
-    namespace, workflow_id, version, summary, payload, events = new
+    namespace, workflow_id, version, summary, payload, events, owner = new
     record = find(connection, namespace, workflow_id)
     present = 0 if record is None else record.version
     if present != version:
@@ -87,6 +98,8 @@ def put(connection: Connection, new: Put) -> int:
         parts.insert(0, (0, payload))
     for place, content in parts:
         summed.insert(connection, "workflow_parts", {"record": number, "number": place, "content": content})
+    if differences(connection).has_nodes:
+        _belong(connection, number, owner)
     return version + 1
 
 
@@ -141,6 +154,32 @@ def delete(connection: Connection, namespace: str, workflow_id: str, version: in
     if present != version:
         raise _moved(present, version)
     connection.execute("DELETE FROM workflow_records WHERE id = ?", (number,))
+
+
+def owned(connection: Connection, there: Sequence[Owner], own: str, limit: int) -> list[tuple[str, str, str]]:
+    """Runs whose owner is not among `there`, then those of the node `own`: namespace, id, and the owner's name.
+
+    Only where machines share the ledger.
+    """
+    unless = " OR ".join(["(node = ? AND epoch = ?)"] * len(there)) or "FALSE"
+    rows = connection.execute(
+        "SELECT namespace, workflow_id, node FROM run_owners JOIN workflow_records ON id = record"
+        f" WHERE node = ? OR NOT ({unless}) ORDER BY node = ?, id LIMIT ?",
+        (own, *(value for each in there for value in each), own, limit),
+    )
+    return [(str(namespace), str(workflow_id), str(node)) for namespace, workflow_id, node in rows]
+
+
+def _belong(connection: Connection, number: int, owner: Owner | None) -> None:
+    if owner is None:
+        connection.execute("DELETE FROM run_owners WHERE record = ?", (number,))
+        return
+    connection.execute(
+        "INSERT INTO run_owners (record, node, epoch) VALUES (?, ?, ?) ON CONFLICT (record) DO UPDATE"
+        " SET node = excluded.node, epoch = excluded.epoch"
+        " WHERE (run_owners.node, run_owners.epoch) != (excluded.node, excluded.epoch)",
+        (number, *owner),
+    )
 
 
 _NEW: Final = 0

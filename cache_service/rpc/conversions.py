@@ -26,7 +26,7 @@ from cache_service.files.publication import Publication, Staged
 from cache_service.files.references import FileRow
 from cache_service.ledger.agents import DEFAULT_CONTEXT_POLICY, Conversation
 from cache_service.ledger.turns import Committed, Turn
-from cache_service.ledger.workflow_records import Put, Record
+from cache_service.ledger.workflow_records import Owner, Put, Record
 
 CHAIN_HASH_BYTES = 32
 DIGEST_BYTES = 16
@@ -236,7 +236,10 @@ def workflow_put(request: cache_store_pb2.PutWorkflowRecordRequest) -> Put:
             raise InvalidArgument(field, f"must be at most {limit} bytes, is {size}")
     if not all(request.events):
         raise InvalidArgument("events", "must not be empty")
-    return Put(namespace, workflow_id, record.version, record.summary, payload, request.events)
+    owner = None
+    if request.HasField("owner"):
+        owner = Owner(check_text("owner.node", request.owner.node), _version_number("owner.epoch", request.owner.epoch))
+    return Put(namespace, workflow_id, record.version, record.summary, payload, request.events, owner)
 
 
 def workflow_message(namespace: str, record: Record, payload: bytes | None = None) -> cache_store_pb2.WorkflowRecord:

@@ -18,7 +18,10 @@ from psycopg.types.numeric import NumericBinaryLoader
 from cache_service.connection import Differences
 
 READING: Final = Differences(
-    keeps_sums=False, change="xid", last_change="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1"
+    keeps_sums=False,
+    has_nodes=True,
+    change="xid",
+    last_change="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1",
 )
 DIFFERENCES: Final = replace(READING, for_change=" FOR NO KEY UPDATE")
 """What a transaction that writes says differently: whoever reads an agent in order to change it holds its row."""

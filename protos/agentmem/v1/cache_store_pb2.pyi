@@ -1303,6 +1303,7 @@ class PutWorkflowRecordRequest(_message.Message):
 
     RECORD_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def record(self) -> Global___WorkflowRecord:
         """The record; its version is the one it is based on, 0 for a new one."""
@@ -1313,19 +1314,52 @@ class PutWorkflowRecordRequest(_message.Message):
         its record only.
         """
 
+    @_builtins.property
+    def owner(self) -> Global___WorkflowOwner:
+        """Where several machines share the ledger: the node whose gateway goes on with the run, by which ClusterService finds
+        runs that nobody has. Not set: the run has ended, or failed, or is to wait until it is asked for.
+        """
+
     def __init__(
         self,
         *,
         record: Global___WorkflowRecord | None = ...,
         events: _abc.Iterable[_builtins.bytes] | None = ...,
+        owner: Global___WorkflowOwner | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "record", b"record"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "owner", b"owner", "record", b"record"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutWorkflowRecordRequest: _TypeAlias = PutWorkflowRecordRequest  # noqa: Y015
+
+@_typing.final
+class WorkflowOwner(_message.Message):
+    """WorkflowOwner is a node, as ClusterService lists it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """Its name."""
+    epoch: _builtins.int
+    """Its epoch."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkflowOwner: _TypeAlias = WorkflowOwner  # noqa: Y015
 
 @_typing.final
 class PutWorkflowRecordResponse(_message.Message):

@@ -39,6 +39,7 @@ class Node(_message.Message):
     EXPIRES_IN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, which no other live node has."""
     epoch: _builtins.int
@@ -55,6 +56,8 @@ class Node(_message.Message):
     """The version of Agentmem that it runs."""
     schema: _builtins.int
     """The version of the shared ledger's schema that it knows."""
+    silent: _builtins.bool
+    """Its gateway has told its store nothing for some seconds; then its workflow runs are not attended to."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeModel]:
         """The models that it serves, loaded or not."""
@@ -76,10 +79,11 @@ class Node(_message.Message):
         expires_in: _duration_pb2.Duration | None = ...,
         version: _builtins.str = ...,
         schema: _builtins.int = ...,
+        silent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "load", b"load", "models", b"models", "name", b"name", "ready", b"ready", "schema", b"schema", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "load", b"load", "models", b"models", "name", b"name", "ready", b"ready", "schema", b"schema", "silent", b"silent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -402,3 +406,74 @@ class ListKeysResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListKeysResponse: _TypeAlias = ListKeysResponse  # noqa: Y015
+
+@_typing.final
+class ListUnattendedRunsRequest(_message.Message):
+    """ListUnattendedRunsRequest is empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUnattendedRunsRequest: _TypeAlias = ListUnattendedRunsRequest  # noqa: Y015
+
+@_typing.final
+class ListUnattendedRunsResponse(_message.Message):
+    """ListUnattendedRunsResponse has runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnattendedRun]:
+        """In no order that matters."""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[Global___UnattendedRun] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUnattendedRunsResponse: _TypeAlias = ListUnattendedRunsResponse  # noqa: Y015
+
+@_typing.final
+class UnattendedRun(_message.Message):
+    """UnattendedRun names a workflow run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Whose."""
+    workflow_id: _builtins.str
+    """Which."""
+    node: _builtins.str
+    """The node that has had it."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        workflow_id: _builtins.str = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "node", b"node", "workflow_id", b"workflow_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnattendedRun: _TypeAlias = UnattendedRun  # noqa: Y015

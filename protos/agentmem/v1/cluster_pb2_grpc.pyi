@@ -52,6 +52,10 @@ class ClusterServiceStub:
     """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
     who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
     """
+    ListUnattendedRuns: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListUnattendedRunsRequest, _cluster_pb2.ListUnattendedRunsResponse]
+    """ListUnattendedRuns returns workflow runs whose owner is gone, by the clock of the database or because its gateway is
+    silent, and those of this node, which its gateway may have lost. At most 1000, those of others first.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -74,6 +78,10 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     ListKeys: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListKeysRequest, _cluster_pb2.ListKeysResponse]  # type: ignore[assignment]
     """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
     who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
+    """
+    ListUnattendedRuns: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListUnattendedRunsRequest, _cluster_pb2.ListUnattendedRunsResponse]  # type: ignore[assignment]
+    """ListUnattendedRuns returns workflow runs whose owner is gone, by the clock of the database or because its gateway is
+    silent, and those of this node, which its gateway may have lost. At most 1000, those of others first.
     """
 
 class ClusterServiceServicer:
@@ -114,6 +122,15 @@ class ClusterServiceServicer:
     ) -> _typing.Union[_cluster_pb2.ListKeysResponse, _abc.Awaitable[_cluster_pb2.ListKeysResponse]]:
         """ListKeys returns the keys of callers as this store last read them, all at once. It reads nothing from the database:
         who asks whenever SyncNodeResponse has another `keys_version` knows a change as soon as this store does.
+        """
+
+    def ListUnattendedRuns(
+        self,
+        request: _cluster_pb2.ListUnattendedRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.ListUnattendedRunsResponse, _abc.Awaitable[_cluster_pb2.ListUnattendedRunsResponse]]:
+        """ListUnattendedRuns returns workflow runs whose owner is gone, by the clock of the database or because its gateway is
+        silent, and those of this node, which its gateway may have lost. At most 1000, those of others first.
         """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

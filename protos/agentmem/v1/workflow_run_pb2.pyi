@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class WorkflowRun(_message.Message):
     """WorkflowRun is the payload of a WorkflowRecord: what never changes. The record's summary is a Workflow without agents
-    that says how far the run is, and its events are LoggedEvents, by sequence.
+    that says how far the run is, with the fields of a RunOwner, and its events are LoggedEvents, by sequence.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -74,6 +74,38 @@ class WorkflowRun(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkflowRun: _TypeAlias = WorkflowRun  # noqa: Y015
+
+@_typing.final
+class RunOwner(_message.Message):
+    """RunOwner is in a record's summary beside the Workflow, whose numbers it leaves free: in a cluster, where a run that has
+    not ended goes on. Without it, or where that node is gone, nobody has the run.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The node whose gateway has it."""
+    epoch: _builtins.int
+    """That node's epoch: one that was started again is another owner."""
+    key_id: _builtins.str
+    """The key of the caller for whom it goes on; empty where gateways ask for none."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        key_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key_id", b"key_id", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunOwner: _TypeAlias = RunOwner  # noqa: Y015
 
 @_typing.final
 class LoggedEvent(_message.Message):
