@@ -35,7 +35,8 @@ from gateway.peers import Peers
 from gateway.settings import GatewaySettings, authenticator
 from gateway.workflows.records import Records
 from gateway.workflows.runs import Runs
-from gateway.workflows.servicer import WorkflowServicer
+from gateway.workflows.servicer import NodeWorkflowServicer, WorkflowServicer
+from gateway.workflows.takeover import Takeover
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,15 @@ class Gateway:
             settings, self._turns, self.metrics, self._authenticator, self._admission, self._unready, self._node
         )
         self._runs = Runs(
-            Records(self._store_channel), self._turns, self._authenticator, self.metrics, settings.max_workflows
+            Records(self._store_channel),
+            self._turns,
+            self._authenticator,
+            self.metrics,
+            settings.max_workflows,
+            self._node,
         )
+        if self._node is not None:
+            self._node.open(NodeWorkflowServicer(self._runs, settings.stall_limit))
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._uvicorn = _Uvicorn(_uvicorn_config(self.http.app, settings, self._tls))
@@ -89,6 +97,7 @@ class Gateway:
         if self._node is not None:
             await self._node.start(self._judge)
             await self._judge()
+            self._takeover = asyncio.create_task(Takeover(self._runs, self._node).watch())
         self.addresses = {
             "http": str(parse_address(settings.http)._replace(port=http.getsockname()[1])),
             "grpc": str(parse_address(settings.grpc)._replace(port=self._grpc.port)),
@@ -110,6 +119,8 @@ class Gateway:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
         self.http.draining = True
         if self._node is not None:
+            self._takeover.cancel()
+            await asyncio.wait({self._takeover})
             await self._node.leave()
         self._peers.stop()
         await asyncio.wait({self._looking})
@@ -132,7 +143,9 @@ class Gateway:
 
     async def watched(self) -> None:
         """Raise what ends the watch for revoked keys, or that of the peers: nothing may be served without them."""
-        watching = {self._watching, self._looking, *([self._node.watching] if self._node is not None else [])}
+        watching = {self._watching, self._looking}
+        if self._node is not None:
+            watching |= {self._node.watching, self._takeover}
         ended, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             task.result()

@@ -59,6 +59,12 @@ class GatewayMetrics:
             ["state"],
             registry=self.registry,
         )
+        self.workflows_taken_over = Counter(
+            "agentmem_gateway_workflows_taken_over_total",
+            "Workflow runs in a cluster that nobody attended to, because their node is gone or their gateway was "
+            "started again, and that this gateway went on with unasked.",
+            registry=self.registry,
+        )
         self._nodes = Gauge(
             "agentmem_gateway_cluster_nodes",
             "Nodes of the cluster, known and ready ones, as this gateway last read; 0 on a single machine.",

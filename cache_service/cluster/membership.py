@@ -155,7 +155,7 @@ class Membership:
         return self._keys
 
     def attending(self) -> list[tuple[str, int]]:
-        """Name and epoch of the nodes whose gateways go on with their runs. Raises Unavailable where this one is none."""
+        """Name and epoch of nodes whose gateways go on with their runs. Raises Unavailable where this one is none."""
         return [(each.name, each.epoch) for each in self.nodes() if _attends(each)]
 
     def counts(self) -> Counter[str]:

@@ -1,7 +1,8 @@
 """The door of a node: other nodes of the cluster, known by their certificates, run calls on this one's worker.
 
 Callers were authenticated, and their namespace set, by the gateway that they came to. Bytes pass as they are. Only what
-nodes ask of each other is served; everything else is UNIMPLEMENTED, as on any server that lacks it.
+nodes ask of each other is served; everything else is UNIMPLEMENTED, as on any server that lacks it. Workflow runs go on
+in the gateway itself, which answers for them.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from agentmem import errors, rpc
 from agentmem.channels import closing_stream
 from agentmem.server import GrpcServer, Register
-from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2
+from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2, workflow_pb2
 from agentmem.wire import drain
 from gateway.cluster.calls import NOT_BEGUN
 from gateway.cluster.channel import ROUTED
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _INFERENCE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
 _AGENTS: Final = agent_pb2.DESCRIPTOR.services_by_name["AgentService"]
 _MODELS: Final = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
+_WORKFLOWS: Final = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"]
 _STORE: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"]
 
 ALLOWED: Final[Mapping[str, frozenset[str]]] = {
@@ -36,6 +38,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     _AGENTS.full_name: frozenset(_AGENTS.methods_by_name),
     _MODELS.full_name: frozenset({"ListModels", "GetModel"}),
     _STORE.full_name: frozenset({"OpenCache", "ReadBlock"}),
+    _WORKFLOWS.full_name: frozenset({"RunWorkflow", "CancelWorkflow"}),
 }
 """What nodes may ask of this one, by service. Nothing that commits: a ledger is written by its own node's store."""
 
@@ -47,13 +50,35 @@ def node_door(
     store: grpc.aio.Channel,
     membership: Membership,
     unready: Callable[[], str],
+    workflows: Any,
 ) -> GrpcServer:
-    """Return the server. Where `unready` says something, calls about agents are refused, for another node to take."""
-    services = []
+    """Return the server. Where `unready` says something, calls about agents are refused, for another node to take.
+
+    `workflows` is the servicer of what is allowed of WorkflowService.
+    """
+    services = [_own_service(_WORKFLOWS, workflows)]
     for descriptor in (_INFERENCE, _AGENTS, _MODELS, _STORE):
         door = _Door(store if descriptor is _STORE else worker, membership, unready)
         services.append(door.service(descriptor))
     return GrpcServer(address, services, credentials, DOOR_OPTIONS)
+
+
+def _own_service(descriptor: ServiceDescriptor, servicer: Any) -> tuple[str, Register, Any]:
+    """Return what is allowed of a service that this process serves itself, as GrpcServer takes it."""
+    served = {
+        method.name: rpc.maker(rpc.arity(method.client_streaming, method.server_streaming))(
+            getattr(servicer, method.name),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+        for method in descriptor.methods
+        if method.name in ALLOWED[descriptor.full_name]
+    }
+
+    def register(_: Any, server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(descriptor.full_name, served),))
+
+    return descriptor.full_name, register, servicer
 
 
 class _Door:

@@ -79,6 +79,21 @@ class Membership:
         """Return whether a node's lease has not ended, as far as is known here."""
         return self._ends.get(name, 0.0) > time.monotonic()
 
+    @property
+    def epoch(self) -> int:
+        """This node's, as its store said last; 0 before. It has a new one after a restart of the store, too."""
+        return next((node.epoch for node in self._known if node.name == self.own), 0)
+
+    def attends(self, name: str, epoch: int) -> bool:
+        """Return whether the gateway of a node in this epoch goes on with its runs, as far as is known here."""
+        known = any(node.name == name and node.epoch == epoch and not node.silent for node in self._known)
+        return known and self.alive(name)
+
+    async def unattended(self) -> list[cluster_pb2.UnattendedRun]:
+        """Return the workflow runs whose owner is gone, and those of this node. Raises grpc.aio.AioRpcError."""
+        request = cluster_pb2.ListUnattendedRunsRequest()
+        return list((await self._cluster.ListUnattendedRuns(request, timeout=SYNC_SECONDS)).runs)
+
     def nodes(self) -> list[NodeView]:
         """Return all nodes as they are known now. Turns that were sent from here count at once."""
         return [

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 
@@ -12,12 +13,13 @@ from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
 from gateway.cluster.nodes import NodeChannels
 from gateway.cluster.placement import Placement
+from gateway.cluster.router import Key, weight
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 
 
 class Node:
-    """Event loop only: `start`, then `leave`, then `stop`, each once."""
+    """Event loop only: `open`, `start`, then `leave`, then `stop`, each once."""
 
     def __init__(
         self,
@@ -35,13 +37,16 @@ class Node:
         self._own_unready = unready
         self._membership = Membership(store, worker, settings.node, unready, metrics, keys)
         self._others = NodeChannels(tls.client())
-        self.channel: grpc.aio.Channel = RoutedChannel(Placement(self._membership, worker, self._others, metrics))
+        self._placement = Placement(self._membership, worker, self._others, metrics)
+        self.channel: grpc.aio.Channel = RoutedChannel(self._placement)
         """What the doors are to have in place of the worker's channel."""
-        self.door = node_door(
-            settings.node_address, tls.server(), worker, store, self._membership, lambda: self.unready
-        )
+        self._door = settings.node_address, tls.server(), worker, store, self._membership
         self.name = settings.node
         metrics.cluster_age.set_function(lambda: self._membership.age)
+
+    def open(self, workflows: Any) -> None:
+        """Make the door, at which `workflows`, a servicer of WorkflowService, answers other nodes."""
+        self.door = node_door(*self._door, lambda: self.unready, workflows)
 
     @property
     def unready(self) -> str:
@@ -59,9 +64,34 @@ class Node:
         """Return all nodes, as this one knows them now."""
         return self._membership.report()
 
-    def alive(self, name: str) -> bool:
-        """Return whether a node's lease has not ended, as far as is known here."""
-        return self._membership.alive(name)
+    @property
+    def epoch(self) -> int:
+        """This node's epoch, 0 before the store said it."""
+        return self._membership.epoch
+
+    def attends(self, name: str, epoch: int) -> bool:
+        """Return whether the gateway of a node in this epoch goes on with its runs, as far as is known here."""
+        return self._membership.attends(name, epoch)
+
+    async def unattended(self) -> list[cluster_pb2.UnattendedRun]:
+        """Return the workflow runs whose owner is gone, and those of this node. Raises grpc.aio.AioRpcError."""
+        return await self._membership.unattended()
+
+    async def reach(self, name: str) -> grpc.aio.Channel | None:
+        """Return the channel to another node's door, None where there is no connection."""
+        return await self._placement.find(name) if name != self.name else None
+
+    def place(self, namespace: str, workflow_id: str, before: str) -> int:
+        """Return how many ready nodes go before this one where a run of the node `before` is taken over.
+
+        That node itself goes first, if it is there again; the others in an order that differs by run.
+        """
+        key = Key(namespace, workflow_id, "")
+        ready = [node.name for node in self._membership.nodes() if node.ready and node.name != self.name]
+        if before == self.name:
+            return 0
+        own = weight(self.name, key)
+        return sum(name == before or weight(name, key) > own for name in ready)
 
     async def start(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Join: listen, then say so. `changed` is awaited where `unready` may be another. Raises AddressError."""

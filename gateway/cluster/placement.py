@@ -64,6 +64,11 @@ class Placement:
         channel = self._others.to(address)
         return channel if await reachable(channel, CONNECT_SECONDS) else None
 
+    async def find(self, name: str) -> grpc.aio.Channel | None:
+        """Return the channel to a node as `reach` does, by the present list: for calls that are not routed."""
+        self._nodes()
+        return await self.reach(name)
+
     def turn(self, name: str, key: Key) -> AbstractContextManager[None]:
         """Count a turn as running on a node during the block."""
         if name == self.own:

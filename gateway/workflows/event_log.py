@@ -104,6 +104,11 @@ class EventLog:
             self._pending = [one for one in self._pending if not isinstance(one, LoggedEvent)]
             await run_shielded(self._write(()))
 
+    async def restate(self) -> None:
+        """Store anew how far the run is, and who has it. Raise what writing raises."""
+        async with self._writing:
+            await run_shielded(self._write(()))
+
     def close(self, interruption: AgentmemError | None = None) -> None:
         """End the streams of readers, after the rest: with `interruption`, if there is one. Idempotent."""
         if not self._closed:

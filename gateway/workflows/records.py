@@ -17,6 +17,7 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2, workflow_run_pb2
 from gateway import retries, upstream
 from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.owners import NOBODY, Owner, owner_in
 
 State = workflow_pb2.WorkflowState
 ENDED: Final = frozenset({State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_CANCELLED})
@@ -35,7 +36,10 @@ _NO_EVENTS: Final = 2**63 - 1
 
 @dataclass
 class StoredRun:
-    """A run and its record. `version` and `stored_events` say what the store has; `events` are those that were read."""
+    """A run and its record. `version` and `stored_events` say what the store has; `events` are those that were read.
+
+    `owner` is who goes on with it while it is running, known in a cluster.
+    """
 
     workflow: workflow_pb2.Workflow
     definition_yaml: str
@@ -43,6 +47,7 @@ class StoredRun:
     version: int = 0
     stored_events: int = 0
     events: list[LoggedEvent] = field(default_factory=list)
+    owner: Owner = NOBODY
 
     @property
     def key(self) -> tuple[str, str]:
@@ -91,21 +96,26 @@ class Records:
         if answer is None:
             return None
         kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
-        workflow = workflow_pb2.Workflow.FromString(answer.record.summary)
+        workflow, owner = _in_summary(answer.record.summary)
         workflow.agents.extend(kept.workflow.agents)
         events = [LoggedEvent.FromString(event) for event in answer.events]
         variables = dict(kept.variables)
-        return StoredRun(workflow, kept.definition_yaml, variables, answer.record.version, after + len(events), events)
+        version, stored = answer.record.version, after + len(events)
+        return StoredRun(workflow, kept.definition_yaml, variables, version, stored, events, owner)
 
-    async def workflow(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow | None:
-        """Return how far a run is, without its events; None if there is no such run."""
-        run = await self.get(namespace, workflow_id, _NO_EVENTS)
-        return run.workflow if run is not None else None
+    async def head(self, namespace: str, workflow_id: str) -> StoredRun | None:
+        """Return a run without its events; None if there is no such run."""
+        return await self.get(namespace, workflow_id, _NO_EVENTS)
 
-    async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[workflow_pb2.Workflow], str]:
-        """Return at most `size` (1 to 1000) runs without agents, the newest first, and the next page's token or ""."""
+    async def page(
+        self, namespace: str, size: int, token: str = ""
+    ) -> tuple[list[tuple[workflow_pb2.Workflow, Owner]], str]:
+        """Return at most `size` (1 to 1000) runs without agents, the newest first, each with who has it.
+
+        And the next page's token, or "".
+        """
         records, following = await self._page(namespace, size, token)
-        return [workflow_pb2.Workflow.FromString(record.summary) for record in records], following
+        return [_in_summary(record.summary) for record in records], following
 
     async def version(self, namespace: str, workflow_id: str) -> int:
         """Return the version of a record, which may be damaged. Raise NotFound."""
@@ -156,13 +166,15 @@ class Records:
 
     async def _put(self, run: StoredRun, events: Sequence[bytes], payload: bytes | None = None) -> None:
         namespace, workflow_id = run.key
-        summary = _summary(run.workflow)
+        summary, owner = _summary(run), None
+        if run.owner.node and run.workflow.state == State.WORKFLOW_STATE_RUNNING:
+            owner = pb.WorkflowOwner(node=run.owner.node, epoch=run.owner.epoch)
         record = pb.WorkflowRecord(
             namespace=namespace, workflow_id=workflow_id, version=run.version, payload=payload, summary=summary
         )
         call = _Call(self._store.PutWorkflowRecord, self._patience)
         try:
-            await call.answer(pb.PutWorkflowRecordRequest(record=record, events=events))
+            await call.answer(pb.PutWorkflowRecordRequest(record=record, events=events, owner=owner))
         except errors.Aborted:
             if not call.is_repeated:
                 raise
@@ -222,13 +234,20 @@ def interrupted() -> errors.Unavailable:
     return errors.Unavailable("the run was interrupted; send the request again, and it goes on")
 
 
-def _summary(workflow: workflow_pb2.Workflow) -> bytes:
+def _summary(run: StoredRun) -> bytes:
     """Return what a list says of a run, and what changes as it goes on."""
     summary = workflow_pb2.Workflow()
-    summary.CopyFrom(workflow)
+    summary.CopyFrom(run.workflow)
     summary.ClearField("agents")
     summary.error = summary.error[:_MAX_ERROR]
-    return summary.SerializeToString()
+    running = summary.state == State.WORKFLOW_STATE_RUNNING
+    return summary.SerializeToString() + (run.owner.encoded() if running else b"")
+
+
+def _in_summary(summary: bytes) -> tuple[workflow_pb2.Workflow, Owner]:
+    workflow = workflow_pb2.Workflow.FromString(summary)
+    workflow.DiscardUnknownFields()  # whose it is concerns gateways only
+    return workflow, owner_in(summary)
 
 
 def _error(failure: retries.Failure) -> errors.AgentmemError:

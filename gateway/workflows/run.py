@@ -15,6 +15,7 @@ from agentmem.logs import event
 from agentmem.v1 import types_pb2, workflow_pb2
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, EventLog, Write
+from gateway.workflows.owners import TakenOver
 from gateway.workflows.program import PhaseEnd, Program, Step
 from gateway.workflows.records import ENDED, State, StoredRun, interrupted
 from gateway.workflows.task_runner import TaskRunner
@@ -80,6 +81,8 @@ class Run:
                 raise
             cast("asyncio.Task[None]", asyncio.current_task()).uncancel()
             workflow.state, workflow.error = State.WORKFLOW_STATE_CANCELLED, ""
+        except TakenOver:
+            raise
         except AgentmemError as error:
             workflow.state, workflow.error = State.WORKFLOW_STATE_FAILED, error.message
         except Exception:  # a run has no caller who would map it
@@ -100,6 +103,8 @@ class Run:
             workflow.turns = self.log.count("agent_spoke")
             try:
                 await self.log.save()
+            except TakenOver:
+                raise
             except AgentmemError as error:
                 log.warning("how a workflow failed is not in its record: %s", error)
             self.log.publish(finished(workflow))

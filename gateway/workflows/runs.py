@@ -1,16 +1,17 @@
-"""The runs that go on in this gateway: begun, joined, resumed, cancelled.
+"""The runs that go on in this gateway: begun, joined, resumed, taken over, cancelled.
 
-A run's record says that it is running as long as it has not ended. Where no gateway runs it, it was interrupted. Two
-gateways that resume the same run write its record in turn, and the one whose version is behind stops.
+A run's record says that it is running as long as it has not ended. Where no gateway runs it, it was interrupted. In a
+cluster the record names the gateway that has the run, and who asks another one is answered by it; of two that go on
+with a run nobody attends to, the one whose version is behind stops. Gateways of a single machine that resume the same
+run write its record in turn, with the same end.
 """
 
 import asyncio
-import hashlib
 import logging
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
@@ -21,15 +22,16 @@ from agentmem import errors
 from agentmem.logs import event
 from agentmem.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
-from agentmem.validation import AgentKey
 from gateway.edge import callers
 from gateway.edge.callers import Authenticator, Caller
 from gateway.metrics import GatewayMetrics
+from gateway.workflows.beginning import new_workflow, workflow_id_of
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.owners import Key, Nodes, Owner, Owners, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
-from gateway.workflows.run import Run, agent_keys, finished
+from gateway.workflows.run import Run, finished
 from gateway.workflows.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -38,13 +40,14 @@ _PATIENCE: Final = 300.0
 """Seconds that a run waits for a worker that is away, or for room; then it has failed, and can be resumed."""
 _SLOTS: Final = 32
 """Tasks of all runs that the worker has at the same time, half of what it takes by default."""
+_TRIES: Final = 3
+"""How often it is found out anew who has a run, where another gateway was faster."""
 
 _Events = AsyncGenerator[Event, None]
-_Key = tuple[str, str]
 
 
 class Runs:
-    """Event loop only. At most `most` runs of a namespace go on at once."""
+    """Event loop only. At most `most` runs of a namespace go on at once. `nodes` is the cluster, where there is one."""
 
     def __init__(
         self,
@@ -53,16 +56,18 @@ class Runs:
         authenticator: Authenticator,
         metrics: GatewayMetrics,
         most: int,
+        nodes: Nodes | None = None,
     ) -> None:
         self._records = records
         self._worker = Worker(worker, _PATIENCE)
         self._authenticator = authenticator
         self._metrics = metrics
         self._most = most
+        self._owners = Owners(nodes)
         self._slots = asyncio.Semaphore(_SLOTS)
-        self._live: dict[_Key, Run] = {}
+        self._live: dict[Key, Run] = {}
         self._beginning: Counter[str] = Counter()
-        self._locks: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
 
     async def begin(
@@ -73,120 +78,194 @@ class Runs:
         Raise AgentmemError, for the mistakes of a definition too, before anything has begun.
         """
         definition = await asyncio.to_thread(load, definition_yaml, variables)
-        key = who.namespace, _workflow_id(who.namespace, request_id or uuid.uuid4().hex)
+        key = who.namespace, workflow_id_of(who.namespace, request_id or uuid.uuid4().hex)
         async with self._lock(key):
             if (known := await self._same(key, definition_yaml, variables)) is not None:
-                return self._join(who, definition, known, after)
+                return await self._join(who, known, after, definition)
             with self._reserved(who.namespace):
-                run = StoredRun(await self._new(key, definition), definition_yaml, dict(variables))
+                workflow = new_workflow(definition, key, await self._worker.models())
+                run = StoredRun(workflow, definition_yaml, dict(variables), owner=self._owners.own(who.key_id))
                 try:
                     return await run_shielded(self._create(who, definition, run, after))
                 except errors.AlreadyExists:  # another gateway was asked at the same time, and has it
-                    if await self._same(key, definition_yaml, variables) is None:
+                    if (known := await self._same(key, definition_yaml, variables)) is None:
                         raise
-                    return self._records.follow(*key, after)
+                    if not self._owners.shared:
+                        return self._records.follow(*key, after)
+            return await self._join(who, known, after, definition)
 
-    async def resume(self, who: Caller, workflow_id: str, after: int) -> _Events:
-        """Join a run, or go on with one that is interrupted or failed; return its events. Raise AgentmemError."""
+    async def resume(self, who: Caller, workflow_id: str, after: int, *, at_owner: bool = False) -> _Events:
+        """Join a run, or go on with one that is interrupted or failed; return its events. Raise AgentmemError.
+
+        `at_owner`: another node asks, which believes that the run is here; what is not raises Unavailable.
+        """
         key = who.namespace, workflow_id
         async with self._lock(key):
-            run = await self._found(key)
-            if key in self._live or run.workflow.state in ENDED:
-                return self._join(who, None, run, after)
+            return await self._join(who, await self._found(key), after, at_owner=at_owner)
+
+    async def take_over(self, namespace: str, workflow_id: str) -> bool:
+        """Go on with a run that nobody attends to, for the caller that it was for; return whether it does now.
+
+        Only a run whose record names an owner is taken over unasked, and whose caller's key is known here and stands.
+        Raise AgentmemError.
+        """
+        key = namespace, workflow_id
+        async with self._lock(key):
+            run = None if key in self._live else await self._records.get(*key)
+            if run is None or run.workflow.state != State.WORKFLOW_STATE_RUNNING or not run.owner.node:
+                return False
+            who, before = Caller(namespace, run.owner.key_id), run.owner
+            if self._owners.elsewhere(run.workflow, run.owner) or not self._authenticator.stands(who):
+                return False
             definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
-            return self._join(who, definition, run, after)
+            try:
+                await self._go_on(who, definition, run)
+            except errors.Aborted:
+                return False
+        self._metrics.workflows_taken_over.inc()
+        event(log, "workflow taken over", workflow_id=workflow_id, node=before.node, epoch=before.epoch)
+        return True
+
+    async def restate(self) -> None:
+        """Write this gateway's epoch into the records of its runs, where it has changed since. Best effort."""
+        for run in list(self._live.values()):
+            owner = self._owners.own(run.stored.owner.key_id)
+            if owner != run.stored.owner and not run.over:
+                run.stored.owner = owner
+                with suppress(errors.AgentmemError):  # the run's own next write meets the same
+                    await run.log.restate()
+
+    def goes_on(self, namespace: str, workflow_id: str) -> bool:
+        """Return whether a run goes on here."""
+        return (namespace, workflow_id) in self._live
 
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
         """Return a run as it is now. Raise NotFound."""
         live = self._live.get((namespace, workflow_id))
-        workflow = live.workflow if live else await self._records.workflow(namespace, workflow_id)
-        if workflow is None:
+        stored = live.stored if live else await self._records.head(namespace, workflow_id)
+        if stored is None:
             raise errors.NotFound("workflow", workflow_id)
-        return self._now(workflow)
+        return self._now(stored.workflow, stored.owner)
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
         """Return runs of a namespace without their agents, the newest first, and the next page's token."""
         stored, following = await self._records.page(namespace, size, token)
-        runs = [self._now(workflow) for workflow in stored]
+        runs = [self._now(workflow, owner) for workflow, owner in stored]
         for run in runs:
             run.ClearField("agents")
         return runs, following
 
-    async def cancel(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
-        """End a run; return it as it ended. Raise NotFound."""
-        key = namespace, workflow_id
+    async def cancel(self, who: Caller, workflow_id: str, *, at_owner: bool = False) -> workflow_pb2.Workflow:
+        """End a run; return it as it ended. `at_owner` is as in `resume`. Raise NotFound."""
+        key = who.namespace, workflow_id
         async with self._lock(key):
-            if (live := self._live.get(key)) is not None:
-                if live.workflow.state not in ENDED:
-                    live.cancelled = True
-                    live.task.cancel()
-                await asyncio.wait({live.task})
-            run = await self._found(key)
-            if run.workflow.state not in ENDED:
-                run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_CANCELLED, ""
-                last = finished(run.workflow)
-                last.sequence = len(run.events) + 1
-                last.time.GetCurrentTime()
-                await self._records.append(run, [LoggedEvent(key="finished", event=last)])
-                await self._forget_agents(run.workflow)
-            return run.workflow
+            for _ in range(_TRIES):
+                await self._cancel_here(key)
+                run = await self._found(key)
+                if run.workflow.state in ENDED:
+                    return run.workflow
+                if self._owners.elsewhere(run.workflow, run.owner):
+                    if at_owner:
+                        break
+                    return await self._owners.cancel(run.owner, who.key_id, key)
+                try:
+                    await self._end_cancelled(run)
+                except errors.Aborted:  # another gateway goes on with it since
+                    if not self._owners.shared:
+                        raise
+                else:
+                    return run.workflow
+        raise TakenOver
 
     async def delete(self, namespace: str, workflow_id: str) -> None:
         """Erase a run's record, and agents that were only its. Raise NotFound, FailedPrecondition while it runs."""
         key = namespace, workflow_id
         async with self._lock(key):
             if key in self._live:
-                raise errors.FailedPrecondition("the workflow is running; cancel it first")
+                raise _is_running()
             try:
                 run = await self._found(key)
             except errors.DataLoss:  # what is damaged can be deleted all the same
                 version = await self._records.version(*key)
             else:
+                if self._owners.elsewhere(run.workflow, run.owner):
+                    raise _is_running()
                 version = run.version
                 await self._forget_agents(run.workflow)
             await self._records.delete(*key, version)
 
     async def stop(self, seconds: float) -> None:
-        """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again."""
-        self._closed = True
-        if tasks := {live.task for live in self._live.values()}:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=seconds)
+        """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again.
 
-    async def _new(self, key: _Key, definition: Definition) -> workflow_pb2.Workflow:
-        models = await self._worker.models()
-        agents = agent_keys(definition, *key, models[0] if models else "")
-        _check_memories(agents, models)
-        workflow = workflow_pb2.Workflow(
-            namespace=key[0],
-            workflow_id=key[1],
-            name=definition.workflow,
-            state=State.WORKFLOW_STATE_RUNNING,
-            agents=agents,
-        )
-        workflow.create_time.GetCurrentTime()
-        return workflow
+        In a cluster the records say that nobody has the runs, so that other gateways go on with them.
+        """
+        self._closed = True
+        if not (live := list(self._live.values())):
+            return
+        for run in live:
+            run.task.cancel()
+        ended, _ = await asyncio.wait({run.task for run in live}, timeout=seconds)
+        if self._owners.shared:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    left = [run.stored for run in live if run.task in ended and not run.over]
+                    await asyncio.gather(*(self._leave(stored) for stored in left))
+
+    async def _leave(self, stored: StoredRun) -> None:
+        """Say that no gateway has a run: no node has the epoch 0. Best effort: it is found out otherwise, too."""
+        stored.owner = stored.owner._replace(epoch=0)
+        with suppress(errors.AgentmemError):
+            await self._records.append(stored, ())
+
+    async def _join(
+        self, who: Caller, run: StoredRun, after: int, definition: Definition | None = None, *, at_owner: bool = False
+    ) -> _Events:
+        """Return a run's events, from where it goes on, or else going on with it here. Under its lock."""
+        for _ in range(_TRIES):
+            if (live := self._live.get(run.key)) is not None:
+                return live.log.read(after)
+            if run.workflow.state in ENDED:
+                return _past(run, after)
+            if self._owners.elsewhere(run.workflow, run.owner):
+                if at_owner:
+                    break
+                return self._owners.follow(run.owner, who.key_id, run.key, after)
+            if definition is None:
+                definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
+            try:
+                return (await self._go_on(who, definition, run)).log.read(after)
+            except errors.Aborted:  # another gateway goes on with it since
+                run = await self._found(run.key)
+        raise TakenOver
 
     async def _create(self, who: Caller, definition: Definition, run: StoredRun, after: int) -> _Events:
         await self._records.create(run)
         return self._execute(who, definition, run).log.read(after)
 
-    def _join(self, who: Caller, definition: Definition | None, run: StoredRun, after: int) -> _Events:
-        if (live := self._live.get(run.key)) is not None:
-            return live.log.read(after)
-        if run.workflow.state in ENDED or definition is None:
-            return _past(run, after)
+    async def _go_on(self, who: Caller, definition: Definition, run: StoredRun) -> Run:
+        """Go on with a run here. In a cluster raise Aborted where another gateway does already."""
+
+        async def begin() -> Run:
+            if self._owners.shared:
+                await self._records.append(run, ())
+            return self._execute(who, definition, run)
+
         with self._reserved(who.namespace):
             run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_RUNNING, ""
-            return self._execute(who, definition, run).log.read(after)
+            run.owner = self._owners.own(who.key_id)
+            return await run_shielded(begin())
 
     def _execute(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
         if self._closed:
             raise errors.Unavailable("the gateway is shutting down")
 
         async def write(events: Sequence[LoggedEvent]) -> None:
-            await self._records.append(stored, events)
+            try:
+                await self._records.append(stored, events)
+            except errors.Aborted as error:
+                if self._owners.shared:
+                    raise TakenOver from error
+                raise
 
         def check() -> None:
             if not self._authenticator.stands(who):
@@ -207,19 +286,36 @@ class Runs:
         self._metrics.workflows_running.dec()
         self._metrics.workflows_ended.labels(State.Name(state).removeprefix("WORKFLOW_STATE_").lower()).inc()
 
-    async def _known(self, key: _Key) -> StoredRun | None:
+    async def _cancel_here(self, key: Key) -> None:
+        """Cancel a run that goes on here, and wait for its end."""
+        if (live := self._live.get(key)) is not None:
+            if live.workflow.state not in ENDED:
+                live.cancelled = True
+                live.task.cancel()
+            await asyncio.wait({live.task})
+
+    async def _end_cancelled(self, run: StoredRun) -> None:
+        """Write that a run which goes on nowhere was cancelled. Raise Aborted where another gateway was faster."""
+        run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_CANCELLED, ""
+        last = finished(run.workflow)
+        last.sequence = len(run.events) + 1
+        last.time.GetCurrentTime()
+        await self._records.append(run, [LoggedEvent(key="finished", event=last)])
+        await self._forget_agents(run.workflow)
+
+    async def _known(self, key: Key) -> StoredRun | None:
         """Return a run, with its events unless it goes on here."""
         live = self._live.get(key)
         return live.stored if live is not None else await self._records.get(*key)
 
-    async def _same(self, key: _Key, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
+    async def _same(self, key: Key, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
         """Return `_known(key)`. Raise InvalidArgument where it was begun with another definition, or variables."""
         known = await self._known(key)
         if known is not None and (known.definition_yaml, known.variables) != (definition_yaml, dict(variables)):
             raise errors.InvalidArgument("request_id", "was used for another workflow; choose another")
         return known
 
-    async def _found(self, key: _Key) -> StoredRun:
+    async def _found(self, key: Key) -> StoredRun:
         if (known := await self._known(key)) is None:
             raise errors.NotFound("workflow", key[1])
         return known
@@ -227,14 +323,14 @@ class Runs:
     async def _forget_agents(self, workflow: workflow_pb2.Workflow) -> None:
         await self._worker.forget([agent.key for agent in workflow.agents if not agent.persists])
 
-    def _now(self, stored: workflow_pb2.Workflow) -> workflow_pb2.Workflow:
+    def _now(self, stored: workflow_pb2.Workflow, owner: Owner) -> workflow_pb2.Workflow:
         """Return a run as it is, given what its record says; a run that goes on here ends when its record says so."""
         found = workflow_pb2.Workflow()
         live = self._live.get((stored.namespace, stored.workflow_id))
         found.CopyFrom(live.workflow if live else stored)
         if live is not None and not live.over:
             found.state = State.WORKFLOW_STATE_RUNNING
-        elif found.state == State.WORKFLOW_STATE_RUNNING:
+        elif found.state == State.WORKFLOW_STATE_RUNNING and not self._owners.elsewhere(stored, owner):
             found.state = State.WORKFLOW_STATE_INTERRUPTED
         return found
 
@@ -254,29 +350,13 @@ class Runs:
         finally:
             self._beginning[namespace] -= 1
 
-    def _lock(self, key: _Key) -> asyncio.Lock:
+    def _lock(self, key: Key) -> asyncio.Lock:
         """Return the lock with which one call at a time changes whether a run goes on."""
         return self._locks.setdefault(key, asyncio.Lock())
 
 
-def _workflow_id(namespace: str, request_id: str) -> str:
-    """Return the name of the run that a request is for: another namespace's is another run."""
-    digest = hashlib.sha256(f"{namespace}\0{request_id}".encode()).hexdigest()
-    return f"wf-{digest[:20]}"
-
-
-def _check_memories(agents: Sequence[workflow_pb2.WorkflowAgent], models: Sequence[str]) -> None:
-    """Refuse memories that cannot be a run's: of unknown models, of wrong names, of two agents in one."""
-    owners: dict[AgentKey, str] = {}
-    for agent in agents:
-        key = AgentKey.from_proto(agent.key)
-        if key.model_id not in models:
-            raise errors.NotFound("model", key.model_id, f"registered are {', '.join(models) or 'none'}")
-        if (other := owners.setdefault(key, agent.name)) != agent.name:
-            raise errors.FailedPrecondition(
-                f"{other} and {agent.name} would have one memory, {key.agent_id!r} on {key.model_id}; "
-                "give one of them another id"
-            )
+def _is_running() -> errors.FailedPrecondition:
+    return errors.FailedPrecondition("the workflow is running; cancel it first")
 
 
 async def _past(run: StoredRun, after: int) -> _Events:

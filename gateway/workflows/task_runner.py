@@ -123,12 +123,21 @@ class TaskRunner:
                 version = self._versions[agent]
                 request.if_version, request.if_revision = version.version, version.revision
             async with self._slots:
-                made = event(await call())
+                made = event(await self._done_once(agent, call))
             self._workflow.update_time.GetCurrentTime()
             self._log.append(key, made, _digest(request))
         durable = made.agent_spoke if made.HasField("agent_spoke") else made.agent_listened
         self._versions[agent] = durable.version
         return made
+
+    async def _done_once(self, agent: str, call: _Call) -> Done:
+        """Do a task. Who had the run before may commit it meanwhile: the second call then is answered with that."""
+        try:
+            return await call()
+        except Aborted:
+            if agent not in self._own:  # others speak to it, too
+                raise
+        return await call()
 
     def _next_id(self, agent: str) -> str:
         self._done[agent] += 1

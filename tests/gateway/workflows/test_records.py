@@ -20,6 +20,7 @@ from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
 from cache_service.tiers.quotas import Quotas
 from gateway.workflows import records as records_module
 from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.owners import NOBODY
 from gateway.workflows.records import Records, State, StoredRun
 from tests.cache_service.conftest import running
 from tests.cache_service.process import ready
@@ -149,13 +150,14 @@ async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
     behind = await runs.get("n", "w", 1)
     assert behind is not None
     assert behind.events == [logged("two")]
-    assert await runs.workflow("n", "w") == made.workflow
-    assert await runs.get("n", "other") is None and await runs.workflow("m", "w") is None
+    head = await runs.head("n", "w")
+    assert head is not None and head.workflow == made.workflow
+    assert await runs.get("n", "other") is None and await runs.head("m", "w") is None
     await runs.create(run("x"))
     first, token = await runs.page("n", 1)
     second, end = await runs.page("n", 1, token)
     made.workflow.ClearField("agents")
-    assert (first, second, end) == ([run("x").workflow], [made.workflow], "")
+    assert (first, second, end) == ([(run("x").workflow, NOBODY)], [(made.workflow, NOBODY)], "")
     assert await runs.version("n", "w") == 3
     with pytest.raises(NotFound):
         await runs.version("n", "absent")

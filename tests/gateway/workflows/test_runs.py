@@ -24,11 +24,13 @@ from agentmem.errors import (
 from agentmem.v1 import agent_pb2, workflow_pb2
 from gateway.edge.callers import Caller, Everyone
 from gateway.metrics import GatewayMetrics
+from gateway.workflows.beginning import check_memories
 from gateway.workflows.definition.parser import load
 from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.owners import Owner
 from gateway.workflows.records import Records, StoredRun
 from gateway.workflows.run import agent_keys
-from gateway.workflows.runs import Runs, _check_memories
+from gateway.workflows.runs import Runs
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.gateway.workflows.files import definition
@@ -81,12 +83,13 @@ class Kept:
         known = self.records.get((namespace, workflow_id))
         return known and replace(known, workflow=copied(known.workflow), events=known.events[after:])
 
-    async def workflow(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow | None:
-        run = await self.get(namespace, workflow_id)
-        return run.workflow if run is not None else None
+    async def head(self, namespace: str, workflow_id: str) -> StoredRun | None:
+        return await self.get(namespace, workflow_id)
 
-    async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
-        return [copied(run.workflow) for run in self.records.values()], ""
+    async def page(
+        self, namespace: str, size: int, token: str
+    ) -> tuple[list[tuple[workflow_pb2.Workflow, Owner]], str]:
+        return [(copied(run.workflow), run.owner) for run in self.records.values()], ""
 
     async def version(self, namespace: str, workflow_id: str) -> int:
         return self.records[namespace, workflow_id].version
@@ -178,7 +181,7 @@ async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorke
     run = await kept.get("n", workflow_id)
     assert run is not None
     events = runs._execute(WHO, load(FILE, {}), run).log.read(1)
-    cancelled = await runs.cancel("n", workflow_id)
+    cancelled = await runs.cancel(WHO, workflow_id)
     assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
     assert not runs._live
     with pytest.raises(AgentmemError):
@@ -206,7 +209,7 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(runs: Runs, worker: 
     while runs._live[("n", workflow_id)].workflow.state != State.WORKFLOW_STATE_SUCCEEDED:
         await asyncio.sleep(0)
     assert (await runs.get("n", workflow_id)).state == State.WORKFLOW_STATE_RUNNING, "until its record says so"
-    assert (await runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
+    assert (await runs.cancel(WHO, workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
     assert (await all_of(events))[-1].finished.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
     assert [request for request in worker.requests if isinstance(request, agent_pb2.DeleteAgentRequest)]
 
@@ -316,11 +319,11 @@ ALIKE = {"a": {"persist": True, "id": "x"}, "b": {"persist": True, "id": "x", "m
 
 def test_two_agents_have_not_one_memory_whichever_model_is_the_default() -> None:
     workflow = definition({"agents": ["a", "b"]}, agents=ALIKE)
-    _check_memories(agent_keys(workflow, "n", "wf-1", "other"), ["other", "demo"])
+    check_memories(agent_keys(workflow, "n", "wf-1", "other"), ["other", "demo"])
     with pytest.raises(FailedPrecondition):
-        _check_memories(agent_keys(workflow, "n", "wf-1", "demo"), ["other", "demo"])
+        check_memories(agent_keys(workflow, "n", "wf-1", "demo"), ["other", "demo"])
 
 
 def test_an_unknown_model_is_told_with_those_there_are() -> None:
     with pytest.raises(NotFound, match="registered are other"):
-        _check_memories(agent_keys(definition({"agents": ["a"]}), "n", "wf-1", "demo"), ["other"])
+        check_memories(agent_keys(definition({"agents": ["a"]}), "n", "wf-1", "demo"), ["other"])

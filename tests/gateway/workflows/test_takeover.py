@@ -1,0 +1,220 @@
+"""Which runs that nobody attends to this gateway goes on with, and when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from agentmem.channels import connect
+from agentmem.errors import Unavailable
+from agentmem.v1 import cluster_pb2
+from gateway.edge.callers import Caller
+from gateway.metrics import GatewayMetrics
+from gateway.workflows import takeover
+from gateway.workflows.owners import NOBODY, Owner
+from gateway.workflows.records import State, StoredRun
+from gateway.workflows.runs import Runs
+from gateway.workflows.takeover import Takeover
+from tests.gateway.scripted import ScriptedWorker
+from tests.gateway.workflows.test_runs import FILE, WHO, Kept, all_of, for_ever
+
+GONE = Owner("b", 1, "k1")
+
+
+class Keys:
+    """Lets those in whose keys are known."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = set(known)
+
+    def authenticate(self, credential: str | None) -> Caller:
+        raise NotImplementedError
+
+    def stands(self, who: Caller) -> bool:
+        return who.key_id in self.known
+
+
+class Nodes:
+    """This node is a; b and c are there as long as they are among `there`."""
+
+    name, epoch = "a", 7
+
+    def __init__(self) -> None:
+        self.unready = ""
+        self.there: set[tuple[str, int]] = set()
+        self.found: list[cluster_pb2.UnattendedRun] = []
+        self.before = 0
+        self.fails = False
+
+    def attends(self, name: str, epoch: int) -> bool:
+        return (name, epoch) in self.there
+
+    async def reach(self, name: str) -> grpc.aio.Channel | None:
+        return None
+
+    async def unattended(self) -> list[cluster_pb2.UnattendedRun]:
+        if self.fails:
+            metadata = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, metadata, metadata, "away")
+        return self.found
+
+    def place(self, namespace: str, workflow_id: str, before: str) -> int:
+        return self.before
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys("k1")
+
+
+@pytest.fixture
+async def runs(worker: ScriptedWorker, kept: Kept, nodes: Nodes, keys: Keys) -> AsyncIterator[Runs]:
+    worker.script = for_ever
+    async with connect(worker.target) as channel:
+        made = Runs(cast(Any, kept), channel, keys, GatewayMetrics(), 2, nodes)
+        yield made
+        await made.stop(5)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as upkeep reads it."""
+    now = [100.0]
+    monkeypatch.setattr(takeover, "time", type("clock", (), {"monotonic": lambda: now[0]}))
+    return now
+
+
+async def left(runs: Runs, kept: Kept, nodes: Nodes, owner: Owner = GONE, name: str = "r") -> str:
+    """A run that another gateway has begun, and that this one is told of; its name."""
+    await runs.begin(Caller("n", owner.key_id or "k1"), name, FILE, {}, 0)
+    ((_, workflow_id),) = (key for key in runs._live if key[1] not in [run.workflow_id for run in nodes.found])
+    run = runs._live[("n", workflow_id)]
+    run.task.cancel()
+    with pytest.raises(Unavailable):
+        await all_of(run.log.read(0))
+    while ("n", workflow_id) in runs._live:
+        await runs._records.get("n", workflow_id)
+    kept.records["n", workflow_id].owner = owner
+    nodes.found.append(cluster_pb2.UnattendedRun(namespace="n", workflow_id=workflow_id, node=owner.node))
+    return workflow_id
+
+
+def record(kept: Kept, workflow_id: str) -> StoredRun:
+    return kept.records["n", workflow_id]
+
+
+async def test_a_run_is_gone_on_with_for_the_caller_that_it_was_for(runs: Runs, kept: Kept, nodes: Nodes) -> None:
+    workflow_id = await left(runs, kept, nodes)
+    assert await runs.take_over("n", workflow_id)
+    assert record(kept, workflow_id).owner == Owner("a", 7, "k1")
+    assert runs.goes_on("n", workflow_id)
+    assert not await runs.take_over("n", workflow_id), "it goes on here"
+
+
+@pytest.mark.parametrize("what", ["a key that is not known", "nobody had it", "its node is there", "it has ended"])
+async def test_a_run_that_is_left(runs: Runs, kept: Kept, nodes: Nodes, keys: Keys, what: str) -> None:
+    workflow_id = await left(runs, kept, nodes)
+    if what == "a key that is not known":
+        keys.known.clear()
+    elif what == "nobody had it":
+        record(kept, workflow_id).owner = NOBODY
+    elif what == "its node is there":
+        nodes.there = {("b", 1)}
+    else:
+        record(kept, workflow_id).workflow.state = State.WORKFLOW_STATE_FAILED
+    assert not await runs.take_over("n", workflow_id)
+    assert not runs.goes_on("n", workflow_id)
+    assert record(kept, workflow_id).owner.node in ("", "b")
+
+
+async def test_no_more_at_once_than_a_namespace_may_have(runs: Runs, kept: Kept, nodes: Nodes) -> None:
+    named = [await left(runs, kept, nodes, name=f"r{number}") for number in range(3)]
+    nodes.before = 0
+    upkeep = Takeover(runs, nodes)
+    for run in nodes.found:
+        run.node = "a"  # so that nothing is waited for
+    await upkeep.look()
+    assert sum(runs.goes_on("n", workflow_id) for workflow_id in named) == 2
+    await upkeep.look()
+    assert sum(runs.goes_on("n", workflow_id) for workflow_id in named) == 2
+
+
+async def test_others_go_first_and_a_moment_is_waited(runs: Runs, kept: Kept, nodes: Nodes, clock: list[float]) -> None:
+    workflow_id = await left(runs, kept, nodes)
+    nodes.before = 1
+    upkeep = Takeover(runs, nodes)
+    for seconds in (0.0, takeover.SURE_SECONDS, takeover.TURN_SECONDS - 0.1):
+        clock[0] += seconds
+        await upkeep.look()
+        assert not runs.goes_on("n", workflow_id)
+    clock[0] += 0.2
+    await upkeep.look()
+    assert runs.goes_on("n", workflow_id)
+
+
+async def test_who_is_heard_of_again_is_waited_for_anew(
+    runs: Runs, kept: Kept, nodes: Nodes, clock: list[float]
+) -> None:
+    """As all nodes after a failover of the database."""
+    workflow_id = await left(runs, kept, nodes)
+    upkeep = Takeover(runs, nodes)
+    await upkeep.look()
+    found, nodes.found = nodes.found, []
+    clock[0] += takeover.SURE_SECONDS + 1
+    await upkeep.look()
+    nodes.found = found
+    await upkeep.look()
+    assert not runs.goes_on("n", workflow_id)
+    clock[0] += takeover.SURE_SECONDS + 1
+    await upkeep.look()
+    assert runs.goes_on("n", workflow_id)
+
+
+async def test_what_could_not_be_taken_over_is_tried_again_later(
+    runs: Runs, kept: Kept, nodes: Nodes, keys: Keys, clock: list[float]
+) -> None:
+    workflow_id = await left(runs, kept, nodes)
+    nodes.found[0].node = "a"
+    keys.known.clear()
+    upkeep = Takeover(runs, nodes)
+    await upkeep.look()
+    keys.known.add("k1")
+    nodes.fails = True
+    await upkeep.look()
+    nodes.fails = False
+    await upkeep.look()
+    assert not runs.goes_on("n", workflow_id)
+    clock[0] += takeover.AGAIN_SECONDS + 1
+    await upkeep.look()
+    assert runs.goes_on("n", workflow_id)
+
+
+async def test_a_gateway_that_stops_leaves_its_runs_to_others(runs: Runs, kept: Kept, nodes: Nodes) -> None:
+    workflow_id = await left(runs, kept, nodes)
+    await runs.take_over("n", workflow_id)
+    await runs.stop(5)
+    assert record(kept, workflow_id).owner == Owner("a", 0, "k1")
+    assert record(kept, workflow_id).workflow.state == State.WORKFLOW_STATE_RUNNING
+
+
+async def test_on_a_single_machine_no_record_names_an_owner(worker: ScriptedWorker, kept: Kept) -> None:
+    worker.script = for_ever
+    async with connect(worker.target) as channel:
+        alone = Runs(cast(Any, kept), channel, Keys(""), GatewayMetrics(), 2)
+        await alone.begin(WHO, "r", FILE, {}, 0)
+        await alone.stop(5)
+    [run] = kept.records.values()
+    assert run.owner == NOBODY and run.version <= 3, "and nothing is written at the end"
