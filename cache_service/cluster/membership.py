@@ -297,5 +297,6 @@ def _message(node: Node) -> pb.Node:
     message = pb.Node.FromString(node.report)
     message.name, message.epoch, message.address = node.name, node.epoch, node.address
     message.expires_in.FromNanoseconds(max(0, node.expires))
+    message.heard_ago.FromNanoseconds(max(0, nodes.LEASE - node.expires))
     message.ready = message.ready and node.expires > 0
     return message

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Final
 
@@ -108,11 +109,12 @@ class Membership:
         ]
 
     def report(self) -> list[cluster_pb2.Node]:
-        """Return all nodes as the store said, with what is left of their leases."""
+        """Return all nodes as the store said, with what is left of their leases, and how old what was heard is now."""
         now, told = time.monotonic(), []
         for known in self._known:
             node = cluster_pb2.Node()
             node.CopyFrom(known)
+            node.heard_ago.FromTimedelta(known.heard_ago.ToTimedelta() + timedelta(seconds=self.age))
             node.expires_in.FromMilliseconds(max(0, round((self._ends[known.name] - now) * 1000)))
             told.append(node)
         return told

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import ssl
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, Final, TypeVar
@@ -14,12 +16,13 @@ from rich.live import Live
 from rich.text import Text
 
 from agentmem import layout
+from agentmem.channels import ClientTls
 from agentmem.sockets import Address
 from gateway.cli.client import Client, client_options, flag_address
 from gateway.cli.text import Mistake, console
 from gateway.cli.top.measure import Figures, History, silent
 from gateway.cli.top.screen import NOTHING_ANSWERS, Screen
-from gateway.cli.top.sources import Service, Sources
+from gateway.cli.top.sources import HttpDoor, Service, Sources
 
 _LAST_PORT: Final = 65535
 _INTERRUPTED: Final = 130
@@ -54,6 +57,13 @@ _T = TypeVar("_T")
     show_default=True,
     help="Show at most N agents, those used last; 0 asks for none.",
 )
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    default=layout.HTTP,
+    show_default=True,
+    help="The gateway's HTTP door, asked for the nodes where it is of a cluster; with keys, an admin's is needed.",
+)
 @click.option("--once", is_flag=True, help="Show what lies between two readings, and end; so it is without a terminal.")
 @client_options
 def top(
@@ -63,6 +73,7 @@ def top(
     store_metrics: str | None,
     interval: float,
     most_agents: int,
+    http: str,
     once: bool,
 ) -> None:
     """Show what store, worker and gateway do: requests, tokens, times, hit rates, the pool, the disk, agents.
@@ -72,7 +83,8 @@ def top(
     end of --once nothing answers.
     """
     pages = addresses(metrics, worker_metrics, store_metrics)
-    measured = measure(client, pages, interval, most_agents)
+    door = HttpDoor(str(_address("--http", http)), client.key, None if client.tls is None else context(client.tls))
+    measured = measure(client, pages, interval, most_agents, door)
     for name in ("COLUMNS", "LINES"):  # which rich believes, and which do not change with the window
         os.environ.pop(name, None)
     to = console()
@@ -95,6 +107,20 @@ def addresses(metrics: str, worker: str | None, store: str | None) -> dict[Servi
     }
 
 
+def context(tls: ClientTls) -> ssl.SSLContext:
+    """Return the same TLS as the standard library takes it. Raises Mistake."""
+    try:
+        made = ssl.create_default_context(cadata=tls.ca.decode() if tls.ca else None)
+        if tls.cert and tls.key:
+            with tempfile.NamedTemporaryFile() as file:  # which takes files only
+                file.write(tls.cert + b"\n" + tls.key)
+                file.flush()
+                made.load_cert_chain(file.name)
+    except (ssl.SSLError, ValueError) as error:
+        raise Mistake(f"--ca, --client-cert or --client-key: {error}") from error
+    return made
+
+
 def _address(flag: str, text: str) -> Address:
     address = flag_address(flag, text)
     if not address.port:
@@ -103,12 +129,16 @@ def _address(flag: str, text: str) -> Address:
 
 
 async def measure(
-    client: Client, pages: Mapping[Service, str], interval: float, most_agents: int
+    client: Client,
+    pages: Mapping[Service, str],
+    interval: float,
+    most_agents: int,
+    door: HttpDoor | None = None,
 ) -> AsyncIterator[Figures]:
     """Yield the figures of readings `interval` seconds apart; the first has nothing to compare with."""
     history = History(most_agents)
     async with client.channel() as channel:
-        sources = Sources(pages, channel, client.explain, with_agents=most_agents > 0)
+        sources = Sources(pages, channel, client.explain, most_agents > 0, door)
         due = time.monotonic()
         while True:
             yield history.add(await sources.read())

@@ -84,6 +84,8 @@ class History:
             "cache": _cache(processes["worker"], processes["store"]),
             "recent_agents": [_agent(agent) for agent in recent[: self._most_agents]],
             "agents_error": agents if isinstance(agents, str) else None,
+            "nodes": None if reading.nodes is None or isinstance(reading.nodes, str) else [*map(_node, reading.nodes)],
+            "nodes_error": reading.nodes if isinstance(reading.nodes, str) else None,
         }
 
 
@@ -194,4 +196,18 @@ def _agent(agent: agent_pb2.Agent) -> Figures:
         "tokens": agent.tokens,
         "turns": agent.turns,
         "last_turn": iso_time(agent.update_time),
+    }
+
+
+def _node(node: Mapping[str, Any]) -> Figures:
+    """Return the figures of a node, as GET /v1/cluster has it."""
+    gone = not node["expires_in"]
+    return {
+        "name": node["name"],
+        "state": "gone" if gone else "draining" if node["draining"] else "ready" if node["ready"] else "not_ready",
+        "turns": node["load"],
+        "models": sorted(model["model_id"] for model in node["models"] if model["loaded"]),
+        "heard_ago_seconds": node["heard_ago"],
+        "address": node["address"],
+        "version": node["version"],
     }

@@ -17,10 +17,15 @@ NOTHING_ANSWERS: Final = (
 _UNKNOWN: Final = "–"
 _WIDEST: Final = 250
 _NAME: Final = {"no_wrap": True, "max_width": 40}
-_TEXTS: Final = {"model_id": _NAME, "agent_id": _NAME, **dict.fromkeys(("service", "state", "what", "tier"), LINE)}
+_LINES: Final = ("service", "state", "what", "tier", "name", "loaded", "address")
+_TEXTS: Final = {"model_id": _NAME, "agent_id": _NAME, **dict.fromkeys(_LINES, LINE)}
 """Columns of texts by their figure; all others are of numbers, on the right."""
 
-_STATES: Final = {"up": "green", "not_ready": "yellow", "down": "bold red", "failed": "bold red"}
+_STATES: Final = {
+    **dict.fromkeys(("up", "ready"), "green"),
+    **dict.fromkeys(("not_ready", "draining"), "yellow"),
+    **dict.fromkeys(("down", "failed", "gone"), "bold red"),
+}
 _ALARMS: Final = {"failures_per_second": "red", "restarts": "yellow", "waiting": "yellow"}
 """Styles of figures that should be 0."""
 
@@ -54,6 +59,15 @@ _LATENCIES: Final = {
     "p99": "p99_seconds",
     "measured": "count",
 }
+_NODES: Final = {
+    "node": "name",
+    "state": "state",
+    "turns": "turns",
+    "heard": "heard",
+    "models": "loaded",
+    "address": "address",
+    "version": "version",
+}
 _AGENTS: Final = {
     "agent": "agent_id",
     "model": "model_id",
@@ -79,6 +93,7 @@ class Screen:
                 *_table(_PROCESSES, processes),
                 *(note for one in processes for note in _note(one["service"], one["why"])),
             ],
+            [*_table(_NODES, map(_with_models, figures["nodes"] or ())), *_note("cluster", figures["nodes_error"])],
             [*_table(_MODELS, map(_with_pool, models)), *_note("models", figures["models_error"])],
             [*_table(_LATENCIES, _latencies(models))],
             [*_cache(figures["cache"])],
@@ -134,6 +149,11 @@ def _with_pool(model: Figures) -> Figures:
         **model,
         "pool_used": used / (used + free) if used is not None and free is not None and used + free else None,
     }
+
+
+def _with_models(node: Figures) -> Figures:
+    heard = f"{span(node['heard_ago_seconds'])} ago"
+    return {**node, "loaded": ", ".join(node["models"]) or _UNKNOWN, "heard": heard}
 
 
 def _with_age(agent: Figures, now: datetime) -> Figures:

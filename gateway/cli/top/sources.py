@@ -1,11 +1,16 @@
-"""One reading of all sources: the metrics pages over HTTP, models and agents over the gateway's gRPC."""
+"""One reading of all sources: the metrics pages over HTTP, models and agents over the gateway's gRPC.
+
+Where the gateway's page says that it is of a cluster, its HTTP door is asked for the nodes as well.
+"""
 
 import asyncio
+import json
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import grpc
 
@@ -30,7 +35,8 @@ _T = TypeVar("_T")
 class Reading:
     """All sources at one time: `at` in seconds of a monotonic clock, `time` in UTC.
 
-    A text in place of a page or a list says why its source did not answer. `agents` is None where none are wanted.
+    A text in place of a page or a list says why its source did not answer. `agents` is None where none are wanted,
+    `nodes`, as GET /v1/cluster lists them, where the gateway is of no cluster.
     """
 
     at: float
@@ -38,10 +44,20 @@ class Reading:
     pages: Mapping[Service, Page | str]
     models: list[model_pb2.Model] | str
     agents: list[agent_pb2.Agent] | str | None
+    nodes: list[dict[str, Any]] | str | None = None
+
+
+@dataclass(frozen=True)
+class HttpDoor:
+    """The gateway's HTTP door: HOST:PORT, the key to show, and TLS, where it has that."""
+
+    address: str
+    key: str = ""
+    tls: ssl.SSLContext | None = None
 
 
 class Sources:
-    """The three pages, and the gateway on `channel`. `explain` says in words why an RPC failed."""
+    """The three pages, the gateway on `channel`, and its HTTP door. `explain` says in words why an RPC failed."""
 
     def __init__(
         self,
@@ -49,8 +65,11 @@ class Sources:
         channel: grpc.aio.Channel,
         explain: Callable[[grpc.aio.AioRpcError], str],
         with_agents: bool,
+        door: HttpDoor | None = None,
     ) -> None:
         self._pages = pages
+        self._door = door
+        self._of_cluster = False
         self._models = model_pb2_grpc.ModelServiceStub(channel)
         self._agents = agent_pb2_grpc.AgentServiceStub(channel)
         self._explain = explain
@@ -60,13 +79,21 @@ class Sources:
     async def read(self) -> Reading:
         """Return a reading, in a little more than PATIENCE at most. No failure of a source raises."""
         at, now = time.monotonic(), datetime.now(UTC)
-        pages, models, agents = await asyncio.gather(
+        pages, models, agents, nodes = await asyncio.gather(
             asyncio.gather(*(read_page(service, address) for service, address in self._pages.items())),
             self._ask(lambda: self._models.ListModels(model_pb2.ListModelsRequest(page_size=1000))),
             self._latest_agents(),
+            self._nodes(),
         )
         listed = models if isinstance(models, str) else list(models.models)
-        return Reading(at, now, dict(zip(self._pages, pages, strict=True)), listed, agents)
+        by_service = dict(zip(self._pages, pages, strict=True))
+        if isinstance(page := by_service.get("gateway"), Page):
+            self._of_cluster = bool(page.total("agentmem_gateway_cluster_nodes", state="known"))
+        return Reading(at, now, by_service, listed, agents, nodes)
+
+    async def _nodes(self) -> list[dict[str, Any]] | str | None:
+        """Return the nodes, None where the page of the reading before knew none."""
+        return await read_nodes(self._door) if self._of_cluster and self._door is not None else None
 
     async def _latest_agents(self) -> list[agent_pb2.Agent] | str | None:
         began = time.monotonic()
@@ -121,14 +148,39 @@ async def read_page(service: Service, address: str) -> Page | str:
     return page
 
 
-async def _get(address: str) -> tuple[str, bytes]:
-    """Return status and body of `/metrics`, by HTTP/1.0: the server closes the connection at the end of the body.
+async def read_nodes(door: HttpDoor) -> list[dict[str, Any]] | str:
+    """Return the nodes that a gateway lists at its HTTP door, or why it does not."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            status, body = await _get(door.address, "/v1/cluster", "application/json", door.key, door.tls)
+        told = json.loads(body)
+        if status != "200":
+            return str(told["error"]["message"])
+        return list(told["nodes"])
+    except TimeoutError:
+        return f"{door.address} does not answer within {PATIENCE:g} seconds"
+    except OSError as error:
+        return f"{door.address} cannot be asked: {error.strerror or error}; name the gateway's HTTP door with --http"
+    except (ValueError, KeyError, TypeError):
+        return f"what {door.address} answers is no list of nodes; name the gateway's HTTP door with --http"
+
+
+async def _get(
+    address: str,
+    path: str = "/metrics",
+    accept: str = "text/plain; version=0.0.4",
+    key: str = "",
+    tls: ssl.SSLContext | None = None,
+) -> tuple[str, bytes]:
+    """Return status and body by HTTP/1.0: the server closes the connection at the end of the body.
 
     Unlike a request on a thread this can be cancelled. Raises OSError, and ValueError for what is not HTTP.
     """
-    reader, writer = await asyncio.open_connection(*parse_address(address))
+    headers = {"Host": address, "Accept": accept, **({"Authorization": f"Bearer {key}"} if key else {})}
+    lines = [f"GET {path} HTTP/1.0", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    reader, writer = await asyncio.open_connection(*parse_address(address), ssl=tls)
     try:
-        writer.write(f"GET /metrics HTTP/1.0\r\nHost: {address}\r\nAccept: text/plain; version=0.0.4\r\n\r\n".encode())
+        writer.write("\r\n".join(lines).encode())
         answer = b""
         while len(answer) < _LARGEST_PAGE and (part := await reader.read(1 << 16)):
             answer += part

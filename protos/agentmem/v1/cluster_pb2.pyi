@@ -40,6 +40,7 @@ class Node(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
     SILENT_FIELD_NUMBER: _builtins.int
+    HEARD_AGO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, which no other live node has."""
     epoch: _builtins.int
@@ -66,6 +67,10 @@ class Node(_message.Message):
     def expires_in(self) -> _duration_pb2.Duration:
         """Until it counts as gone, by the database's clock, unless it says something before; 0: it is gone."""
 
+    @_builtins.property
+    def heard_ago(self) -> _duration_pb2.Duration:
+        """Since its last heartbeat, by the database's clock."""
+
     def __init__(
         self,
         *,
@@ -80,10 +85,11 @@ class Node(_message.Message):
         version: _builtins.str = ...,
         schema: _builtins.int = ...,
         silent: _builtins.bool = ...,
+        heard_ago: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in", "heard_ago", b"heard_ago"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "load", b"load", "models", b"models", "name", b"name", "ready", b"ready", "schema", b"schema", "silent", b"silent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "heard_ago", b"heard_ago", "load", b"load", "models", b"models", "name", b"name", "ready", b"ready", "schema", b"schema", "silent", b"silent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

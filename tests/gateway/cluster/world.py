@@ -161,8 +161,14 @@ class TestNode:
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, fingerprint="f1")
         ]
         self.store = ScriptedStore(run_dir / "store.sock", name, self.address, ledger)
-        own = {"node": name, "advertise": self.address, "node_listen": self.address, "cluster_tls": certificates}
-        self.gateway = Gateway(settings(run_dir, **own, **changed))
+        own = {
+            "node": name,
+            "advertise": self.address,
+            "node_listen": self.address,
+            "cluster_tls": certificates,
+            "metrics": ANY_PORT,
+        }
+        self.gateway = Gateway(settings(run_dir, **{**own, **changed}))
         self._left = False
         self._vanishing: asyncio.Future[None] | None = None
 

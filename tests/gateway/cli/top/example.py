@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentmem.v1 import agent_pb2, model_pb2, types_pb2
 from gateway.cli.top.measure import Figures, History
 from gateway.cli.top.sources import Reading
@@ -121,3 +123,21 @@ def at_work(most_agents: int = 40, **instead: object) -> Figures:
 def many_agents(number: int) -> list[agent_pb2.Agent]:
     """So many of them."""
     return [agent(f"agent-{index:03}", index) for index in range(number)]
+
+
+def node(name: str, **instead: object) -> dict[str, Any]:
+    """A node, as GET /v1/cluster lists it."""
+    model = {"model_id": "demo", "fingerprint": "f1", "loaded": True}
+    other = {"model_id": "llama-3.1-8b", "fingerprint": "", "loaded": False}
+    told = {
+        "name": name, "epoch": 7, "address": f"{name}.local:50061", "ready": True, "draining": False, "load": 3,
+        "models": [model, other], "expires_in": 9.6, "heard_ago": 0.4, "version": "0.1.0", "schema": 2, "silent": False,
+    }  # fmt: skip
+    return {**told, **instead}
+
+
+NODES = [
+    node("a"),
+    node("b", draining=True, load=1, heard_ago=1.5),
+    node("c", ready=False, load=0, models=[], expires_in=0, heard_ago=300.0),
+]

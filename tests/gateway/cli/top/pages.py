@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -63,6 +64,7 @@ def reading(
     pages: Mapping[Service, Page | str],
     models: Sequence[model_pb2.Model] | str = (),
     agents: Sequence[agent_pb2.Agent] | str | None = None,
+    nodes: list[dict[str, Any]] | str | None = None,
 ) -> Reading:
     """A reading `at` seconds after noon; pages that are not given are down."""
     time = datetime.fromtimestamp(NOON.timestamp() + at, UTC)
@@ -72,4 +74,5 @@ def reading(
         {service: pages.get(service, DOWN) for service in SERVICES},
         models if isinstance(models, str) else list(models),
         agents if agents is None or isinstance(agents, str) else list(agents),
+        nodes,
     )

@@ -14,7 +14,7 @@ from gateway.cli.top import measure
 from gateway.cli.top.measure import Figures, History, silent
 from gateway.cli.top.metrics import Page
 
-from .example import Processes, agent, at_work
+from .example import NODES, Processes, agent, at_work, node
 from .pages import DOWN, Process, reading
 
 SCHEMA = json.loads((Path(__file__).parents[4] / "deploy" / "top.schema.json").read_text(encoding="utf-8"))
@@ -195,3 +195,16 @@ def test_a_restart_is_counted_once_and_what_came_after_it_is_all_new() -> None:
     found = watched(*pages, (10, DOWN), (12, worker(1, 11.0, 12.0)))
     assert found[3] == (30, 2, 1), "in the two seconds since it was down"
     assert [restarts for _, _, restarts in found[4:]] == [1, 1, 2]
+
+
+def test_nodes() -> None:
+    states = [(node.name, node.state, node.turns, node.models) for node in shown(at_work(nodes=NODES)).nodes]
+    assert states == [("a", "ready", 3, ["demo"]), ("b", "draining", 1, ["demo"]), ("c", "gone", 0, [])]
+    (early,) = shown(at_work(nodes=[node("d", ready=False)])).nodes
+    assert (early.state, early.heard_ago_seconds, early.version) == ("not_ready", 0.4, "0.1.0")
+
+
+@pytest.mark.parametrize(("nodes", "error"), [(None, None), ("it needs a key", "it needs a key")])
+def test_where_no_nodes_are_known(nodes: str | None, error: str | None) -> None:
+    figures = shown(at_work(nodes=nodes))
+    assert (figures.nodes, figures.nodes_error) == (None, error)

@@ -13,7 +13,7 @@ from agentmem.v1 import types_pb2
 from gateway.cli.top.measure import Figures
 from gateway.cli.top.screen import NOTHING_ANSWERS, Screen, written
 
-from .example import agent, at_work, many_agents
+from .example import NODES, agent, at_work, many_agents
 from .pages import DOWN
 
 GATEWAY = "127.0.0.1:50051"
@@ -64,6 +64,8 @@ def test_a_usual_terminal() -> None:
 
 def test_the_documentation_shows_it() -> None:
     root = Path(__file__).parents[4]
+    nodes = [line for line in texts(at_work(nodes=NODES), 80) if "a.local" in line or line.startswith("node ")]
+    assert all(line in (root / "docs" / "operations" / "top.md").read_text(encoding="utf-8") for line in nodes)
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     shown = texts(AT_WORK, 80)
     samples = [
@@ -74,6 +76,20 @@ def test_the_documentation_shows_it() -> None:
     assert samples
     for sample in samples:
         assert sample[1:] == shown[1 : len(sample)]
+
+
+def test_a_cluster_has_a_line_for_each_node() -> None:
+    """And where the gateway lists none, the reason; a single machine has neither."""
+    shown = texts(at_work(nodes=NODES), 80)
+    first = next(number for number, line in enumerate(shown) if line.startswith("node "))
+    assert shown[first : first + 4] == [
+        "node  state     turns      heard  models  address        version",
+        "a     ready         3    0 s ago  demo    a.local:50061    0.1.0",
+        "b     draining      1    1 s ago  demo    b.local:50061    0.1.0",
+        "c     gone          0  5 min ago  –       c.local:50061    0.1.0",
+    ]
+    assert "cluster: this needs a key" in texts(at_work(nodes="this needs a key"), 80)
+    assert not [line for line in texts(AT_WORK, 80) if line.startswith(("node ", "cluster:"))]
 
 
 def test_narrow_screens_show_the_beginnings_of_lines() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import grpc
@@ -17,10 +18,10 @@ from agentmem.v1 import agent_pb2
 from gateway.cli.client import Client
 from gateway.cli.top import sources
 from gateway.cli.top.metrics import Page
-from gateway.cli.top.sources import Service, Sources, read_page
+from gateway.cli.top.sources import HttpDoor, Service, Sources, read_nodes, read_page
 from tests.gateway.scripted import ScriptedWorker
 
-from .example import Processes, agent
+from .example import NODES, Processes, agent
 
 NOT_THAT = ", not the store's; give the address that it really has"
 GATEWAYS = b'agentmem_build_info{service="gateway",version="1"} 1\n'
@@ -161,3 +162,42 @@ async def test_a_host_without_a_name() -> None:
     told = await read_page("store", "no-such-host.invalid:9464")
     assert isinstance(told, str)
     assert told.startswith("no-such-host.invalid:9464 cannot be read: ")
+
+
+def listed(body: bytes, status: int = 200) -> AbstractContextManager[str]:
+    """A gateway's HTTP door that lists nodes."""
+    return answering(status, body)
+
+
+ANSWER = json.dumps({"cluster_id": "c1", "node": "a", "nodes": NODES}).encode()
+
+
+async def test_nodes_are_asked_for_where_the_page_knows_some(channel: grpc.aio.Channel) -> None:
+    """Of the reading before; on a single machine the HTTP door is not asked at all."""
+    for known, told in ((3, NODES), (0, None)):
+        known_nodes = b'agentmem_gateway_cluster_nodes{state="known"} %d\n' % known
+        with answering(200, GATEWAYS + known_nodes) as page, listed(ANSWER) as door:
+            sources = Sources({"gateway": page}, channel, Client().explain, False, HttpDoor(door))
+            assert (await sources.read()).nodes is None
+            assert (await sources.read()).nodes == told
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (403, b'{"error": {"message": "this needs a key"}}', "this needs a key"),
+        (200, b"<html>", "what ADDRESS answers is no list of nodes; name the gateway's HTTP door with --http"),
+        (200, b"[]", "what ADDRESS answers is no list of nodes; name the gateway's HTTP door with --http"),
+    ],
+)
+async def test_why_no_nodes_are_listed(status: int, body: bytes, why: str) -> None:
+    with listed(body, status) as address:
+        assert await read_nodes(HttpDoor(address)) == why.replace("ADDRESS", address)
+
+
+async def test_a_door_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = await read_nodes(HttpDoor("127.0.0.1:1"))
+    assert isinstance(told, str) and "name the gateway's HTTP door with --http" in told
+    monkeypatch.setattr(sources, "PATIENCE", 0.2)
+    with listening() as silent:
+        assert await read_nodes(HttpDoor(silent)) == f"{silent} does not answer within 0.2 seconds"
