@@ -57,7 +57,9 @@ class SharedLedger:
         self._postgres = Settings(settings.url, settings.schema, settings.node, Survives(settings.survives))
         self._steps = schema.STEPS
         self.database = Postgres(self._postgres, self._steps)
-        self._beats = Postgres(replace(self._postgres, writers=1, readers=1))
+        self._hurried = replace(self._postgres, writers=1, readers=1, silent_seconds=2.0, connect_seconds=2.0)
+        """A server that answers nothing is left well within a lease."""
+        self._beats = Postgres(self._hurried)
         self.clock = SharedClock()
         self.membership: Membership | None = None
         self.connect: Callable[[str], grpc.aio.Channel] | None = None
@@ -98,7 +100,7 @@ class SharedLedger:
         identity = Identity(
             self._settings.node, name, self._settings.advertise, metadata.version("agentmem"), len(self._steps)
         )
-        self._listener = Listener(self._postgres)
+        self._listener = Listener(self._hurried)
         self.membership = Membership(
             identity, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake
         )

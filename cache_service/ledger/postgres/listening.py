@@ -2,6 +2,7 @@
 
 import os
 import select
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,8 @@ import psycopg
 from cache_service.ledger.postgres.settings import Settings, UnsafeServer, connect
 
 _CHANNEL = "agentmem"
+_ASK_SECONDS = 5.0
+"""After how long without a word the server is asked whether it is there: of one that is not, nothing would be heard."""
 
 
 class Listener:
@@ -18,6 +21,7 @@ class Listener:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._heard = 0.0
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -37,11 +41,20 @@ class Listener:
                 os.read(self._woken, 4096)
         if self._connection in ready:
             assert self._connection is not None
-            try:
-                for _ in self._connection.notifies(timeout=0):
-                    pass
-            except psycopg.Error:
-                self._disconnect()
+            self._hear(self._connection)
+        elif self._connection is not None and time.monotonic() - self._heard > _ASK_SECONDS:
+            self._hear(self._connection, "SELECT 1")
+
+    def _hear(self, connection: "psycopg.Connection[tuple[Any, ...]]", question: str = "") -> None:
+        """Take what has come, and the answer to a question; the session is let go where that fails."""
+        try:
+            if question:
+                connection.execute(question.encode())
+            for _ in connection.notifies(timeout=0):
+                pass
+            self._heard = time.monotonic()
+        except psycopg.Error:
+            self._disconnect()
 
     def close(self) -> None:
         """Let the session go."""
@@ -55,6 +68,7 @@ class Listener:
             try:
                 self._connection = connect(self._settings, lambda _: None)
                 self._connection.execute(f"LISTEN {_CHANNEL}")
+                self._heard = time.monotonic()
             except (psycopg.Error, UnsafeServer):
                 self._disconnect()
 

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import psycopg
+
+from cache_service.ledger.postgres.silence import Watched
 
 OLDEST: Final = 140_000
 """PostgreSQL 14, as `server_version_num` counts."""
@@ -45,6 +48,8 @@ class Settings:
     idle_seconds: float = 10.0
     """How long a transaction may be idle before the server ends it: a node that hangs holds no agent for longer."""
     connect_seconds: float = 5.0
+    silent_seconds: float = 5.0
+    """After how long without a word another connection asks whether the server works on a statement."""
     known_seconds: float = 20.0
     """How long a commit of unknown outcome is repeated, before its caller, which waits for longer, learns of that."""
 
@@ -64,7 +69,11 @@ _ASKED: Final = (
     " set_config('agentmem.node', %(node)s, false),"
     " set_config('client_min_messages', 'warning', false),"  # how a wait that was cancelled is known
     " set_config('statement_timeout', %(statement)s, false),"
-    " set_config('idle_in_transaction_session_timeout', %(idle)s, false)"
+    " set_config('idle_in_transaction_session_timeout', %(idle)s, false),"
+    " pg_backend_pid(), (SELECT backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid())"
+)
+_AT_WORK: Final = (
+    "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND backend_start::text = %s AND state NOT LIKE 'idle%%'"
 )
 
 
@@ -75,6 +84,26 @@ def connect(
 
     Raises psycopg.OperationalError and UnsafeServer.
     """
+    connection = _connected(settings)
+    try:
+        prepare(connection)
+        times = {
+            "statement": f"{round(settings.statement_seconds * 1000)}ms",
+            "idle": f"{round(settings.idle_seconds * 1000)}ms",
+        }
+        row = connection.execute(_ASKED, {"schema": settings.schema, "node": settings.node, **times}).fetchone()
+        assert row is not None
+        if problem := _problem(_Server(*row[:5]), settings.survives):
+            raise UnsafeServer(problem)
+        connection.watch(settings.silent_seconds, partial(_is_at_work, settings, row[-2:]))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connected(settings: Settings) -> Watched:
+    """A connection on which any silence is an end. Raises psycopg.OperationalError."""
     defaults = {
         "connect_timeout": str(max(2, round(settings.connect_seconds))),
         "target_session_attrs": "read-write",
@@ -86,21 +115,18 @@ def connect(
         "client_encoding": "utf8",
     }
     given = psycopg.conninfo.conninfo_to_dict(settings.conninfo)
-    connection = psycopg.connect(**{**defaults, **given}, autocommit=True)  # type: ignore[arg-type]
-    try:
-        prepare(connection)
-        times = {
-            "statement": f"{round(settings.statement_seconds * 1000)}ms",
-            "idle": f"{round(settings.idle_seconds * 1000)}ms",
-        }
-        row = connection.execute(_ASKED, {"schema": settings.schema, "node": settings.node, **times}).fetchone()
-        assert row is not None
-        if problem := _problem(_Server(*row[:5]), settings.survives):
-            raise UnsafeServer(problem)
-    except BaseException:
-        connection.close()
-        raise
+    connection = Watched.connect(**{**defaults, **given}, autocommit=True)  # type: ignore[arg-type]
+    connection.watch(settings.silent_seconds, lambda: False)
     return connection
+
+
+def _is_at_work(settings: Settings, session: tuple[int, str]) -> bool:
+    """Whether the server answers, and works on a statement of this session (its process, and when that began)."""
+    try:
+        with _connected(settings) as other:
+            return other.execute(_AT_WORK, session).fetchone() is not None
+    except psycopg.Error:
+        return False
 
 
 def _problem(server: _Server, survives: Survives) -> str:
