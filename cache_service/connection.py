@@ -30,7 +30,7 @@ class Connection(Protocol):
     """A connection within a transaction, to be used by one thread. `sqlite3.Connection` is one."""
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ..., /) -> Cursor:
-        """Run one statement."""
+        """Run one statement, behind those before it; PostgreSQL's is sent when a result is read, or with the COMMIT."""
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /) -> Cursor:
         """Run one statement, which returns nothing, for each of these parameters."""
@@ -48,6 +48,8 @@ class Differences:
     """Whether several machines share the ledger, so that it says which of them goes on with a run."""
     change: str = "id"
     """The column of kv_changes by whose values those who have files follow them: see `ledger.kv_changes`."""
+    answers_later: bool = False
+    """Whether a statement is sent when its result is read, and not when it is executed."""
     last_change: str = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'kv_changes'"
     """The highest value of it up to which all changes can be read; none will come later."""
 
@@ -74,3 +76,27 @@ def differences(connection: Connection) -> Differences:
     """What is said differently on this connection."""
     found: Differences = getattr(connection, "differences", SQLITE)
     return found
+
+
+class Answer(Protocol):
+    """The row that was asked for."""
+
+    def fetchone(self) -> Any:
+        """The row, None if there is none."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    _row: Any
+
+    def fetchone(self) -> Any:
+        return self._row
+
+
+def ask(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Answer:
+    """Ask for a row that is read later: who asks for several before it reads one waits once where the answers travel.
+
+    SQLite's are read at once, or the statement would stay open where nobody reads it.
+    """
+    cursor = connection.execute(sql, parameters)
+    return cursor if differences(connection).answers_later else _Known(cursor.fetchone())

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from agentmem.errors import NotFound
 from agentmem.identity import Version
 from agentmem.v1 import types_pb2
-from agentmem.validation import AgentKey
+from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums
-from cache_service.connection import Connection, differences
+from cache_service.connection import Answer, Connection, ask, differences
 from cache_service.files.holding import Warmth
 from cache_service.ledger import kv_changes, object_references, summed
 from cache_service.ledger import segments as ledger
@@ -71,20 +71,31 @@ class Agent(NamedTuple):
         return self._replace(warm_bytes=size, warm_files=files, blocks=blocks, warm_tokens=tokens)
 
 
-def find(connection: Connection, key: AgentKey) -> State | None:
-    """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
-    row = connection.execute(
+def ask_state(connection: Connection, key: AgentKey) -> Answer:
+    """Ask for an agent's state, which `asked_state` reads."""
+    return ask(
+        connection,
         "SELECT context_policy, revision, checksum, label, messages, message_hash,"
         " uid, version, head_segment, tokens, text_bytes, turns FROM agents"
         f" WHERE namespace = ? AND agent_id = ? AND model_id = ?{differences(connection).for_change}",
         key,
-    ).fetchone()
+    )
+
+
+def asked_state(asked: Answer, key: AgentKey) -> State | None:
+    """The state that was asked for; None if there is no agent. Raises LedgerDamaged."""
+    row = asked.fetchone()
     if row is None:
         return None
-    policy, revision, found, *conversation = row[:6]
+    policy, revision, checksum, *conversation = row[:6]
     uid, version, *head = row[6:]
-    checksums.verify(checksums.of_agent(key), uid, *key, version, *head, found=found)
+    checksums.verify(checksums.of_agent(key), uid, *key, version, *head, found=checksum)
     return State(Version(uid, version, revision), Head(*head), Conversation(*conversation), policy)
+
+
+def find(connection: Connection, key: AgentKey) -> State | None:
+    """The agent's present state; None if it does not exist. Raises LedgerDamaged."""
+    return asked_state(ask_state(connection, key), key)
 
 
 def existing(connection: Connection, key: AgentKey) -> State:
@@ -102,11 +113,17 @@ def create(
     head: Head,
     conversation: Conversation,
     now: Moment,
+    template_time: str,
     context_policy: int = DEFAULT_CONTEXT_POLICY,
+    idle_times: IdleTimes = NEVER,
 ) -> None:
-    """A new agent, at this version."""
-    state = _columns(connection, version, head, conversation, now)
-    row = {"uid": version.uid, **key._asdict(), **state, "created": now.wall, "context_policy": context_policy}
+    """A new agent, at this version. `template_time` is its head's segment's."""
+    row = {
+        **_columns(key, version, head, conversation, now, template_time),
+        "created": now.wall,
+        "context_policy": context_policy,
+        **idle_times._asdict(),
+    }
     summed.insert(connection, "agents", row)
 
 
@@ -121,9 +138,17 @@ def change(connection: Connection, /, key: AgentKey, **columns: int | None) -> A
     return described(connection, key)
 
 
-def advance(connection: Connection, version: Version, head: Head, conversation: Conversation, now: Moment) -> None:
-    """Move an agent to a new version with a new head."""
-    summed.update(connection, "agents", _columns(connection, version, head, conversation, now), uid=version.uid)
+def advance(
+    connection: Connection,
+    key: AgentKey,
+    version: Version,
+    head: Head,
+    conversation: Conversation,
+    now: Moment,
+    template_time: str,
+) -> None:
+    """Move an agent, whose state was found in this transaction, to a new version with a new head."""
+    summed.replace(connection, "agents", _columns(key, version, head, conversation, now, template_time))
 
 
 def may_publish(connection: Connection, uid: str) -> bool:
@@ -187,15 +212,18 @@ _PAGE = (
 
 
 def _columns(
-    connection: Connection, version: Version, head: Head, conversation: Conversation, now: Moment
+    key: AgentKey, version: Version, head: Head, conversation: Conversation, now: Moment, template_time: str
 ) -> dict[str, Any]:
-    """What changes with an agent's version."""
-    (template_time,) = connection.execute("SELECT template_time FROM segments WHERE id = ?", head[:1]).fetchone()
-    place = {"head_segment": head.segment, "tokens": head.tokens, "text_bytes": head.text_bytes, "turns": head.turns}
+    """Who an agent is, and what changes with its version."""
     return {
+        "uid": version.uid,
+        **key._asdict(),
         "version": version.number,
         "revision": version.revision,
-        **place,
+        "head_segment": head.segment,
+        "tokens": head.tokens,
+        "text_bytes": head.text_bytes,
+        "turns": head.turns,
         **conversation._asdict(),
         "updated": now.wall,
         "used": now.used,

@@ -63,9 +63,11 @@ def fork(
     source = _state(connection, state, present if at_version is None else at_version, at_revision)
     kept = _cut(connection, source, keep_tokens)
     version = versions.first()
-    agents.create(connection, target, version, kept.head, kept.conversation, now, state.context_policy)
+    time = segments.template_time(connection, kept.head)
+    place = target, version, kept.head, kept.conversation, now, time
+    agents.create(connection, *place, state.context_policy, idle_times)
     _give(connection, target, version, kept)
-    return agents.change(connection, target, **idle_times._asdict())
+    return agents.described(connection, target)
 
 
 def trim(
@@ -173,7 +175,8 @@ def _move(
     # that is restored, so the new head has to stand before anything is let go.
     pushed_out = snapshots.add_automatic(connection, key, state, now) if drops_tokens else []
     version = versions.following(state.version)
-    agents.advance(connection, version, kept.head, kept.conversation, now)
+    time = segments.template_time(connection, kept.head)
+    agents.advance(connection, key, version, kept.head, kept.conversation, now, time)
     _give(connection, key, version, kept)
     snapshots.drop(connection, key, version.uid, pushed_out)
     return agents.described(connection, key)

@@ -19,7 +19,7 @@ import numpy as np
 from agentmem.identity import Ledger, TurnPlace, Uint32
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
-from cache_service.connection import Connection, differences
+from cache_service.connection import Answer, Connection, differences
 from cache_service.ledger import summed
 
 _A_LEDGER = "a ledger"
@@ -68,10 +68,12 @@ def append(
     part: Ledger,
     generated_tokens: int,
     version: int,
+    drawn: Answer | None = None,
 ) -> Head:
     """A new ledger of the namespace that `head` is in, too: the first `keep_tokens` tokens of it, then those of `part`.
 
-    These are one turn, unless they are a fragment. What `part` says of its beginning is said of the whole ledger.
+    The new segment's id may be `drawn` (summed.draw), after its parent was. What is appended is one turn, unless it is
+    a fragment. What `part` says of its beginning is said of the whole ledger.
     """
     kept = head if keep_tokens == head.tokens else cut(connection, head, keep_tokens)
     turns = kept.turns + (generated_tokens != FRAGMENT)
@@ -93,7 +95,7 @@ def append(
         "text": part.text,
         "offsets": _pack(part.offsets),
     }
-    segment = summed.insert(connection, "segments", row)
+    segment = summed.insert(connection, "segments", row, drawn)
     return Head(segment, kept.tokens + size[0], kept.text_bytes + size[1], turns)
 
 
@@ -149,6 +151,12 @@ def _conversations(connection: Connection, head: Head) -> dict[int, tuple[int, b
         (head.segment, head.tokens),
     )
     return {segment: (messages, message_hash) for segment, messages, message_hash in rows}
+
+
+def template_time(connection: Connection, head: Head) -> str:
+    """The time at which a ledger's beginning was rendered; "" for the empty one."""
+    row = connection.execute("SELECT template_time FROM segments WHERE id = ?", (head.segment,)).fetchone()
+    return "" if row is None else str(row[0])
 
 
 def tokenizer_hash(connection: Connection, head: Head) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cache_service import checksums
-from cache_service.connection import Connection, differences
+from cache_service.connection import Answer, Connection, ask, differences
 
 _KEYS: Final = {
     "segments": ("id",),
@@ -22,17 +22,43 @@ _KEYS: Final = {
 _COLUMNS: Final = {table: tuple(columns.split(", ")) for table, columns in checksums.COLUMNS.items()}
 
 
-def insert(connection: Connection, table: str, row: Mapping[str, Any]) -> int:
-    """Insert a row, given without its id and its sum; the id, 0 in a table without ids."""
+def draw(connection: Connection, table: str) -> Answer | None:
+    """Draw the id of a row that is inserted later, to be read then; None where the row draws it itself."""
+    if differences(connection).keeps_sums:
+        return None
+    return ask(connection, f"SELECT nextval('{table}_id_seq')")
+
+
+def insert(connection: Connection, table: str, row: Mapping[str, Any], drawn: Answer | None = None) -> int:
+    """Insert a row, given without its id, which may be `drawn`, and its sum; the id, 0 in a table without ids."""
     has_id = _KEYS[table] == ("id",)
     if not differences(connection).keeps_sums:
-        row = _summed(table, {"id": _next_id(connection, table), **row} if has_id else row)
-    statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+        if has_id:
+            drawn = drawn or draw(connection, table)
+            assert drawn is not None, "who keeps no sums draws ids"
+            row = {"id": int(drawn.fetchone()[0]), **row}
+        row = {**row, "checksum": _sum(table, row)}
+        connection.execute(_inserting(table, row), (*row.values(),))
+        return int(row.get("id", 0))
     if not has_id:
-        connection.execute(statement, (*row.values(),))
+        connection.execute(_inserting(table, row), (*row.values(),))
         return 0
-    (number,) = connection.execute(f"{statement} RETURNING id", (*row.values(),)).fetchone()
+    (number,) = connection.execute(f"{_inserting(table, row)} RETURNING id", (*row.values(),)).fetchone()
     return int(number)
+
+
+def replace(connection: Connection, table: str, row: Mapping[str, Any]) -> None:
+    """Set these columns of the row that has this key: the key, all that the sum is of, and others.
+
+    For who has read the row in this transaction, locked and verified.
+    """
+    changes = {column: value for column, value in row.items() if column not in _KEYS[table]}
+    if not differences(connection).keeps_sums:
+        changes["checksum"] = _sum(table, row)
+    assigned = ", ".join(f"{column} = ?" for column in changes)
+    this_row = " AND ".join(f"{column} = ?" for column in _KEYS[table])
+    key = [row[column] for column in _KEYS[table]]
+    connection.execute(f"UPDATE {table} SET {assigned} WHERE {this_row}", (*changes.values(), *key))
 
 
 def update(connection: Connection, table: str, changes: Mapping[str, Any], **where: Any) -> None:
@@ -57,10 +83,9 @@ def update(connection: Connection, table: str, changes: Mapping[str, Any], **whe
         connection.execute(f"UPDATE {table} SET {assigned}, checksum = ? WHERE {this_row}", (*values, new, *key))
 
 
-def _summed(table: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "checksum": checksums.checksum(*(row[column] for column in _COLUMNS[table]))}
+def _inserting(table: str, row: Mapping[str, Any]) -> str:
+    return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
 
 
-def _next_id(connection: Connection, table: str) -> int:
-    (number,) = connection.execute(f"SELECT nextval('{table}_id_seq')").fetchone()
-    return int(number)
+def _sum(table: str, row: Mapping[str, Any]) -> bytes:
+    return checksums.checksum(*(row[column] for column in _COLUMNS[table]))

@@ -13,7 +13,7 @@ from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidA
 from agentmem.identity import NO_VERSION, Ledger, Version, other_revision
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums
-from cache_service.connection import Connection
+from cache_service.connection import Answer, Connection, ask
 from cache_service.ledger import agents, branches, segments, snapshots, summed, versions
 from cache_service.ledger.agents import NO_CONVERSATION, Conversation, State
 from cache_service.ledger.clock import Moment
@@ -81,10 +81,13 @@ def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     Raises InvalidArgument, Aborted if the agent isn't in the base state or the snapshot is gone, and
     FailedPrecondition if the kept tokens are another tokenizer's.
     """
-    state = agents.find(connection, turn.key) or State(NO_VERSION, EMPTY)
+    asked = agents.ask_state(connection, turn.key)  # first: what is asked for behind it is what its lock has waited for
+    asked_turn, asked_tokenizer = _ask_turn(connection, turn), _ask_tokenizer(connection, turn.key)
+    drawn = summed.draw(connection, "segments")
+    state = agents.asked_state(asked, turn.key) or State(NO_VERSION, EMPTY)
     if turn.base != state.version and (made := _made_by(connection, turn, state.version)) is not None:
         return Commit(made, repeated=True)
-    known = committed(connection, state.version.uid, turn.request_id)
+    known = _found_turn(asked_turn, state.version.uid, turn.request_id)
     if known is not None:
         if known.request_digest != turn.request_digest:
             raise InvalidArgument("request_id", "was used for a turn with other arguments")
@@ -94,18 +97,21 @@ def commit(connection: Connection, turn: Turn, now: Moment) -> Commit:
     if turn.snapshot_version:
         branches.return_to(connection, turn.key, state, turn.snapshot_version, turn.keep_tokens, now)
         state = agents.existing(connection, turn.key)
-    _check_kept(connection, turn, state.head)
+        asked_tokenizer = _ask_tokenizer(connection, turn.key)
+    _check_kept(turn, state.head, asked_tokenizer)
     drops = turn.keep_tokens < state.head.tokens
     if drops:
         pushed_out = snapshots.add_automatic(connection, turn.key, state, now)
         snapshots.drop(connection, turn.key, state.version.uid, pushed_out)
     version = versions.following(state.version)
-    *_, head = _append(connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number)
+    *_, head = _append(
+        connection, turn.key.namespace, state.head, turn.keep_tokens, turn.content, version.number, drawn
+    )
+    place = turn.key, version, head, turn.conversation, now, turn.content.template_time
     if state.version == NO_VERSION:
-        agents.create(connection, turn.key, version, head, turn.conversation, now, turn.context_policy)
-        agents.change(connection, turn.key, **turn.idle_times._asdict())
+        agents.create(connection, *place, turn.context_policy, turn.idle_times)
     else:
-        agents.advance(connection, version, head, turn.conversation, now)
+        agents.advance(connection, *place)
     _add(connection, version, head, turn, now)
     return Commit(version, dropped_tokens=drops or turn.snapshot_version > 0)
 
@@ -127,16 +133,38 @@ def committed(connection: Connection, uid: str, request_id: str) -> Committed | 
     """The agent's turn of this name; None if there is none or the name is empty. Raises LedgerDamaged."""
     if not request_id:
         return None
-    row = connection.execute(
-        "SELECT version, revision, segment, request_digest, record, checksum FROM turns"
-        " WHERE uid = ? AND request_id = ? AND request_id != ''",
-        (uid, request_id),
-    ).fetchone()
-    if row is None:
+    asked = ask(connection, f"{_TURN} WHERE t.uid = ? AND {_NAMED}", (uid, request_id))
+    return _found_turn(asked, uid, request_id)
+
+
+_TURN = "SELECT t.uid, t.version, t.revision, segment, request_digest, record, t.checksum FROM turns AS t"
+_NAMED = "request_id = ? AND request_id != ''"
+
+
+def _ask_turn(connection: Connection, turn: Turn) -> Answer:
+    """Ask for the turn that the agent has of this name."""
+    of_agent = "JOIN agents AS a ON a.uid = t.uid WHERE a.namespace = ? AND agent_id = ? AND model_id = ?"
+    return ask(connection, f"{_TURN} {of_agent} AND {_NAMED}", (*turn.key, turn.request_id))
+
+
+def _found_turn(asked: Answer, uid: str, request_id: str) -> Committed | None:
+    """The turn that was asked for, if it is of this agent. Raises LedgerDamaged."""
+    row = asked.fetchone()
+    if row is None or row[0] != uid:
         return None
-    version, revision, segment, digest, record, found = row
+    _, version, revision, segment, digest, record, found = row
     checksums.verify(f"turn {request_id!r}", uid, version, segment, request_id, digest, record, found=found)
     return Committed(Version(uid, version, revision), digest, record)
+
+
+def _ask_tokenizer(connection: Connection, key: AgentKey) -> Answer:
+    """Ask whose tokens an agent's ledger has."""
+    return ask(
+        connection,
+        "SELECT tokenizer_hash FROM agents JOIN segments ON id = head_segment"
+        " WHERE agents.namespace = ? AND agent_id = ? AND model_id = ?",
+        key,
+    )
 
 
 def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | None:
@@ -151,10 +179,10 @@ def _made_by(connection: Connection, turn: Turn, present: Version) -> Version | 
     return None if row is None else Version(uid, number, row[0])
 
 
-def _check_kept(connection: Connection, turn: Turn, head: Head) -> None:
+def _check_kept(turn: Turn, head: Head, asked_tokenizer: Answer) -> None:
     if turn.keep_tokens > head.tokens:
         raise InvalidArgument("keep_tokens", f"the ledger has {head.tokens} tokens")
-    if turn.keep_tokens and segments.tokenizer_hash(connection, head) != turn.content.tokenizer_hash:
+    if turn.keep_tokens and asked_tokenizer.fetchone() != (turn.content.tokenizer_hash,):
         raise FailedPrecondition(
             "the kept tokens were made by another tokenizer; tokenize the text again and keep no tokens"
         )
@@ -193,7 +221,7 @@ def create_agent(
     if head.tokens < len(content) or not heads:
         version, part = versions.following(version), _between(content, head.tokens, len(content))
         head = segments.append(connection, key.namespace, head, head.tokens, part, FRAGMENT, version.number)
-    agents.create(connection, key, version, head, NO_CONVERSATION, now, context_policy)
+    agents.create(connection, key, version, head, NO_CONVERSATION, now, content.template_time, context_policy)
     unnamed = Turn(key, NO_VERSION, 0, content, "", b"", b"", NO_CONVERSATION)
     for each, head in made:
         _add(connection, each, head, unnamed, now)
@@ -220,14 +248,23 @@ def _add(connection: Connection, version: Version, head: Head, turn: Turn, now: 
 
 
 def _append(
-    connection: Connection, namespace: str, head: Head, keep_tokens: int, content: Ledger, version: int = 0
+    connection: Connection,
+    namespace: str,
+    head: Head,
+    keep_tokens: int,
+    content: Ledger,
+    version: int = 0,
+    drawn: Answer | None = None,
 ) -> Iterator[Head]:
-    """Append the turns of `content` one after the other; each one's head. They have one `version`, or 1, 2, … (0)."""
+    """Append the turns of `content` one after the other; each one's head. They have one `version`, or 1, 2, … (0).
+
+    The first segment's id may be `drawn`.
+    """
     start = 0
     for number, turn in enumerate(content.turns, start=1):
-        part = _between(content, start, turn.end_token)
-        head = segments.append(connection, namespace, head, keep_tokens, part, turn.generated_tokens, version or number)
-        start, keep_tokens = turn.end_token, head.tokens
+        part, made_by = _between(content, start, turn.end_token), version or number
+        head = segments.append(connection, namespace, head, keep_tokens, part, turn.generated_tokens, made_by, drawn)
+        start, keep_tokens, drawn = turn.end_token, head.tokens, None
         yield head
 
 

@@ -2,13 +2,19 @@
 
 Numbers are bigint, or what sums of bigint are, and come as int; blobs are bytea. Texts may have any character: NUL,
 which PostgreSQL's cannot have, travels in two characters that keep the bytewise order.
+
+**Round trips.** A statement is sent when somebody reads what one of them returned, with all before it, in one go; what
+nobody reads goes with the next one, at last with COMMIT. So a function costs as many round trips as it has places where
+it goes on by what it has read, and one that needs several rows asks for all before it reads the first. The server runs
+the statements one after the other, as it got them; the first that fails ends the rest, and its error is raised where
+the result was read.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any, Final
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
@@ -20,6 +26,7 @@ from cache_service.connection import Differences
 READING: Final = Differences(
     keeps_sums=False,
     has_nodes=True,
+    answers_later=True,
     change="xid",
     last_change="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1",
 )
@@ -30,26 +37,92 @@ _TOKENS: Final = re.compile(r"'(?:[^']|'')*'|::|\?|:(?P<name>[a-z_]+)|%")
 _ESCAPED: Final = (("\x01", "\x01\x02"), ("\0", "\x01\x01"))
 
 
+class Result:
+    """What a statement returns. It satisfies `cache_service.connection.Cursor`; all of it raises psycopg.Error."""
+
+    def __init__(self, cursor: "psycopg.Cursor[tuple[Any, ...]]", send: Callable[[], None]) -> None:
+        self._cursor = cursor
+        self._send = send
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement has changed."""
+        self._send()
+        return self._cursor.rowcount
+
+    @property
+    def ended(self) -> str | None:
+        """The command that the server says it has completed."""
+        self._send()
+        return self._cursor.statusmessage
+
+    def fetchone(self) -> Any:
+        """The next row, None behind the last one."""
+        self._send()
+        return self._cursor.fetchone()
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+        self._send()
+        return self._cursor.fetchall()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._send()
+        return iter(self._cursor)
+
+
 class Connection:
-    """One connection, within a transaction. It satisfies `cache_service.connection.Connection`."""
+    """One connection, within a transaction that begins with the first statement. It satisfies
+    `cache_service.connection.Connection`. What fails once fails for good: the session is to be closed.
+    """
 
-    def __init__(self, connection: "psycopg.Connection[tuple[Any, ...]]", differences: Differences) -> None:
-        self._connection = connection
+    def __init__(self, session: "Session", begin: str, differences: Differences) -> None:
+        self._connection, self._pipeline = session
+        self._unsent: list[Callable[[], object]] = []
+        self._failed: psycopg.Error | None = None
         self.differences = differences
+        self.execute(begin)
 
-    def execute(
-        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /
-    ) -> "psycopg.Cursor[tuple[Any, ...]]":
-        """Run one statement. Raises psycopg.Error."""
-        return self._connection.cursor(binary=True).execute(_translated(sql), parameters)
-
-    def executemany(
-        self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /
-    ) -> "psycopg.Cursor[tuple[Any, ...]]":
-        """Run one statement for each of these parameters, in one go. Raises psycopg.Error."""
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Result:
+        """Run one statement, at the latest when its result is read. Raises psycopg.Error."""
+        if len(self._unsent) >= _AT_ONCE:
+            self.send()
         cursor = self._connection.cursor(binary=True)
-        cursor.executemany(_translated(sql), parameters)
-        return cursor
+        self._unsent.append(partial(cursor.execute, _translated(sql), parameters))
+        return Result(cursor, self.send)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /) -> Result:
+        """Run one statement for each of these parameters, now. Raises psycopg.Error."""
+        cursor = self._connection.cursor(binary=True)
+        self._unsent.append(partial(cursor.executemany, _translated(sql), parameters))
+        self.send()
+        return Result(cursor, self.send)
+
+    def send(self) -> None:
+        """Run what is not sent yet. Raises psycopg.Error, of the first that fails."""
+        if self._failed is not None:
+            raise self._failed
+        unsent, self._unsent = self._unsent, []
+        try:
+            for run in unsent:
+                run()
+            if unsent:
+                # Not a flush, which is what psycopg does by itself: the server counts a transaction as idle only then.
+                self._pipeline.sync()
+        except psycopg.Error as error:
+            self._failed = error
+            raise
+
+
+class Session(NamedTuple):
+    """A connection that is in pipeline mode until it is closed."""
+
+    connection: "psycopg.Connection[tuple[Any, ...]]"
+    pipeline: psycopg.Pipeline
+
+
+_AT_ONCE: Final = 32
+"""Statements that wait for each other at most: what nobody reads is not to pile up."""
 
 
 @lru_cache(maxsize=1024)

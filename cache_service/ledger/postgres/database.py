@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final, ParamSpec, TypeVar
 
 import psycopg
@@ -32,6 +32,7 @@ from agentmem import tracing
 from agentmem.errors import Internal, Unavailable
 from agentmem.logs import event
 from agentmem.tracing import Threads
+from cache_service.connection import Differences
 from cache_service.ledger.ledgers import Failure, Query, Work
 from cache_service.ledger.postgres import adapter, failures, schema
 from cache_service.ledger.postgres.failures import OutcomeUnknown
@@ -55,11 +56,19 @@ _WRITE_TO_LOG: Final = "SELECT pg_logical_emit_message(true, 'agentmem', '')"
 
 
 class _Session:
-    """A connection, and the warnings that it has brought."""
+    """A connection, and the warnings that it has brought. One that a statement has failed on is closed."""
 
     def __init__(self, settings: Settings) -> None:
         self.warnings: list[str] = []
         self.connection = connect(settings, self._prepare)
+        self._pipelines = ExitStack()
+        self._pipelined: adapter.Session | None = None
+
+    def close(self) -> None:
+        """End the session, whatever it was doing."""
+        self.connection.close()
+        with suppress(psycopg.Error):  # there is nothing left to receive
+            self._pipelines.close()
 
     def _prepare(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         adapter.register(connection.adapters)
@@ -74,26 +83,33 @@ class _Session:
         """Whether a transaction is open; UNKNOWN if the connection is lost."""
         return self.connection.info.transaction_status
 
-    def run(self, statement: str) -> None:
-        """Run a statement that returns nothing."""
-        self.connection.execute(statement.encode())
-
     @contextmanager
-    def transaction(self, begin: str) -> Iterator[None]:
-        """Begin a transaction, and roll it back unless it was committed."""
-        self.run(begin)
+    def transaction(self, begin: str, differences: Differences) -> Iterator[adapter.Connection]:
+        """A transaction, which is rolled back unless it was committed."""
+        if self._pipelined is None:
+            pipeline = self._pipelines.enter_context(self.connection.pipeline())
+            self._pipelined = adapter.Session(self.connection, pipeline)
         try:
-            yield
+            yield adapter.Connection(self._pipelined, begin, differences)
+        except psycopg.Error:
+            self.close()  # what was sent behind the statement that failed is of no use, and the server rolls back
+            raise
         finally:
-            if self.status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            if self.status is TransactionStatus.INTRANS:
                 with suppress(psycopg.Error):  # then the session is lost, which ends it, too
-                    self.run("ROLLBACK")
+                    self.connection.execute("ROLLBACK")
+                    self._pipelined.pipeline.sync()
 
-    def commit(self) -> None:
-        """Commit. Raises OutcomeUnknown; psycopg.Error and Internal where it is rolled back, as the server says."""
+    def commit(self, transaction: adapter.Connection) -> None:
+        """Commit, with what was not sent yet.
+
+        Raises OutcomeUnknown; psycopg.Error and Internal where it is rolled back, as the server says.
+        """
         self.warnings.clear()
+        for _ in range(2):  # what the server has said, and that it has closed: who was idle for too long has not begun
+            self.connection.pgconn.consume_input()
         try:
-            ended = self.connection.execute("COMMIT").statusmessage
+            ended = transaction.execute("COMMIT").ended
         except psycopg.Error as error:
             if self.connection.closed and not failures.is_before_commit(error):
                 raise OutcomeUnknown("the ledger's database was lost during a commit; repeat it") from error
@@ -130,7 +146,7 @@ class Postgres:
         try:
             schema.migrate(session.connection, self._settings.schema, self._steps)
         except BaseException:
-            session.connection.close()
+            session.close()
             raise
         self._idle.append(session)
 
@@ -206,18 +222,21 @@ class Postgres:
 
     def _submit_read(self, work: Work[_T]) -> "Future[_T]":
         def transaction(session: _Session) -> _T:
-            with session.transaction(_BEGIN_READ):
-                return work(adapter.Connection(session.connection, adapter.READING))
+            with session.transaction(_BEGIN_READ, adapter.READING) as connection:
+                return work(connection)
 
         return self._reading.submit(self._run, transaction)
 
     def _write(self, work: Work[_T], *, in_doubt: bool = False) -> _T:
         def transaction(session: _Session) -> _T:
-            with tracing.within("transaction"), session.transaction(_BEGIN_WRITE):
-                result = work(adapter.Connection(session.connection, adapter.DIFFERENCES))
+            with (
+                tracing.within("transaction"),
+                session.transaction(_BEGIN_WRITE, adapter.DIFFERENCES) as connection,
+            ):
+                result = work(connection)
                 if in_doubt:
-                    session.run(_WRITE_TO_LOG)
-                session.commit()
+                    connection.execute(_WRITE_TO_LOG)
+                session.commit(connection)
                 return result
 
         result = self._run(transaction)
@@ -269,7 +288,7 @@ class Postgres:
             if session.status is TransactionStatus.IDLE:
                 self._idle.append(session)
             else:
-                session.connection.close()
+                session.close()
 
     def _connected(self) -> _Session:
         try:
@@ -281,7 +300,7 @@ class Postgres:
     def _close_idle(self) -> None:
         with suppress(IndexError):
             while True:
-                self._idle.pop().connection.close()
+                self._idle.pop().close()
 
 
 def _bound(work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Work[_T]:

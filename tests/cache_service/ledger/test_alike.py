@@ -57,6 +57,11 @@ def rows(connection: Connection, table: str) -> list[dict[str, Any]]:
     return sorted(known, key=repr)
 
 
+def _last_segment(connection: Connection) -> int:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'segments'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def without_random(value: Any) -> Any:
     """An answer, but for uids and revisions."""
     if isinstance(value, Version):
@@ -89,6 +94,9 @@ class Alike(RuleBasedStateMachine):
             except AgentmemError as error:
                 answers.append((type(error), str(error)))
         assert answers[0] == answers[1]
+        last = self.sqlite.read_blocking(_last_segment)  # a commit that is refused has drawn an id on PostgreSQL
+        level = "SELECT setval('segments_id_seq', greatest(?, 1), ? > 0)"
+        self.postgres.write_blocking(lambda c: c.execute(level, (last, last)))
 
     def now(self) -> Moment:
         self.time += 1

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from agentmem.errors import Aborted, AlreadyExists, Internal, NotFound, Unavailable
+from agentmem.errors import Aborted, AlreadyExists, NotFound, Unavailable
 from agentmem.identity import NO_VERSION
 from agentmem.validation import NEVER, AgentKey
 from cache_service import checksums
@@ -316,9 +316,9 @@ def test_work_that_hides_an_error_is_not_taken_for_committed(postgres: Postgres)
     def work(connection: Connection) -> None:
         turns.commit(connection, turn(1), NOW)
         with pytest.raises(psycopg.Error):
-            connection.execute("SELECT nothing")
+            connection.execute("SELECT nothing").fetchone()
 
-    with pytest.raises(Internal, match="rolled back"):
+    with pytest.raises(psycopg.errors.UndefinedColumn):
         postgres.write_blocking(work)
     assert postgres.read_blocking(agents.find, ADA) is None
 
@@ -348,6 +348,28 @@ def test_a_row_is_not_changed_without_its_checksum(postgres: Postgres, table: st
     with pytest.raises(psycopg.errors.RaiseException, match="without its checksum"):
         postgres.write_blocking(change)
     assert postgres.read_blocking(damaged) == []
+
+
+def test_a_commit_is_two_round_trips(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What decides, with the lock in front; then the rows and the COMMIT."""
+    base, sync, synced = commit(postgres, turn(1)).version, psycopg.Pipeline.sync, []
+    monkeypatch.setattr(psycopg.Pipeline, "sync", lambda pipeline: synced.append(sync(pipeline)))
+    made = commit(postgres, turn(2, base=base, keep=1, request_id="r", commit_id=b"c" * 16)).version
+    assert len(synced) == 2 and made.number == 2
+    assert postgres.read_blocking(tokens) == [1, 2]
+
+
+def test_what_nobody_reads_fails_with_the_commit(postgres: Postgres) -> None:
+    commit(postgres, turn(1))
+
+    def work(connection: Connection) -> None:
+        connection.execute("DELETE FROM turns")
+        connection.execute("INSERT INTO agents SELECT * FROM agents")
+        connection.execute("DELETE FROM snapshots")
+
+    with pytest.raises(Unavailable, match="nothing was changed"):  # a conflict that does not end
+        postgres.write_blocking(work)
+    assert postgres.read_blocking(count, "turns") == 1
 
 
 def test_what_exists_in_sqlite_exists_here(postgres: Postgres) -> None:
