@@ -5,7 +5,7 @@ mapping. What has to be said differently is an attribute of `Differences`, named
 asks which engine it is on.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -100,3 +100,12 @@ def ask(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Ans
     """
     cursor = connection.execute(sql, parameters)
     return cursor if differences(connection).answers_later else _Known(cursor.fetchone())
+
+
+def when_committed(connection: Connection, call: Callable[[], None]) -> None:
+    """Call it when this transaction is committed, where one may be run again before that; else at once."""
+    calls: list[Callable[[], None]] | None = getattr(connection, "when_committed", None)
+    if calls is None:
+        call()
+    else:
+        calls.append(call)

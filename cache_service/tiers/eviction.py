@@ -11,14 +11,14 @@ fsync. A crash or a failed commit loses the notes since the last commit: evictio
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
 from agentmem.hints import TurnHints
 from agentmem.identity import FileName
 from agentmem.validation import AgentKey
-from cache_service.connection import Connection, among, pieces
+from cache_service.connection import Connection, among, pieces, when_committed
 from cache_service.files import holding, references
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents, object_references
@@ -191,13 +191,19 @@ class LastUse:
         return bool(self._agents)
 
     def flush_agents(self, connection: Connection) -> None:
-        """Write the notes of agents to the ledger, in the order of uids, and forget them."""
+        """Write the notes of agents to the ledger, in the order of uids, and forget them when they are there."""
         with self._lock:
-            agents, self._agents = self._agents, {}
+            agents = dict(self._agents)
         connection.executemany(
             "UPDATE agents SET used = ? WHERE uid = ? AND used < ?",
             [(now, uid, now) for uid, now in sorted(agents.items())],
         )
+
+        when_committed(connection, lambda: self._forget_agents(agents))
+
+    def _forget_agents(self, written: Mapping[str, int]) -> None:
+        with self._lock:
+            self._agents = {uid: used for uid, used in self._agents.items() if written.get(uid) != used}
 
     def flush_files(self, connection: sqlite3.Connection) -> None:
         """Write the notes of files to warm.db, and forget them."""

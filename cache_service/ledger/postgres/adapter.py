@@ -81,6 +81,7 @@ class Connection:
         self._unsent: list[Callable[[], object]] = []
         self._failed: psycopg.Error | None = None
         self.differences = differences
+        self.when_committed: list[Callable[[], None]] = []
         self.execute(begin)
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Result:

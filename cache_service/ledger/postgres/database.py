@@ -237,6 +237,8 @@ class Postgres:
                 if in_doubt:
                     connection.execute(_WRITE_TO_LOG)
                 session.commit(connection)
+                for call in connection.when_committed:
+                    call()
                 return result
 
         result = self._run(transaction)

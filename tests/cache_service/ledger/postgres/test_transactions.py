@@ -25,6 +25,7 @@ from cache_service.ledger.postgres.settings import Settings
 from cache_service.ledger.turns import Commit, Turn
 from cache_service.ledger.workflow_records import Put, put
 from cache_service.ledger.workflow_records import read as read_record
+from cache_service.tiers.eviction import LastUse
 from tests.cache_service.ledger.rows import (
     ADA,
     EVE,
@@ -370,6 +371,28 @@ def test_what_nobody_reads_fails_with_the_commit(postgres: Postgres) -> None:
     with pytest.raises(Unavailable, match="nothing was changed"):  # a conflict that does not end
         postgres.write_blocking(work)
     assert postgres.read_blocking(count, "turns") == 1
+
+
+def test_notes_of_use_are_kept_until_they_are_committed(postgres: Postgres) -> None:
+    uid, last_use, runs = commit(postgres, turn(1)).version.uid, LastUse(), []
+
+    def work(connection: Connection, failures: int) -> None:
+        last_use.flush_agents(connection)
+        runs.append(1)
+        if len(runs) <= failures:
+            connection.execute("INSERT INTO agents SELECT * FROM agents")  # a conflict, as others cause it
+
+    def used(connection: Connection) -> int:
+        return int(connection.execute("SELECT used FROM agents").fetchone()[0])
+
+    last_use.note(uid, [], 10**18)
+    with pytest.raises(Unavailable):
+        postgres.write_blocking(work, 100)
+    assert postgres.read_blocking(used) == NOW.used and last_use.any_agents()
+    runs.clear()
+    postgres.write_blocking(work, 1)
+    assert len(runs) == 2
+    assert postgres.read_blocking(used) == 10**18 and not last_use.any_agents()
 
 
 def test_what_exists_in_sqlite_exists_here(postgres: Postgres) -> None:
