@@ -151,6 +151,9 @@ class Database:
         """`write` for a thread that isn't the event loop's."""
         return self.erase(_nothing, work, *args, **kwargs).result()
 
+    async def settle(self) -> None:
+        """Nothing: what can be read is on the disk."""
+
     def erase(
         self, erases: Callable[[_T], bool], work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> "Future[_T]":

@@ -56,6 +56,9 @@ class Ledgers(Protocol):
     async def commit(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`write` of work that knows its own repetition, by a commit_id: done again where its outcome is unknown."""
 
+    async def settle(self) -> None:
+        """Return when what was read before is as durable as a commit. Raises Unavailable where that is not known."""
+
     def erase(
         self, erases: Callable[[_T], bool], work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> "Future[_T]":

@@ -74,6 +74,8 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         names += conversions.chain_hashes("window_hashes", FileKind.WINDOW, request.window_hashes)
 
         opened = await self._database.read(turns.open_agent, key, known, request.request_id)
+        if opened.turn is not None:
+            await self._database.settle()  # it will be answered as committed, and who committed it may not know that
         files, evicted, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
         remote: list[FileRow] = []
         missing = set(names) - {file.name for file in files}

@@ -201,6 +201,13 @@ class Postgres:
         """`commit` for a thread that isn't the event loop's."""
         return self._writing.submit(self._commit, _bound(work, *args, **kwargs)).result()
 
+    async def settle(self) -> None:
+        """Return when the standby has all that could be read before: also a commit that its maker is in doubt of.
+
+        Raises OutcomeUnknown, Unavailable.
+        """
+        await self.commit(lambda connection: connection.execute(_WRITE_TO_LOG))
+
     def erase(
         self,
         erases: Callable[[_T], bool],  # noqa: ARG002

@@ -1,0 +1,62 @@
+"""A turn that was committed before, and may not be on the standby yet, is not answered as committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.cluster.settings import ClusterSettings
+from cache_service.ledger import turns
+from cache_service.ledger.postgres.database import Postgres
+from cache_service.ledger.postgres.failures import OutcomeUnknown
+from cache_service.ledger.postgres.settings import Settings
+from cache_service.rpc import conversions
+from tests import postgres
+from tests.cache_service import kv
+from tests.cache_service.conftest import running
+from tests.cache_service.ledger.rows import NOW
+from tests.postgres_pair import Pair, paired
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    try:
+        with paired() as pair:
+            yield pair
+    except postgres.NoServer as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture
+def another(pair: Pair) -> Iterator[Postgres]:
+    """What another node has of the ledger."""
+    ledger = Postgres(Settings(pair.primary.conninfo))
+    ledger.open()
+    yield ledger
+    ledger.close()
+
+
+async def test_a_turn_that_is_in_doubt_is_replayed_when_the_standby_has_it(
+    pair: Pair, another: Postgres, data: Path
+) -> None:
+    cluster = ClusterSettings(pair.primary.conninfo, "a", "a.local:1", "server")
+    committed = kv.turn([1, 2, 3], request_id="r", request_digest=b"d")
+    opening = pb.OpenCacheRequest(key=kv.key(), request_id="r")
+    async with running(data, cluster=cluster) as store:
+        with pair.cut_off(), ThreadPoolExecutor(1) as pool:
+            made = pool.submit(another.write_blocking, turns.commit, conversions.turn(committed), NOW)
+            pair.cancel(await asyncio.to_thread(pair.waiting))
+            with pytest.raises(OutcomeUnknown):
+                await asyncio.wrap_future(made)
+            seen = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
+            assert seen.version.version == 1 and not pair.on_standby()
+            replay = asyncio.ensure_future(store.cache.OpenCache(opening))
+            await asyncio.to_thread(pair.waiting)
+            assert not replay.done()
+        assert (await replay).turn.version == seen.version and pair.arrives()
+        assert (await store.cache.CommitTurn(committed)).replayed.version == seen.version
