@@ -23,12 +23,22 @@ from psycopg.types.numeric import NumericBinaryLoader
 
 from cache_service.connection import Differences
 
+BRINGING: Final = 0x61677464
+"""The class of the advisory lock that transactions share which write no kv_changes, however long they run: imports."""
+_WRITERS_OF_NONE: Final = (
+    "SELECT l.transactionid FROM pg_locks AS l JOIN pg_locks AS a USING (virtualtransaction)"
+    " WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted"
+    f" AND a.locktype = 'advisory' AND a.classid = {BRINGING} AND a.granted"
+)
 READING: Final = Differences(
     keeps_sums=False,
     has_nodes=True,
     answers_later=True,
     change="xid",
-    last_change="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1",
+    last_change=(
+        "SELECT coalesce(min(x.xid::text::bigint), pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - 1"
+        f" FROM pg_snapshot_xip(pg_current_snapshot()) AS x (xid) WHERE x.xid::xid NOT IN ({_WRITERS_OF_NONE})"
+    ),
 )
 DIFFERENCES: Final = replace(READING, for_change=" FOR NO KEY UPDATE")
 """What a transaction that writes says differently: whoever reads an agent in order to change it holds its row."""

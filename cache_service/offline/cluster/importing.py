@@ -25,6 +25,7 @@ from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import open_private, sync, sync_directory
 from cache_service.files.references import Dropped
 from cache_service.ledger import kv_changes
+from cache_service.ledger.postgres.adapter import BRINGING
 from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline import database, ledgers, warm_index
 from cache_service.offline.cluster import rows
@@ -33,6 +34,8 @@ from cache_service.offline.database import IMPORTING, alone, reading, writing
 from cache_service.offline.findings import CannotCheck, Finding
 
 _IMPORTED: Final = "store.db-imported-"
+_SHARDS: Final = 64
+"""Rows of a namespace's bytes that other transactions write: ../../ledger/postgres/migrations/01_schema.sql."""
 _NAMED: Final = 10
 """Of how many conflicts the names are told."""
 
@@ -158,6 +161,7 @@ def _move(ledger: Connection, path: Path, import_id: str) -> _Moved:
 def _move_all(ledger: Connection, store: sqlite3.Connection, import_id: str) -> _Moved:
     if (moved := _found(ledger, import_id)) is not None:
         return moved
+    _stand_aside(ledger, import_id)
     if conflicts := _conflicts(ledger, store):
         # A process that was killed may have left its COMMIT under way: what it brought is seen with its id.
         if (moved := _found(ledger, import_id)) is not None:
@@ -178,6 +182,17 @@ def _move_all(ledger: Connection, store: sqlite3.Connection, import_id: str) -> 
         (import_id, json.dumps(said), _packed(moved.snapshots)),
     )
     return moved
+
+
+def _stand_aside(ledger: Connection, import_id: str) -> None:
+    """Let nodes go on while this runs, for as long as it takes.
+
+    They follow changes of KV up to the oldest transaction that could still write some, and this writes none; and it
+    counts bytes of namespaces in rows of its own, for it holds them to its end.
+    """
+    number = int(import_id[:4], 16)
+    ledger.execute("SELECT pg_advisory_xact_lock_shared(?::bigint::int, ?::bigint::int)", (BRINGING, number))
+    ledger.execute("SELECT set_config('agentmem.shard', ?, true)", (str(_SHARDS + number),))
 
 
 def _found(ledger: Connection, import_id: str) -> _Moved | None:

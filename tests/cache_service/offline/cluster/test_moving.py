@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.cluster.settings import ClusterSettings
+from cache_service.connection import Connection
 from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline.check import check as check_directory
 from cache_service.offline.cluster import exporting, importing
@@ -69,6 +72,34 @@ async def test_agents_and_their_files_are_the_same_in_a_cluster_and_back_on_one_
     assert check_directory(tmp_path / "back").findings == []
     async with running(tmp_path / "back") as store:
         assert await told(store) == before
+
+
+async def test_nodes_go_on_while_an_import_takes_its_time(
+    branched: Path, cluster: ClusterSettings, server: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They follow deletions, and each row of a namespace's bytes that commits write is free."""
+    written, go_on, bring_objects = threading.Event(), threading.Event(), importing._bring_objects
+
+    def late(ledger: Connection, *others: Any) -> Any:
+        written.set()
+        while not go_on.wait(0.05):
+            ledger.execute("SELECT 1").fetchone()  # a session that idles is ended
+        return bring_objects(ledger, *others)
+
+    monkeypatch.setattr(importing, "_bring_objects", late)
+    async with running(branched.with_name("other"), cluster=cluster) as store, asyncio.timeout(60):
+        doing = asyncio.create_task(asyncio.to_thread(importing.bring, branched, server))
+        try:
+            await asyncio.to_thread(written.wait)
+            version = None
+            for number in range(70):
+                turn = kv.turn([number], version, number, agent=kv.key("zoe"))
+                version = (await store.cache.CommitTurn(turn)).version
+            await store.delete(kv.key("zoe"))
+        finally:
+            go_on.set()
+        assert (await doing).rows["agents"] == len(AGENTS)
+    assert check(server).findings == []
 
 
 async def test_what_is_there_already_is_named_and_nothing_is_written(
