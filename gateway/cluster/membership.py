@@ -20,6 +20,7 @@ from gateway import upstream
 from gateway.cluster import keys as cluster_keys
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.router import Key, Located, NodeView
+from gateway.cluster.stale_memory import StaleMemory
 from gateway.metrics import GatewayMetrics
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,9 @@ SYNC_SECONDS: Final = 3.0
 """What a sync may take; the lease is several times as long."""
 LOCATE_SECONDS: Final = 1.0
 """What it may take to find out where an agent is; then its turn goes where it would go if that were not known."""
+
+_ALMOST_SECONDS: Final = 2.0
+"""Before the end of its lease, as it is known here, others may take it for over."""
 
 VERSION: Final = version("agentmem")
 
@@ -47,8 +51,10 @@ class Membership:
         own: str,
         unready: Callable[[], str],
         metrics: GatewayMetrics,
+        memory: StaleMemory,
         keys: ClusterKeys | None = None,
     ) -> None:
+        self._memory = memory
         self._keys = keys
         self._cluster: cluster_pb2_grpc.ClusterServiceAsyncStub = cluster_pb2_grpc.ClusterServiceStub(store)
         self._models: model_pb2_grpc.ModelServiceAsyncStub = model_pb2_grpc.ModelServiceStub(worker)
@@ -158,6 +164,7 @@ class Membership:
                 self._running[key] -= 1
                 if not self._running[key]:
                     del self._running[key]
+                self._memory.note(key)
 
     async def sync(self) -> None:
         """Say what runs here, and read the list. Where the store does not answer, what is known gets older."""
@@ -216,6 +223,8 @@ class Membership:
         now = time.monotonic()
         if self._failure:
             event(log, "this node is among the cluster's", node=answer.name, nodes=len(answer.nodes))
+        if self._failure or now > self._ends.get(self.own, now) - _ALMOST_SECONDS:  # nobody may have waited for it
+            self._memory.drop()
         self._counted = self._synced  # what was sent since the sync before may not be counted yet
         self._failure, self._synced, self.cluster_id = "", now, answer.cluster_id
         self._known = list(answer.nodes)

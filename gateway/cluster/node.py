@@ -14,6 +14,7 @@ from gateway.cluster.membership import Membership
 from gateway.cluster.nodes import NodeChannels
 from gateway.cluster.placement import Placement
 from gateway.cluster.router import Key, weight
+from gateway.cluster.stale_memory import StaleMemory
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 
@@ -35,7 +36,8 @@ class Node:
         """
         tls = settings.cluster_certificates()
         self._own_unready = unready
-        self._membership = Membership(store, worker, settings.node, unready, metrics, keys)
+        self._memory = StaleMemory(store, worker, settings.node)
+        self._membership = Membership(store, worker, settings.node, unready, metrics, self._memory, keys)
         self._others = NodeChannels(tls.client())
         self._placement = Placement(self._membership, worker, self._others, metrics)
         self.channel: grpc.aio.Channel = RoutedChannel(self._placement)
@@ -118,6 +120,7 @@ class Node:
         await self.door.stop(grace)
         self._membership.stop()
         await asyncio.wait({self.watching})
+        await self._memory.close()
 
     async def close(self) -> None:
         """Close the channels to other nodes, once nothing here needs them."""

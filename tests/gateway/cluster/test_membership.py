@@ -9,7 +9,8 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem import errors
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.gateway.cluster.world import World, cluster, eventually, inference
 from tests.gateway.running import running
 
@@ -59,6 +60,32 @@ async def test_a_store_that_is_away_is_noticed_when_the_lease_ends(world: World)
     world.ledger.lease = 10.0
     world["a"].store.away = False
     await eventually(lambda: world["a"].ready == 2)
+
+
+async def test_a_node_that_was_cut_off_drops_what_others_have_changed_from_memory(world: World) -> None:
+    """Erased while nobody waited for it, or spoken elsewhere since; what it made last stays."""
+    async with world["a"].channel() as channel:
+        for agent in ("erased", "moved", "here"):
+            world.says(agent, last_on="a")
+            key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
+            async for _ in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x")):
+                pass
+    world["a"].store.away = True
+    await eventually(lambda: world["a"].gateway._node._membership._failure)  # type: ignore[union-attr]
+    world.says("erased")
+    world.says("moved", last_on="b")
+    world["a"].worker.refusals["EvictAgent"] = errors.NotFound("agent", "erased")
+    world["a"].store.away = False
+
+    def evicted() -> list[agent_pb2.EvictAgentRequest]:
+        return [each for each in world["a"].worker.requests if isinstance(each, agent_pb2.EvictAgentRequest)]
+
+    await eventually(lambda: len(evicted()) == 2)
+    assert [(each.key.agent_id, each.tier) for each in evicted()] == [
+        ("erased", types_pb2.TIER_HOT),
+        ("moved", types_pb2.TIER_HOT),
+    ]
+    assert not [each for each in world["b"].worker.requests if isinstance(each, agent_pb2.EvictAgentRequest)]
 
 
 async def test_turns_of_a_node_without_others_still_reach_its_own_worker(world: World) -> None:

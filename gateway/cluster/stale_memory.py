@@ -1,0 +1,86 @@
+"""KV in the worker's memory of agents that others have changed or erased while this node was cut off.
+
+Who erases an agent has all nodes that are there drop it from memory, and does not wait for one whose lease is over. So
+a gateway that is back looks at the agents whose turns ran here: what another node has made since, or nobody has any
+more, is of no use in memory, and may be what was to be erased.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import Final
+
+import grpc
+
+from agentmem.logs import event
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc, types_pb2
+from gateway.cluster.router import Key
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED: Final = 10_000
+"""Agents, those that spoke last: many more than a worker has in memory."""
+_SECONDS: Final = 10.0
+"""What one call may take: a turn of the agent may be under way."""
+_PASSES: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_PAUSE: Final = 2.0
+"""Seconds before what was not answered is asked for again."""
+
+
+class StaleMemory:
+    """Event loop only. `close` once."""
+
+    def __init__(self, store: grpc.aio.Channel, worker: grpc.aio.Channel, own: str) -> None:
+        self._cluster: cluster_pb2_grpc.ClusterServiceAsyncStub = cluster_pb2_grpc.ClusterServiceStub(store)
+        self._agents: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(worker)
+        self._own = own
+        self._spoke: OrderedDict[Key, None] = OrderedDict()
+        self._dropping: asyncio.Task[None] | None = None
+
+    def note(self, key: Key) -> None:
+        """A turn of this agent ran here."""
+        self._spoke[key] = None
+        self._spoke.move_to_end(key)
+        if len(self._spoke) > _REMEMBERED:
+            self._spoke.popitem(last=False)
+
+    def drop(self) -> None:
+        """This node was cut off, and is back: begin to drop what is stale."""
+        if self._dropping is not None:
+            self._dropping.cancel()
+        self._dropping = asyncio.create_task(self._drop(list(self._spoke)))
+
+    async def close(self) -> None:
+        """Drop no more."""
+        if self._dropping is not None:
+            self._dropping.cancel()
+            await asyncio.wait({self._dropping})
+
+    async def _drop(self, keys: list[Key]) -> None:
+        dropped = 0
+        for key in keys:
+            while True:
+                try:
+                    dropped += await self._drop_one(key)
+                    break
+                except grpc.aio.AioRpcError as error:
+                    if error.code() not in _PASSES:
+                        break
+                    log.debug("stale KV is still in memory: %s", error.details())
+                    await asyncio.sleep(_PAUSE)
+        if dropped:
+            event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
+
+    async def _drop_one(self, key: Key) -> bool:
+        """Drop an agent's KV, unless this node made its present state; whether it was dropped."""
+        agent = types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
+        found = await self._cluster.LocateAgent(cluster_pb2.LocateAgentRequest(key=agent), timeout=_SECONDS)
+        if found.last_on == self._own:
+            return False
+        request = agent_pb2.EvictAgentRequest(key=agent, tier=types_pb2.TIER_HOT)
+        try:
+            await self._agents.EvictAgent(request, timeout=_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:  # then the worker has dropped it
+                raise
+        return True
