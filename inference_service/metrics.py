@@ -14,6 +14,7 @@ from agentmem import errors
 from agentmem.exposition import LATENCY_BUCKETS
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
+from inference_service.memory.speeds import Source
 
 TIERS = {
     types_pb2.TIER_NONE: "none",
@@ -125,6 +126,19 @@ class WorkerMetrics:
             "cache_load", "Seconds of reading, verifying and assembling KV from disk, where there was any.", "model_id"
         )
         self.load_bytes = counter("cache_load_bytes", "Bytes of KV files that were read and used.", "model_id")
+        self.fetch_seconds = histogram(
+            "cache_fetch",
+            "Seconds of fetching a turn's files of KV to this machine's disk, from other nodes or the object store.",
+            "source",
+        )
+        self.fetch_bytes = counter("cache_fetch_bytes", "Bytes of KV files that came, in these seconds.", "source")
+        self.fetch_choices = counter(
+            "cache_fetch_choices",
+            "Turns that found KV on other nodes or in the object store, and no nearer: those that fetched it, those"
+            " that computed it because that was estimated to be faster, and those that fetched some.",
+            "model_id",
+            "choice",
+        )
         self.load_failures = counter(
             "cache_load_failures",
             "Files of KV that could not be used, by fault, such as digest, header,"
@@ -204,6 +218,9 @@ class WorkerMetrics:
         self.models = frozenset(models)
         for kind in ("prefill", "decode"):
             self.engine_steps.labels(kind)
+        for source in Source:
+            self.fetch_seconds.labels(source)
+            self.fetch_bytes.labels(source)
         for transfer in ("path", "stream"):
             self.store_transfer.labels(transfer)
         for model_id in self.models:
@@ -234,6 +251,8 @@ class WorkerMetrics:
             counter.labels(model_id)
         for histogram in (self.load_seconds, self.store_seconds):
             histogram.labels(model_id)
+        for choice in ("fetch", "compute", "some"):
+            self.fetch_choices.labels(model_id, choice)
         for reason in ("capacity", "request", "unload"):
             self.evictions.labels(model_id, "hot", reason)
         for result in ("loaded", "failed"):

@@ -22,6 +22,7 @@ from agentmem.v1.model_pb2_grpc import add_ModelServiceServicer_to_server
 from inference_service.engine.device import worth_restoring
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import MatchLimits
+from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loading import Loader
 from inference_service.models.serving import Models
@@ -83,8 +84,9 @@ class Worker:
         locks, hints = AgentLocks(), TurnHints()
         least = settings.min_restore_tokens
         limits = MatchLimits(least) if least else MatchLimits()
-        fetcher = Fetcher(store, self._transports, self._metrics)
-        restorer = Restorer(fetcher, self._metrics, least or worth_restoring(), self._engine)
+        speeds = Speeds(measures=settings.fetch == "measured")
+        fetcher = Fetcher(store, self._transports, self._metrics, speeds)
+        restorer = Restorer(fetcher, self._metrics, least or worth_restoring(), speeds, self._engine)
         planner = TurnPlanner(store, self._threads, limits, settings.default_max_tokens)
         persister = Persister(self._engine, store, self._transports, self._metrics)
         self._pool_broken = asyncio.Event()

@@ -22,7 +22,8 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Table
 from inference_service.storage.blocks import read_block, write_block
 from inference_service.turns.persisting import State
-from inference_service.turns.restoring import Restored, kv_lookup
+from inference_service.turns.restored import Restored
+from inference_service.turns.restoring import kv_lookup
 
 _KEY = AgentKey("census", "agent", "model")
 

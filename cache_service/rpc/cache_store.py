@@ -77,22 +77,25 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
         if opened.turn is not None:
             await self._database.settle()  # it will be answered as committed, and who committed it may not know that
         files, evicted, fingerprint = await self._rows.read(_found, key.namespace, names, opened.version.uid)
-        remote: list[FileRow] = []
+        on_nodes: list[FileRow] = []
+        copies: list[Object] = []
         missing = set(names) - {file.name for file in files}
         speaker = key._replace(agent_id=key.agent_id or request.turn_agent_id)
         if missing and self._peers is not None and speaker.agent_id and not request.peek:  # a peer asks no others
-            remote = await self._peers.look(speaker, missing)
-            missing -= {file.name for file in remote}
+            on_nodes = await self._peers.look(speaker, missing)
+            missing -= {file.name for file in on_nodes}
         if self._retriever is not None:
             copies, of_copies = await self._database.read(_copies, key.namespace, missing, opened.version.uid)
-            remote, fingerprint = [*remote, *(each.file for each in copies)], fingerprint or of_copies
-        evicted -= {file.name for file in remote}
+            fingerprint = fingerprint or of_copies
+        remote = [conversions.file_message(file, None, on_node=True) for file in on_nodes]
+        remote += [conversions.file_message(each.file, None) for each in copies]
+        evicted -= {FileName.from_proto(file) for file in remote}
         if not request.peek:
             self._last_use.note(opened.version.uid, [file.name for file in files], self._clock.time())
         return pb.OpenCacheResponse(
             version=opened.version.to_proto(),
             ledger=None if opened.ledger is None else opened.ledger.to_proto(),
-            files=[*self._messages(files), *(conversions.file_message(each, None) for each in remote)],
+            files=[*self._messages(files), *remote],
             turn=None if opened.turn is None else conversions.committed_message(opened.turn),
             evicted_hashes=sorted({name.chain_hash for name in evicted}),
             instance=self._probe.instance,

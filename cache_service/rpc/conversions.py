@@ -167,8 +167,8 @@ def file_names(field: str, messages: Iterable[cache_store_pb2.FileName]) -> list
     return [file_name(f"{field}[{index}]", message) for index, message in enumerate(messages)]
 
 
-def file_message(row: FileRow, path: Path | None) -> cache_store_pb2.StoredFile:
-    """A file for a response: a published one, or (without a path) one that is in the object store only."""
+def file_message(row: FileRow, path: Path | None, *, on_node: bool = False) -> cache_store_pb2.StoredFile:
+    """A file for a response: a published one, or (without a path) one on another node or in the object store."""
     return cache_store_pb2.StoredFile(
         chain_hash=row.name.chain_hash,
         kind=row.name.kind.to_proto(),
@@ -179,6 +179,7 @@ def file_message(row: FileRow, path: Path | None) -> cache_store_pb2.StoredFile:
         token_count=row.token_count,
         tier=types_pb2.TIER_REMOTE if path is None else types_pb2.TIER_WARM,
         token_ids=row.token_ids,
+        on_node=on_node,
     )
 
 

@@ -73,12 +73,16 @@ class Generated:
 
 
 class Chunk(NamedTuple):
-    """A chunk of the prompt that was computed: when, by the monotonic clock, stops included, and which tokens."""
+    """A chunk of the prompt that was computed: when, by the monotonic clock, stops included, and which tokens.
+
+    `alone`: not together with chunks of other prompts, which take part of the time.
+    """
 
     began: float
     ended: float
     position: int
     tokens: int
+    alone: bool = True
 
 
 class CacheLengthError(Exception):

@@ -167,7 +167,7 @@ class PromptEngine(ABC):
         batch.keep([row for row, job in enumerate(batch.jobs) if job in self._waiting])
         chunk = batch.chunk
         for job, context in zip(batch.jobs, batch.contexts, strict=True):
-            job.computed(Chunk(chunk.began, time.monotonic(), context, job.tokens - 1 - context))
+            job.computed(Chunk(chunk.began, time.monotonic(), context, job.tokens - 1 - context, alone=False))
         self._join(batch.jobs, batch.logits(self.model), batch.caches)
         self._batch = None
 

@@ -27,7 +27,8 @@ from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.prefetching import Prefetcher
 from inference_service.turns.reserving import AgentLocks
-from inference_service.turns.restoring import Restored, Restorer
+from inference_service.turns.restored import Restored
+from inference_service.turns.restoring import Restorer
 from inference_service.turns.turn import Turn
 
 _Response = TypeVar("_Response")

@@ -1,7 +1,8 @@
 """Files of KV from the store, every byte verified. What fails is taken out of use, and is only a miss."""
 
 import logging
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 
 from agentmem import logs
 from agentmem.blockfile import BlockHeader
@@ -14,6 +15,7 @@ from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import Place
+from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import NOTHING, Opened, StoreClient
@@ -22,13 +24,21 @@ from inference_service.storage.transport import TransportSelector
 log = logging.getLogger(__name__)
 
 
+def source_of(file: pb.StoredFile) -> Source:
+    """Where a file in tier remote is."""
+    return Source.NODE if file.on_node else Source.OBJECTS
+
+
 class Fetcher:
     """Looks for files and reads them, by path or stream. Event loop only; never raises for what is missing or bad."""
 
-    def __init__(self, store: StoreClient, transports: TransportSelector, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, store: StoreClient, transports: TransportSelector, metrics: WorkerMetrics, speeds: Speeds
+    ) -> None:
         self._store = store
         self._transports = transports
         self._metrics = metrics
+        self._speeds = speeds
 
     async def look(
         self, turn_of: AgentKey, blocks: Collection[bytes], windows: Collection[bytes], peek: bool
@@ -56,13 +66,32 @@ class Fetcher:
             logs.event(log, "block lookup failed", logging.WARNING, error=error.message)
             return None
 
-    async def bring(self, namespace: str, names: Sequence[FileName]) -> dict[FileName, pb.StoredFile]:
-        """Bring files from the object store to the store's disk; those that are there now. The others are misses."""
+    async def bring(self, namespace: str, files: Mapping[FileName, pb.StoredFile]) -> dict[FileName, pb.StoredFile]:
+        """Bring files from other nodes and the object store to the store's disk; those that are there now. The others
+        are misses. How long it takes is noted, for where the store had said that they are.
+        """
+        here: dict[FileName, pb.StoredFile] = {}
+        for source in Source:
+            if names := [name for name, file in files.items() if source_of(file) is source]:
+                here |= await self._bring(namespace, source, {name: files[name] for name in names})
+        return here
+
+    async def _bring(
+        self, namespace: str, source: Source, files: Mapping[FileName, pb.StoredFile]
+    ) -> dict[FileName, pb.StoredFile]:
+        began = time.monotonic()
+        self._speeds.begin_fetch(source, began)
         try:
-            return await self._store.fetch(namespace, names)
+            here = await self._store.fetch(namespace, files)
         except AgentmemError as error:
             logs.event(log, "fetch failed", logging.WARNING, error=error.message)
-            return {}
+            here = {}
+        ended = time.monotonic()
+        asked, came = (sum(files[name].size_bytes for name in names) for names in (files, here.keys() & files.keys()))
+        self._speeds.end_fetch(source, asked, came, ended - began, ended)
+        self._metrics.fetch_seconds.labels(source).observe(ended - began)
+        self._metrics.fetch_bytes.labels(source).inc(came)
+        return here
 
     async def read(
         self,

@@ -68,7 +68,7 @@ class Prefetcher:
         sequence = np.append(ledger.token_ids, np.uint32(_NEXT))
         lookup = await self.threads.plan(lambda: kv_lookup(key.namespace, model, ledger, len(ledger), sequence))
         incompatible = opened.is_incompatible(model.fingerprint)
-        found = await self.restorer.probe(key, model, lookup, incompatible=incompatible)
+        found = await self.restorer.probe(key, model, lookup, incompatible=incompatible, ahead=True)
         held = hot.table.tokens if (hot := memory.hot.get(key)) is not None else 0
         if found.tokens <= held:  # No other agent is evicted for what is not there.
             return Prefetched(held, 0)
@@ -88,7 +88,7 @@ class Prefetcher:
     ) -> Prefetched:
         held = reservation.hot.table.tokens if reservation.hot is not None else 0
         try:
-            restored = await self.restorer.find(key, model, lookup, reservation)
+            restored = await self.restorer.find(key, model, lookup, reservation, ahead=True)
         except ResourceExhausted:
             return Prefetched(held, 0)
         tokens = restored.tokens

@@ -34,7 +34,8 @@ from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.reserving import AgentLocks, Reservations
-from inference_service.turns.restoring import Restored, Restorer
+from inference_service.turns.restored import Restored
+from inference_service.turns.restoring import Restorer
 from inference_service.turns.stream import TurnStream
 from inference_service.turns.summarizing import Summarizer
 from inference_service.turns.timing import duration
@@ -235,6 +236,7 @@ class TurnRunner:
         try:
             await self.engine.wait(job.said)
             timing.computed(job, _failure(turn, job))
+            self.restorer.computed(model, job.chunks)
             turn.stream.check()
             job.said.result()
             timing.annotate_request(generated_tokens=job.result.sampled)

@@ -24,7 +24,7 @@ from inference_service.memory.match import Reason
 from inference_service.memory.plan import Plan
 from inference_service.memory.restore import Lookup
 from inference_service.pool.admission import Reservation
-from inference_service.turns.restoring import Restored
+from inference_service.turns.restored import Restored
 from inference_service.turns.stream import TurnStream
 from inference_service.turns.timing import Timing
 

@@ -69,5 +69,5 @@ def test_labels_are_bounded(rows: list[Row]) -> None:
     assert labels == {
         *("grpc_type", "grpc_service", "grpc_method", "grpc_code", "service", "version", "peer"),
         *("model_id", "namespace", "match", "tier", "reason", "state", "kind", "transfer", "result"),
-        *("route", "method", "code", "door", "how", "operation", "policy", "kv_bits"),
+        *("route", "method", "code", "door", "how", "operation", "policy", "kv_bits", "source", "choice"),
     }

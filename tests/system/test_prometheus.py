@@ -63,6 +63,7 @@ def recorded(tmp_path: Path, s3_endpoint: str) -> Iterator[Recorded]:
             environment.setenv(name, value)
         environment.setenv("AGENTMEM_STORE_REMOTE", bucket.location())
         environment.setenv("AGENTMEM_STORE_REMOTE_ENDPOINT", bucket.endpoint)
+        environment.setenv("AGENTMEM_WORKER_FETCH", "always")  # a model as small as this one may be faster
         yield asyncio.run(_record(tmp_path, running))
 
 

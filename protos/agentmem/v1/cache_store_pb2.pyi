@@ -156,6 +156,7 @@ class StoredFile(_message.Message):
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    ON_NODE_FIELD_NUMBER: _builtins.int
     chain_hash: _builtins.bytes
     """Its name."""
     kind: Global___FileKind.ValueType
@@ -176,6 +177,8 @@ class StoredFile(_message.Message):
     """Of a block, its tokens, each as 4 bytes, big endian, so that bytes are in the order of tokens. In PublishBlocks and
     WriteBlock, by which FindBlock finds it (empty: it does not), and in FindBlock's answer.
     """
+    on_node: _builtins.bool
+    """Where tier is remote: another node of the cluster has it on its disk, and is asked first. Otherwise the object store."""
     def __init__(
         self,
         *,
@@ -188,10 +191,11 @@ class StoredFile(_message.Message):
         token_count: _builtins.int = ...,
         tier: _types_pb2.Tier.ValueType = ...,
         token_ids: _builtins.bytes = ...,
+        on_node: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_hash", b"chain_hash", "digest", b"digest", "first_token", b"first_token", "kind", b"kind", "path", b"path", "size_bytes", b"size_bytes", "tier", b"tier", "token_count", b"token_count", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_hash", b"chain_hash", "digest", b"digest", "first_token", b"first_token", "kind", b"kind", "on_node", b"on_node", "path", b"path", "size_bytes", b"size_bytes", "tier", b"tier", "token_count", b"token_count", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

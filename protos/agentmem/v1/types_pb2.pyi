@@ -158,6 +158,10 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     without their reasoning, another date), while the memory was not continued as it is: HISTORY_TEMPLATE asked for
     that, template_time was moved, the context has no room for it, or what is new depends on what was before.
     """
+    MISS_REASON_FETCH_SLOWER: _MissReason.ValueType  # 10
+    """The KV is on another node or in the object store, and to compute it was estimated to be faster than to fetch it, by
+    what both have taken so far.
+    """
 
 class MissReason(_MissReason, metaclass=_MissReasonEnumTypeWrapper):
     """MissReason says why tokens that might have been reused were computed."""
@@ -186,6 +190,10 @@ MISS_REASON_TEMPLATE: MissReason.ValueType  # 9
 """The chat is one that the agent had, and the template renders it in another way than the memory has it (answers
 without their reasoning, another date), while the memory was not continued as it is: HISTORY_TEMPLATE asked for
 that, template_time was moved, the context has no room for it, or what is new depends on what was before.
+"""
+MISS_REASON_FETCH_SLOWER: MissReason.ValueType  # 10
+"""The KV is on another node or in the object store, and to compute it was estimated to be faster than to fetch it, by
+what both have taken so far.
 """
 Global___MissReason: _TypeAlias = MissReason  # noqa: Y015
 

@@ -15,6 +15,7 @@ from agentmem.blockfile import TENSORS
 from agentmem.identity import FileName
 from inference_service.engine.geometry import HostTensors
 from inference_service.engine.uploading import runs
+from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import transport
 from inference_service.storage.blocks import BlockMiss, read_block
@@ -141,7 +142,7 @@ async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
 async def test_several_bad_files_of_one_restore_are_all_refused(world: World) -> None:
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    fetcher = Fetcher(world.store, TransportSelector(world.store, "path", metrics), metrics)
+    fetcher = Fetcher(world.store, TransportSelector(world.store, "path", metrics), metrics, Speeds())
     files, tensors = await stored(world)
     for n in (1, 3):
         flip(Path(files[n][1].path))

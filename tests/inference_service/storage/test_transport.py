@@ -19,6 +19,7 @@ from agentmem.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
+from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage import client, transport
 from inference_service.storage.client import StoreClient
@@ -197,7 +198,7 @@ async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_rea
     world, process = mortal
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    fetcher = Fetcher(world.store, TransportSelector(world.store, "stream", metrics), metrics)
+    fetcher = Fetcher(world.store, TransportSelector(world.store, "stream", metrics), metrics, Speeds())
     good, bad, tail = blocks()
     for seed, header in enumerate((good, bad, tail)):
         await world.write("stream", header, seed)
@@ -212,7 +213,7 @@ async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_rea
     read, refused = await fetcher.read(GEOMETRY, "ns", "m", wanted[:1])
     assert (read, refused) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
     assert Path(wanted[0][1].path).exists()
-    unknown = Fetcher(world.store, TransportSelector(world.store, "auto", metrics), metrics)
+    unknown = Fetcher(world.store, TransportSelector(world.store, "auto", metrics), metrics, Speeds())
     assert await unknown.read(GEOMETRY, "ns", "m", wanted[:1]) == ({}, {FileName.of(good): MISS_REASON_IO_ERROR})
 
 

@@ -20,7 +20,7 @@ from inference_service.engine.geometry import Caches
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.turns import restoring
-from inference_service.turns.restoring import Restored
+from inference_service.turns.restored import Restored
 from tests.inference_service.engine.arena_bits import bits
 from tests.inference_service.turns.world import Worker, answer, prompt, working
 from tests.tiny_models import write_gemma3, write_llama

@@ -24,7 +24,7 @@ from inference_service.text.rendering import Renderer
 from inference_service.threads import WorkerThreads
 from inference_service.turns import turn_log
 from inference_service.turns.planning import TurnPlanner
-from inference_service.turns.restoring import Restored
+from inference_service.turns.restored import Restored
 from inference_service.turns.turn import Turn
 from inference_service.turns.turn_log import TurnLog, token_counter
 from tests.inference_service.real_tokenizers import byte_level_with_bos

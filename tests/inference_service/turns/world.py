@@ -24,6 +24,7 @@ from inference_service.domain import Sampling, TokensInput, TurnInput, TurnReque
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import MatchLimits
+from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
@@ -187,6 +188,7 @@ class Worker:
     persister: Persister
     runner: TurnRunner
     prefetcher: Prefetcher
+    speeds: Speeds
 
     def start(self, agent: str, ids: Iterable[int], max_tokens: int | None = 4, **arguments: Any) -> TurnStream:
         return self.say(agent, TokensInput(tuple(ids)), max_tokens, **arguments)
@@ -283,10 +285,11 @@ async def working(
     engine.attach(model.engine.step)
     (tmp_path / "files").mkdir()
     store = Store(tmp_path / "files", random.Random(seed))
+    speeds = Speeds()
     metrics, locks = WorkerMetrics(CollectorRegistry(), ["m"]), AgentLocks()
     transports = TransportSelector(cast(Any, store), "path", metrics)
     persister = Persister(engine, cast(Any, store), transports, metrics)
-    restorer = Restorer(Fetcher(cast(Any, store), transports, metrics), metrics, 16, engine)
+    restorer = Restorer(Fetcher(cast(Any, store), transports, metrics, speeds), metrics, 16, speeds, engine)
     threads, reservations = WorkerThreads(), Reservations(persister, room_wait)
     planner = TurnPlanner(cast(Any, store), threads, MatchLimits(16), 64)
     pool_writer = PoolWriter(engine, threads, persister)
@@ -309,7 +312,7 @@ async def working(
     )
     try:
         prefetcher = Prefetcher(engine, threads, cast(Any, store), restorer, pool_writer, reservations, metrics)
-        yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher)
+        yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher, speeds)
     finally:
         await runner.drain(1)
         await engine.stop(10)

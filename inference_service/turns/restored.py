@@ -1,0 +1,238 @@
+"""The KV that was found for one sequence: what is taken of it, what that has to read and fetch, and caches of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from agentmem.blockfile import BlockHeader
+from agentmem.identity import FileKind, FileName
+from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
+from agentmem.validation import AgentKey
+from inference_service.engine.checkpoints import Checkpoint
+from inference_service.engine.geometry import Caches, HostTensors
+from inference_service.engine.preallocating import PreallocatedBuffers
+from inference_service.memory.checkpoints import stored_tokens
+from inference_service.memory.match import Reason
+from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, Place, choose
+from inference_service.memory.speeds import Source
+from inference_service.models.loaded import LoadedModel
+from inference_service.pool.admission import Reservation
+from inference_service.pool.blocks import BlockTokens
+from inference_service.pool.kv import Table
+from inference_service.turns.fetching import source_of
+
+
+@dataclass(eq=False)
+class Restored:
+    """The KV found for one sequence, what of it is taken, and the caches made of that.
+
+    `blocks` and `windows` are in the pool, `files` and `window_files` outside, all by chain hash. `reason` says why not
+    more is taken. `tensors` are what was read of files, until `caches` is called; of blocks there are none where these
+    were read into `buffers`.
+    """
+
+    model: LoadedModel
+    namespace: str = ""
+    lookup: Lookup = NO_LOOKUP
+    blocks: dict[bytes, int] = field(default_factory=dict)
+    windows: dict[bytes, Table] = field(default_factory=dict)
+    files: dict[bytes, pb.StoredFile] = field(default_factory=dict)
+    window_files: dict[bytes, pb.StoredFile] = field(default_factory=dict)
+    choice: Choice = NOTHING_CHOSEN
+    reason: Reason = types_pb2.MISS_REASON_UNSPECIFIED
+    load_bytes: int = 0
+    read_seconds: float = 0.0
+    tensors: dict[FileName, HostTensors] = field(default_factory=dict)
+    buffers: PreallocatedBuffers | None = None
+
+    @classmethod
+    def in_pool(cls, key: AgentKey, model: LoadedModel, lookup: Lookup) -> "Restored":
+        """Begin with what is in the pool. `hold` it before the next await if it is to be used."""
+        pool = model.memory.pool
+        blocks = {name: block for name in lookup.hashes() if (block := pool.full.find(name)) is not None}
+        windows = {w.name: table for w in lookup.checkpoints if (table := pool.find_checkpoint(w.name)) is not None}
+        found = cls(model, key.namespace, lookup, blocks, windows)
+        if (place := found.end) is not None:
+            closest = pool.full.closest(BlockTokens(key.namespace, place.parent, place.token_ids))
+            if closest is not None and found.add(place, *closest[1:]):
+                blocks[closest[1]] = closest[0]
+        return found
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are reused."""
+        return self.choice.tokens
+
+    @property
+    def by_tier(self) -> list[types_pb2.TierTokens]:
+        """Reused tokens by the tier that they were found in, fastest first, without empty ones."""
+        found = ((c.usable_tokens, self.files[c.header.chain_hash].tier) for c in self.choice.warm)
+        remote = sum(tokens for tokens, tier in found if tier == types_pb2.TIER_REMOTE)
+        tiers = (
+            (types_pb2.TIER_HOT, self.choice.hot_tokens),
+            (types_pb2.TIER_WARM, self.choice.warm_tokens - remote),
+            (types_pb2.TIER_REMOTE, remote),
+        )
+        return [types_pb2.TierTokens(tier=tier, tokens=tokens) for tier, tokens in tiers if tokens]
+
+    @property
+    def tier(self) -> types_pb2.Tier.ValueType:
+        """The slowest tier used."""
+        return self.by_tier[-1].tier if self.tokens else types_pb2.TIER_NONE
+
+    def stored_windows(self) -> dict[int, int]:
+        """Return the sequence's windows that are on disk, if any KV is used: stored tokens by position."""
+        if not self.tokens:
+            return {}
+        stored = stored_tokens(self.lookup.checkpoints, self.window_files)
+        found = (window for window in self.lookup.checkpoints if window.name in stored)
+        return {window.position: stored[window.name] for window in found if window.position == window.usable_tokens}
+
+    def hold(self, reservation: Reservation) -> None:
+        """Pin what is in the pool for as long as the reservation lasts; what is read of files goes with it, too."""
+        reservation.releases.append(self.release)
+        windows = [Table(0, (), table.window_tokens, table.pieces) for table in self.windows.values()]
+        for table in (Table(0, tuple(self.blocks.values())), *windows):
+            self.model.memory.pool.acquire(table)
+            reservation.pins.append(table)
+
+    def release(self) -> None:
+        """Let go of what was read of files, if no caches were made of it."""
+        self.tensors, self.buffers = {}, None
+
+    def choose(self, min_file_tokens: int) -> Reason:
+        """Take the most that can be reused. Fewer than `min_file_tokens` of files are not worth reading: say so."""
+        self.choice = self._best()
+        if not 0 < self.choice.warm_tokens < min_file_tokens:
+            return types_pb2.MISS_REASON_UNSPECIFIED
+        self.files.clear()
+        self.choice = self._best()
+        return types_pb2.MISS_REASON_BELOW_MIN
+
+    @property
+    def away(self) -> dict[Source, int]:
+        """The bytes that the choice has to fetch, by where they are."""
+        sizes = dict.fromkeys(Source, 0)
+        for _, file in self.wanted_files():
+            if not file.path:
+                sizes[source_of(file)] += file.size_bytes
+        return sizes
+
+    def nearer(self) -> "list[Restored]":
+        """Return this with less of what has to be fetched: up to the beginning of each run of such blocks, and none."""
+        away = [not self.files[candidate.header.chain_hash].path for candidate in self.choice.warm]
+        begins = [now and not before for before, now in pairwise([False, *away])]
+        runs = [each.header.first_token for each, first in zip(self.choice.warm, begins, strict=True) if first]
+        windows = {name: file for name, file in self.window_files.items() if file.path}
+        less = [replace(self, files=self._before(first)) for first in runs]
+        less.append(replace(self, files=self._before(0), window_files=windows))
+        for each in less:
+            each.choice = each._best()
+        return less
+
+    def _before(self, first_token: int) -> dict[bytes, pb.StoredFile]:
+        """Return the blocks that are here, and those elsewhere that begin before that token."""
+        return {name: file for name, file in self.files.items() if file.path or file.first_token < first_token}
+
+    def _best(self) -> Choice:
+        geometry = self.model.geometry
+        if geometry.resumes_anywhere:
+            return choose(self.lookup, self.blocks, self.files)
+        stored = {
+            **stored_tokens(self.lookup.checkpoints, self.window_files),
+            **{name: table.window_tokens for name, table in self.windows.items()},
+        }
+        return choose(self.lookup, self.blocks, self.files, stored, geometry.window, exact=geometry.states is not None)
+
+    @property
+    def missing(self) -> list[bytes]:
+        """Names of blocks any one of which would give more; see Lookup."""
+        return self.lookup.missing({*self.blocks, *self.files})
+
+    @property
+    def block_tokens(self) -> int:
+        """How many tokens there are blocks for, whatever windows there are."""
+        return choose(self.lookup, self.blocks, self.files).tokens
+
+    @property
+    def end(self) -> Place | None:
+        """Where another's block could go on; None where all that the agent had is found: what follows then is new."""
+        if 0 < self.lookup.keep_tokens <= self.block_tokens:
+            return None
+        return self.lookup.end({*self.blocks, *self.files})
+
+    def files_could_add(self) -> bool:
+        """Whether files could give more than what the pool has."""
+        windows = (min(window.usable_tokens, self.block_tokens) for window in self.lookup.checkpoints)
+        return bool(self.missing) or self.end is not None or max(windows, default=0) > self.choice.tokens
+
+    def wanted_files(self) -> list[tuple[BlockHeader, pb.StoredFile]]:
+        """Return the files that the choice needs, with the headers that they must have."""
+        wanted = [(c.header, self.files[c.header.chain_hash]) for c in self.choice.warm]
+        window = self.choice.checkpoint
+        if window is not None and window.name not in self.windows:
+            file = self.window_files[window.name]
+            wanted.append((window.header(self.model.fingerprint, self.namespace, file.token_count), file))
+        return wanted
+
+    def add_fetched(self, name: FileName, file: pb.StoredFile) -> None:
+        """Replace a remote file by its copy on the store's disk. It still counts as remote, where it was found."""
+        found = pb.StoredFile()
+        found.CopyFrom(file)
+        found.tier = types_pb2.TIER_REMOTE
+        self._of_kind(name)[name.chain_hash] = found
+
+    def add(self, place: Place, name: bytes, token_ids: bytes) -> bool:
+        """Look for that block, too, which was found at `place` by its tokens; False where it is of no use."""
+        lookup = self.lookup.with_block(self.model.fingerprint, self.namespace, place, name, token_ids)
+        self.lookup = lookup or self.lookup
+        return lookup is not None
+
+    def refuse(self, name: FileName) -> None:
+        """Leave out a file that turned out to be bad."""
+        del self._of_kind(name)[name.chain_hash]
+
+    def caches(self) -> Caches:
+        """Make the caches to start from, once; they have room for the prompt and one token more. Engine thread."""
+        tensors, self.tensors = self.tensors, {}
+        buffers, self.buffers = self.buffers, None
+        if not self.tokens:
+            return self.model.new_caches()
+        blocks = [self.blocks[candidate.header.chain_hash] for candidate in self.choice.hot]
+        warm = [tensors[FileName.of(candidate.header)] for candidate in self.choice.warm]
+        checkpoint, room = self._checkpoint(tensors), self._room
+        if buffers is None or not warm:
+            return self.model.arenas.caches(self.tokens, blocks, warm, checkpoint, room)
+        last = self.choice.warm[-1].header
+        buffers.clear(last.first_token + last.token_count)
+        return self.model.arenas.caches(self.tokens, blocks, [], checkpoint, room, buffers)
+
+    def preallocated(self) -> PreallocatedBuffers:
+        """Return buffers that the choice's files are read into. Engine thread.
+
+        Raises ResourceExhausted where the device has no memory for them: threads will write all of it.
+        """
+        engine = self.model.engine
+        engine.headroom.require(self._room * engine.token_bytes, f"KV of {self.tokens} tokens")
+        return self.model.arenas.preallocate(self.tokens, self._room)
+
+    @property
+    def allocated_tokens(self) -> int:
+        """How many of the reused tokens are in memory that `caches` takes as it is."""
+        return self.choice.warm_tokens if self.buffers is not None else 0
+
+    @property
+    def _room(self) -> int:
+        return self.lookup.limit + 2
+
+    def _checkpoint(self, tensors: Mapping[FileName, HostTensors]) -> Checkpoint | None:
+        window, arenas, surplus = self.choice.checkpoint, self.model.arenas, self.choice.surplus
+        if window is None:
+            return None
+        if (table := self.windows.get(window.name)) is not None:
+            return arenas.checkpoint(table.pieces, table.window_tokens - surplus, self.tokens)
+        return arenas.uploaded(tensors[FileName.window(window.name)], surplus, self.tokens)
+
+    def _of_kind(self, name: FileName) -> dict[bytes, pb.StoredFile]:
+        return self.window_files if name.kind is FileKind.WINDOW else self.files

@@ -1,0 +1,187 @@
+"""Files that are elsewhere: fetched where that is faster than to compute, and either way the turn is what it was."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.identity import FileName
+from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.validation import AgentKey
+from inference_service.memory import speeds
+from inference_service.memory.speeds import Source
+from tests.inference_service.turns.world import Worker, prompt, working
+from tests.tiny_models import write_gemma3, write_llama
+
+TOKENS = 700
+AGENTS = "abcd"
+SLOWER = types_pb2.MISS_REASON_FETCH_SLOWER
+
+
+@pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["full attention", "with windows"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    written: Path = request.param(tmp_path_factory.mktemp("model"))
+    return written
+
+
+class Elsewhere:
+    """Lets files of a worker's store be elsewhere, from where they come after `seconds`."""
+
+    def __init__(self, worker: Worker, *, on_node: bool = False) -> None:
+        self.seconds = 0.0
+        self.asked: list[set[FileName]] = []
+        self._files = worker.store.files
+        self._here = dict[FileName, cache_store_pb2.StoredFile]()
+        self._on_node = on_node
+        worker.store.fetch = self.fetch  # type: ignore[attr-defined]
+
+    def takes(self, names: Iterable[FileName]) -> None:
+        """Take these files away."""
+        for name in list(names):
+            file = self._here[name] = self._files[name]
+            away = cache_store_pb2.StoredFile()
+            away.CopyFrom(file)
+            away.path, away.tier, away.on_node = "", types_pb2.TIER_REMOTE, self._on_node
+            self._files[name] = away
+
+    def takes_all(self) -> None:
+        """All that is here."""
+        self.takes(name for name, file in self._files.items() if file.path)
+
+    def returns_all(self) -> None:
+        """Nothing is elsewhere."""
+        self._files |= self._here
+        self._here.clear()
+
+    async def fetch(self, _: str, names: Iterable[FileName]) -> dict[FileName, cache_store_pb2.StoredFile]:
+        self.asked.append(set(names))
+        await asyncio.sleep(self.seconds)
+        found = {name: self._here.pop(name) for name in self.asked[-1]}
+        self._files |= found
+        return found
+
+
+def slow_to_fetch(worker: Worker, source: Source = Source.OBJECTS) -> None:
+    """Let fetches have taken long."""
+    worker.speeds.begin_fetch(source, asyncio.get_running_loop().time())
+    for _ in range(50):
+        worker.speeds.end_fetch(source, 1, 1, 3600.0, asyncio.get_running_loop().time())
+
+
+def slow_to_compute(worker: Worker) -> None:
+    """Let prompts have taken long."""
+    for _ in range(50):
+        worker.speeds.computed("m", 0, 1 << 16, 1e6)
+
+
+async def first_turns(worker: Worker) -> list[int]:
+    """Agents that have said the same; what all of them will be told next."""
+    ids = prompt(TOKENS)
+    said = [await worker.turn(agent, ids) for agent in AGENTS]
+    return [*ids, *said[0].token_ids, 5, 6]
+
+
+async def forgotten(worker: Worker, elsewhere: Elsewhere) -> None:
+    """All KV is elsewhere only."""
+    await worker.at_rest()
+    for agent in AGENTS:
+        worker.model.memory.hot.drop(AgentKey("n", agent, "m"))
+    elsewhere.takes_all()
+
+
+@pytest.mark.parametrize("source", Source)
+async def test_a_turn_fetches_or_computes_and_is_the_same(directory: Path, tmp_path: Path, source: Source) -> None:
+    async with working(directory, tmp_path) as worker:
+        ids = await first_turns(worker)
+        elsewhere = Elsewhere(worker, on_node=source is Source.NODE)
+        await forgotten(worker, elsewhere)
+        unknown = await worker.turn("a", ids)
+        assert unknown.started.cache.cached[0].tier == types_pb2.TIER_REMOTE
+        assert unknown.reused > 2 * BLOCK_TOKENS and len(elsewhere.asked) == 1, "the first fetch is how it is measured"
+        assert worker.speeds.fetch_seconds({source: 1}) is not None
+
+        slow_to_fetch(worker, source)
+        await forgotten(worker, elsewhere)
+        computed = await worker.turn("b", ids)
+        assert (computed.reused, computed.started.cache.miss_reason) == (0, SLOWER)
+        assert len(elsewhere.asked) == 1, "nothing was asked for"
+        assert worker.speeds.prefill_seconds("m", 0, TOKENS) is not None
+
+        slow_to_compute(worker)
+        await forgotten(worker, elsewhere)
+        fetched = await worker.turn("c", ids)
+        assert (fetched.reused, fetched.started.cache.miss_reason) == (
+            unknown.reused,
+            unknown.started.cache.miss_reason,
+        )
+        assert len(elsewhere.asked) == 2
+        assert computed.token_ids == fetched.token_ids == unknown.token_ids
+        assert np.allclose(computed.logprobs, fetched.logprobs, atol=1e-3)
+        await worker.idle()
+
+
+async def test_a_slow_fetch_is_measured_and_the_next_turn_computes(directory: Path, tmp_path: Path) -> None:
+    """Nothing is said of speeds: the turns find out, and a probe finds out that it is fast again."""
+    async with working(directory, tmp_path) as worker:
+        ids = await first_turns(worker)
+        elsewhere = Elsewhere(worker)
+        await forgotten(worker, elsewhere)
+        elsewhere.seconds = 5.0
+        assert (await worker.turn("a", ids)).reused > 0
+        await forgotten(worker, elsewhere)
+        assert (await worker.turn("b", ids)).started.cache.miss_reason == SLOWER
+
+        elsewhere.seconds = 0.0
+        slow_to_compute(worker)  # or a model as small as this one computes as fast as files are fetched
+        for source in Source:
+            worker.speeds.begin_fetch(source, float("-inf"))
+        await forgotten(worker, elsewhere)
+        assert (await worker.turn("c", ids)).reused > 0
+        await forgotten(worker, elsewhere)
+        assert (await worker.turn("d", ids)).reused > 0
+        await worker.idle()
+
+
+async def test_after_a_minute_it_is_fetched_once_more(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(directory, tmp_path) as worker:
+        ids = await first_turns(worker)
+        elsewhere = Elsewhere(worker)
+        await forgotten(worker, elsewhere)
+        slow_to_fetch(worker)
+        assert (await worker.turn("b", ids)).started.cache.miss_reason == SLOWER
+        monkeypatch.setattr(speeds, "PROBE_SECONDS", 0.0)
+        await forgotten(worker, elsewhere)
+        assert (await worker.turn("c", ids)).reused > 0
+        await worker.idle()
+
+
+async def test_what_is_here_is_used_up_to_where_it_is_slow(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async with working(write_llama(tmp_path_factory.mktemp("llama")), tmp_path) as worker:
+        ids = await first_turns(worker)
+        elsewhere = Elsewhere(worker)
+        await forgotten(worker, elsewhere)
+        elsewhere.returns_all()
+        elsewhere.takes(name for name, file in worker.store.files.items() if file.first_token == BLOCK_TOKENS)
+        slow_to_fetch(worker)
+        turn = await worker.turn("b", ids)
+        assert (turn.reused, turn.started.cache.miss_reason) == (BLOCK_TOKENS, SLOWER)
+        assert [tier.tier for tier in turn.started.cache.cached] == [types_pb2.TIER_WARM]
+        await worker.idle()
+
+
+async def test_ahead_of_a_turn_it_is_always_fetched(directory: Path, tmp_path: Path) -> None:
+    async with working(directory, tmp_path) as worker:
+        await first_turns(worker)
+        elsewhere = Elsewhere(worker)
+        await forgotten(worker, elsewhere)
+        slow_to_fetch(worker)
+        assert (await worker.prefetch("a")).tokens > 2 * BLOCK_TOKENS
+        assert len(elsewhere.asked) == 1
+        await worker.idle()
