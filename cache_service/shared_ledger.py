@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from agentmem.channels import connect
+from agentmem.channels import NODE_OPTIONS, connect
 from agentmem.cluster_tls import read_cluster_tls
 from agentmem.errors import Unavailable
 from agentmem.identity import Version
@@ -66,7 +66,7 @@ class SharedLedger:
         """Makes the channel to the door of another node's gateway."""
         if settings.tls is not None:
             tls = read_cluster_tls(settings.tls, parse_address(settings.advertise).host).client()
-            self.connect = partial(connect, tls=tls)
+            self.connect = partial(connect, tls=tls, options=NODE_OPTIONS)
 
     def refuse(self) -> None:
         """Raise DirectoryUnusable for the directory of a single machine."""

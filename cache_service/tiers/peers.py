@@ -2,7 +2,8 @@
 
 What a node says is believed no more than a worker is: size, digest and header of each file are checked before it is
 published here. Where a node does not answer, or has evicted a file meanwhile, the file is a miss there, and the object
-store or the model is asked.
+store or the model is asked. A node that did not answer is not asked for some seconds: the first turns that want files
+of a node that hangs wait for it, and the others do not.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 import grpc
 from prometheus_client import CollectorRegistry, Counter
 
-from agentmem.errors import AgentmemError
+from agentmem.errors import AgentmemError, is_silence
 from agentmem.identity import FileKind, FileName, Version
 from agentmem.logs import event
 from agentmem.v1 import cache_store_pb2 as pb
@@ -34,7 +35,11 @@ Connect = Callable[[str], grpc.aio.Channel]
 
 _LOOK_SECONDS: Final = 1.0
 """To ask what another node has may take; the turn waits for it."""
+_FIRST_SECONDS: Final = 5.0
+"""Until a file's first bytes come. A node that hangs later is found by its pings (`channels.NODE_OPTIONS`)."""
 _READ_SECONDS: Final = 30.0
+_REST_SECONDS: Final = 10.0
+"""How long a node that did not answer is left alone: as long as its lease lasts, if it does not come back."""
 _AT_ONCE: Final = 4
 _MOST: Final = 10_000
 """Files that are remembered from the question until they are fetched."""
@@ -44,6 +49,10 @@ class _Found(NamedTuple):
     address: str
     file: FileRow
     publication: Publication
+
+
+class _SilentNode(Exception):
+    """A node takes calls, and sends nothing."""
 
 
 class PeerMetrics:
@@ -72,13 +81,14 @@ class PeerBlocks:
         self._streams = streams
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._found: OrderedDict[tuple[str, FileName], _Found] = OrderedDict()
+        self._resting: dict[str, float] = {}
         self._metrics = PeerMetrics(registry)
 
     async def look(self, key: AgentKey, names: Iterable[FileName]) -> list[FileRow]:
         """Those of `names` that the node has where the agent spoke last; remembered for `fetch`."""
         asked = list(names)
         address, version = await self._holder(key)
-        if not address:
+        if not address or self._rests(address):
             return []
         request = pb.OpenCacheRequest(
             key=key.to_proto(),
@@ -91,6 +101,7 @@ class PeerBlocks:
             answer: pb.OpenCacheResponse = await self._stub(address).OpenCache(request, timeout=_LOOK_SECONDS)
         except grpc.aio.AioRpcError as error:
             event(log, "a node does not say what it has", logging.INFO, address=address, status=error.code().name)
+            self._failed(address, error)
             return []
         if answer.version != request.known or not answer.kv_fingerprint:
             return []
@@ -115,13 +126,17 @@ class PeerBlocks:
 
     async def _bring(self, each: _Found, places: asyncio.Semaphore) -> None:
         async with places:
+            if self._rests(each.address):
+                self._metrics.fetches.labels("failed").inc()
+                return
             began = time.monotonic()
             try:
                 async with aclosing(self._chunks(each)) as chunks:
                     await self._streams.write(each.file, each.publication, chunks)
-            except (grpc.aio.AioRpcError, AgentmemError) as error:
+            except (grpc.aio.AioRpcError, AgentmemError, _SilentNode) as error:
                 self._metrics.fetches.labels("failed").inc()
-                said = error.details() if isinstance(error, grpc.aio.AioRpcError) else error.message
+                self._failed(each.address, error)
+                said = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
                 event(log, "fetch from a node failed", logging.WARNING, address=each.address, error=said)
                 return
         self._metrics.fetches.labels("warm").inc()
@@ -135,10 +150,26 @@ class PeerBlocks:
         )
         call = self._stub(each.address).ReadBlock(request, timeout=_READ_SECONDS)
         try:
+            try:
+                async with asyncio.timeout(_FIRST_SECONDS):
+                    first = await anext(aiter(call), None)
+            except TimeoutError:
+                raise _SilentNode(f"it has sent nothing for {_FIRST_SECONDS:g} seconds") from None
+            if first is None:
+                return
+            yield first.chunk
             async for answer in call:
                 yield answer.chunk
         finally:
             call.cancel()
+
+    def _rests(self, address: str) -> bool:
+        return time.monotonic() < self._resting.get(address, 0.0)
+
+    def _failed(self, address: str, error: Exception) -> None:
+        """Leave a node alone for a while, where it does not answer at all."""
+        if isinstance(error, _SilentNode) or (isinstance(error, grpc.aio.AioRpcError) and is_silence(error)):
+            self._resting[address] = time.monotonic() + _REST_SECONDS
 
     def _stub(self, address: str) -> "cache_store_pb2_grpc.CacheStoreServiceAsyncStub":
         if address not in self._channels:

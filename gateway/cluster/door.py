@@ -15,14 +15,13 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from agentmem import errors, rpc
-from agentmem.channels import closing_stream
+from agentmem.channels import DOOR_OPTIONS, closing_stream
 from agentmem.server import GrpcServer, Register
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2, workflow_pb2
 from agentmem.wire import drain
 from gateway.cluster.calls import NOT_BEGUN
 from gateway.cluster.channel import ROUTED
 from gateway.cluster.membership import Membership, key_of
-from gateway.cluster.nodes import DOOR_OPTIONS
 
 if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]

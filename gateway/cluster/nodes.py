@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 
-from agentmem.channels import ClientTls, connect
+from agentmem.channels import NODE_OPTIONS, ClientTls, connect
 from gateway.cluster.router import NodeView
 
 CONNECT_SECONDS: Final = 2.0
@@ -15,16 +15,6 @@ CONNECT_SECONDS: Final = 2.0
 
 ABSENT_SECONDS: Final = 30.0
 """Several times what it takes until all nodes are listed again."""
-
-_OPTIONS: Final[dict[str, int | str]] = {
-    # A node that has vanished, or hangs, is noticed within ten seconds, as long as its lease lasts.
-    "grpc.keepalive_time_ms": 5_000,
-    "grpc.keepalive_timeout_ms": 5_000,
-    "grpc.http2.ping_timeout_ms": 5_000,  # without it a ping's answer is waited for a minute, whatever keepalive says
-}
-
-DOOR_OPTIONS: Final[dict[str, int | str]] = {**_OPTIONS, "grpc.http2.min_ping_interval_without_data_ms": 2_500}
-"""Of a server that such channels connect to."""
 
 
 class NodeChannels:
@@ -39,7 +29,7 @@ class NodeChannels:
     def to(self, address: str) -> grpc.aio.Channel:
         """Return the channel to a node."""
         if (found := self._channels.get(address)) is None:
-            found = self._channels[address] = connect(address, tls=self._tls, options=_OPTIONS)
+            found = self._channels[address] = connect(address, tls=self._tls, options=NODE_OPTIONS)
         return found
 
     def keep(self, nodes: Iterable[NodeView]) -> None:

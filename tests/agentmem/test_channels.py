@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -76,3 +80,40 @@ async def test_a_call_may_be_silent_for_long(monkeypatch: pytest.MonkeyPatch) ->
         assert (await call.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
         call.cancel()
     await server.stop(0)
+
+
+async def test_a_process_that_hangs_is_noticed_by_its_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """grpc waits for a ping's answer for a minute, unless that is said besides what keepalive is told."""
+    often = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    client = {name: int(value) // FASTER if name in often else value for name, value in channels.CLIENT_OPTIONS}
+    assert client.keys() >= set(often)
+    monkeypatch.setattr(channels, "CLIENT_OPTIONS", list(client.items()))
+    server = await asyncio.create_subprocess_exec(sys.executable, "-c", _SERVER, stdout=subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        port = int(await server.stdout.readline())
+        async with connect(f"127.0.0.1:{port}") as channel:
+            call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+            server.send_signal(signal.SIGSTOP)
+            with pytest.raises(grpc.aio.AioRpcError) as gone:
+                await asyncio.wait_for(call.read(), 30)
+            assert gone.value.code() == grpc.StatusCode.UNAVAILABLE
+    finally:
+        server.kill()
+        await server.wait()
+
+
+_SERVER = """
+import asyncio
+from agentmem.server import GrpcServer
+
+async def serve() -> None:
+    server = GrpcServer("127.0.0.1:0", [])
+    await server.start()
+    await server.set_serving(True)
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(serve())
+"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,16 +11,18 @@ import grpc
 import pytest
 
 from agentmem import blockfile
-from agentmem.channels import connect
+from agentmem.channels import NODE_OPTIONS, connect
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from agentmem.v1 import types_pb2
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.shared_ledger import SharedLedger
+from cache_service.tiers import peers
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
 from tests.cache_service.tiers.remote.tier import fetch, settings, settled
 from tests.cache_service.tiers.test_blocks import add, name
+from tests.cluster.proxy import Proxy
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ async def test_a_turn_on_another_node_gets_the_blocks_of_the_one_before(two: tup
     await seen(b, "a")
     version = await spoken(a)
     (file,) = await opened(b)
-    assert (file.tier, file.path) == (types_pb2.TIER_REMOTE, "")
+    assert (file.tier, file.path, file.on_node) == (types_pb2.TIER_REMOTE, "", True)
     fetched = (await fetch(b.store, 1))[1]
     assert blockfile.digest(kv.read(fetched.path)) == fetched.digest == file.digest
     assert b.store.metric("agentmem_peer_fetches_total", result="warm") == 1
@@ -137,3 +140,43 @@ async def test_what_no_node_gives_comes_from_the_object_store(
         Path(there.path).unlink()
         assert (await fetch(b.store, 1))[1].digest == there.digest
         assert b.store.metric("agentmem_remote_fetches_total", result="warm") == 1
+
+
+async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
+    data: Path, cluster: ClusterSettings, by_sockets: None, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine takes all that is sent, and nothing comes."""
+    monkeypatch.setattr(peers, "_FIRST_SECONDS", 0.5)
+    async with (
+        node(data, cluster, "b", settings(bucket)) as b,
+        node(data, cluster, "a", settings(bucket)) as a,
+    ):
+        proxy = Proxy(a.store.data / "store.sock")
+        assert b.store.store.peers is not None
+        b.store.store.peers._connect = lambda _: connect(f"127.0.0.1:{proxy.port}", options=NODE_OPTIONS)
+        await seen(b, "a")
+        await spoken(a)
+        await settled(a.store)
+        (file,) = await opened(b)
+        assert file.on_node
+        with proxy.holding():
+            assert (await fetch(b.store, 1))[1].digest == file.digest
+            assert b.store.metric("agentmem_peer_fetches_total", result="failed") == 1
+            assert b.store.metric("agentmem_remote_fetches_total", result="warm") == 1
+            await evicted(b)
+            (again,) = await opened(b)
+            assert again.tier == types_pb2.TIER_REMOTE and not again.on_node, "it was left alone"
+        monkeypatch.setattr(peers, "_REST_SECONDS", 0.0)
+        b.store.store.peers._resting.clear()
+        async with asyncio.timeout(30):
+            while not (await opened(b))[0].on_node:
+                await asyncio.sleep(0.1)
+        assert (await fetch(b.store, 1))[1].digest == file.digest
+        assert b.store.metric("agentmem_peer_fetches_total", result="warm") == 1
+        proxy.close()
+
+
+async def evicted(on: Node) -> None:
+    """The block is not on this node's disk any more."""
+    request = agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM)
+    await on.store.agents.EvictAgent(request)
