@@ -89,6 +89,7 @@ class Membership:
         self._following: tuple[Future[None], int | None] | None = None
         """What files do now; anew, for so many rejoins, or (None) not."""
         self._claimed: frozenset[AgentKey] | None = None
+        self._objects = False
         self._stopping = threading.Event()
         self._after_beat: list[Callable[[], None]] = []
         self._lost: Exception | None = None
@@ -204,6 +205,20 @@ class Membership:
         return self.identity.name == min((each.name for each in self._view if each.expires > aged), default="")
 
     @property
+    def sweeps(self) -> bool:
+        """Whether this node is the one that deletes objects for all: the first that says that it can, if any does."""
+        aged = int(self.silent_seconds * 10**9)
+        there = [each for each in self._view if each.expires > aged]
+        able = [each.name for each in there if pb.Node.FromString(each.report).objects]
+        return not able or self.name == min(able)
+
+    def reach_objects(self, reached: bool) -> None:
+        """Whether this node's store can delete objects, as far as it knows: others are told."""
+        if self._objects is not reached:
+            self._objects = reached
+            self._wake()
+
+    @property
     def lost(self) -> Exception | None:
         """Why this process must end: another one is this node."""
         return self._lost
@@ -285,6 +300,7 @@ class Membership:
             models=report.models,
             version=self.identity.version,
             schema=self.identity.schema,
+            objects=self._objects,
         )
         return said.SerializeToString()
 

@@ -1,6 +1,7 @@
 """The storage half of AgentService, for the worker; what needs the model is the worker's own."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -231,14 +232,24 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         """Wait until nothing of the agent is in the object store. Raises Unavailable."""
         if self._replicator is not None:
             left, advice = await self._replicator.deleted(key), "they will be when it answers; repeat this to wait"
-        else:
+        elif self._membership is None:
             left = await self._database.read(objects.waiting, key=key)
             advice = "no object store is configured; start the store with the --remote that it had"
+        else:
+            left = await self._left_by_others(key)
+            advice = "a node that has --remote deletes them, and none has yet; repeat this to wait"
         if left:
             raise Unavailable(
                 f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
                 retry_after=RETRY_SECONDS,
             )
+
+    async def _left_by_others(self, key: AgentKey) -> int:
+        """Wait until other nodes have deleted the agent's objects, for some seconds; how many they have not."""
+        end = time.monotonic() + FOLLOWING_SECONDS
+        while (left := await self._database.read(objects.waiting, key=key)) and time.monotonic() < end:  # noqa: ASYNC110 - others write it
+            await asyncio.sleep(0.2)
+        return left
 
 
 def _name(name: str) -> str:

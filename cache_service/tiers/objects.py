@@ -114,10 +114,14 @@ def begin_uploads(
     return begun
 
 
-def end_uploads(connection: Connection, done: Sequence[ObjectName], uploader: str = "") -> None:
-    """These are there. One that nobody has a use for any more has to go, as has what this node has uploaded in vain."""
+def end_uploads(
+    connection: Connection, done: Sequence[ObjectName], uploader: str = "", tried: Iterable[ObjectName] = ()
+) -> None:
+    """These are there, and those that were `tried` may be. One that nobody has a use for any more has to go: its row
+    went while it was uploaded, maybe by a node that took this one for gone and has deleted what was not there yet.
+    """
     connection.executemany(f"UPDATE objects SET present = 1 WHERE {_THIS}", done)
-    disown(connection, done)
+    disown(connection, [*done, *tried])
     connection.execute("UPDATE object_deletions SET uploader = '' WHERE uploader = ? AND uploader != ''", (uploader,))
 
 
@@ -144,7 +148,7 @@ def forget(connection: Connection, names: Iterable[ObjectName]) -> None:
 def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
     """Let those go that no row knows; how many."""
     known = f"SELECT 1 FROM objects WHERE {_THIS}"
-    unknown = [name for name in names if connection.execute(known, name).fetchone() is None]
+    unknown = [name for name in dict.fromkeys(names) if connection.execute(known, name).fetchone() is None]
     connection.executemany(
         "INSERT INTO object_deletions (kind, chain_hash, digest, generation, namespace, agent_id, model_id)"
         " VALUES (?, ?, ?, ?, '', '', '') ON CONFLICT DO NOTHING",
@@ -153,15 +157,24 @@ def disown(connection: Connection, names: Iterable[ObjectName]) -> int:
     return len(unknown)
 
 
-def deletions(connection: Connection, limit: int, live: Set[str] = frozenset()) -> list[tuple[int, ObjectName]]:
-    """The next objects that have to go, with their numbers; not those that `live` nodes may still be uploading."""
+class Deletion(NamedTuple):
+    """An object that has to go, by the number of its row; `late`: who is gone may still have been uploading it."""
+
+    number: int
+    name: ObjectName
+    late: bool
+
+
+def deletions(connection: Connection, limit: int, live: Set[str] = frozenset()) -> list[Deletion]:
+    """The next objects that have to go; not those that `live` nodes may still be uploading."""
     nodes = ["", *sorted(live)]
     rows = connection.execute(
-        f"SELECT id, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
+        f"SELECT id, uploader, {_NAME} FROM object_deletions WHERE uploader = '' OR NOT {among('uploader', nodes)}"
         " ORDER BY id LIMIT ?",
         (*nodes, limit),
     ).fetchall()
-    return list(zip((number for number, *_ in rows), _named(name for _, *name in rows), strict=True))
+    names = _named(name for _, _, *name in rows)
+    return [Deletion(number, name, by != "") for (number, by, *_), name in zip(rows, names, strict=True)]
 
 
 def end_deletions(connection: Connection, numbers: Sequence[int]) -> bool:

@@ -3,8 +3,13 @@
 One thread decides and writes rows, a few more upload. All that there is to do is in the database, so nothing is lost in
 a crash, nothing waits in memory, and what is superseded before its turn comes is never uploaded. Deletions go before
 uploads, and an object is not uploaded while it is to be deleted, so the two never meet. In a cluster each node uploads
-its own files, each time under a new key, and the first node that is there deletes: what one of them has just made,
-no other one deletes, and two that take themselves for the first do no harm.
+its own files, each time under a new key, and the first node that reaches the object store deletes: what one of them has
+just made, no other one deletes, and two that take themselves for the first do no harm.
+
+A node that is taken for gone may still be uploading. What it puts then has no row. It says so itself, once its PUT and
+the database have answered, also where that takes hours; where it never does, for it was killed, the one that deleted
+the object before it was there deletes it again some minutes later; and all objects and rows are compared once a day,
+and at each start.
 
 A failure makes the thread wait, up to a minute, or until a deletion is waited for; new commits don't hurry it.
 Otherwise each commit wakes it.
@@ -14,6 +19,8 @@ import asyncio
 import logging
 import sqlite3
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,6 +42,7 @@ from cache_service.tiers.remote.contract import (
     NotOwner,
     ObjectDamaged,
     ObjectMissing,
+    ObjectName,
     RemoteError,
     RemoteRefused,
     RemoteTier,
@@ -54,6 +62,9 @@ _UPLOAD_THREADS = 4
 _UPLOADS_AT_ONCE = 16
 _DELETIONS_AT_ONCE = 500
 _COMPARED_AT_ONCE = 500
+_AGAIN_SECONDS = 300.0
+"""After which an object is deleted once more that may have been on its way: longer than a PUT and its retries take."""
+_COMPARE_SECONDS = 86_400.0
 _OTHERS_SECONDS = 0.5
 """How often it is looked whether another node has deleted what is waited for."""
 
@@ -70,8 +81,11 @@ class Nodes(Protocol):
         """The cluster's id; "" likewise."""
 
     @property
-    def is_first(self) -> bool:
-        """Whether this node does what one has to do for all."""
+    def sweeps(self) -> bool:
+        """Whether this node deletes objects, which one has to do for all."""
+
+    def reach_objects(self, reached: bool) -> None:
+        """Say whether this node can."""
 
     def others(self) -> Set[str]:
         """The names of the other nodes that are there."""
@@ -85,7 +99,10 @@ class Alone:
 
     name: Final = ""
     cluster_id: Final = ""
-    is_first: Final = True
+    sweeps: Final = True
+
+    def reach_objects(self, reached: bool) -> None:
+        """Nobody else asks."""
 
     def others(self) -> Set[str]:
         """None."""
@@ -111,7 +128,11 @@ class Replicator:
 
     def __post_init__(self) -> None:
         self._claim: Claim | None = None
-        self._compared = False
+        self._compared: float | None = None
+        self._again: deque[tuple[float, list[ObjectName]]] = deque()
+        """What is to be deleted once more, and when."""
+        self._unsettled: list[ObjectName] = []
+        """What may have been put, and of which the rows do not know yet."""
         self._doing = Operation.CLAIM
         self._wake = threading.Event()
         self._hurry = threading.Event()
@@ -194,14 +215,18 @@ class Replicator:
         """Do a part of what there is to do; whether there may be more."""
         if self._claim is None:
             self._take()
-        if not self._compared and self._nodes.is_first:
-            self._compare()
-        deleted = self._nodes.is_first and self._delete()
+        deleted = False
+        if self._nodes.sweeps:
+            if self._compared is None or time.monotonic() - self._compared >= _COMPARE_SECONDS:
+                self._compare()
+            deleted = self._delete() or self._delete_again()
         return self._upload() or deleted
 
     def _failed(self, error: Exception) -> None:
         self._metrics.failures.labels(self._doing).inc()
         self._metrics.up.set(0)
+        if isinstance(error, RemoteError) and self._doing != Operation.UPLOAD:
+            self._nodes.reach_objects(False)
         level = logging.ERROR if isinstance(error, RemoteRefused) else logging.WARNING
         event(log, "object store failed", level, operation=self._doing, error=str(error))
         if not self._first_claim.done():
@@ -218,12 +243,15 @@ class Replicator:
         self._claim = claim
         self._pending_claim = replace(claim, may_create=False)  # who takes the manifest away hands the place over
         self._metrics.up.set(1)
+        self._nodes.reach_objects(True)
         event(log, "object store", location=self._tier.location)
         if not self._first_claim.done():
             self._first_claim.set_result(None)
 
     def _compare(self) -> None:
-        """Once after each start: what is there and what the rows say. Nothing else changes either meanwhile."""
+        """After each start, and once a day: what is there and what rows say. On a single machine nothing else changes
+        either meanwhile; on several, objects have their rows before they are put, and are `present` only afterwards.
+        """
         self._doing = Operation.LIST
         present = self._database.read_blocking(objects.present)
         missing, names, disowned = set(present), self._tier.names(), 0
@@ -234,7 +262,7 @@ class Replicator:
         if missing:
             self._database.write_blocking(objects.forget, missing)
             self._rows.write_queue(waiting.add, [name.file for name in missing])
-        self._compared = True
+        self._compared = time.monotonic()
         there = len(present) - len(missing)
         event(log, "object store compared", objects=there, missing=len(missing), orphans=disowned)
 
@@ -244,22 +272,38 @@ class Replicator:
         batch = self._database.read_blocking(objects.deletions, limit=_DELETIONS_AT_ONCE, live=uploaders)
         if not batch or self._claim is None:
             return False
-        if not self._tier.holds(self._claim):
-            self._claim = None
-            raise NotOwner(f"{self._tier.location}: another store has taken it over")
-        self._tier.delete([name for _, name in batch])
-        numbers = [number for number, _ in batch]
-        self._metrics.deletions.inc(len(batch))
-        self._metrics.up.set(1)
-        finished = self._database.write_blocking(objects.end_deletions, numbers=numbers)
+        self._remove([each.name for each in batch])
+        if late := [each.name for each in batch if each.late]:
+            self._again.append((time.monotonic() + _AGAIN_SECONDS, late))
+        finished = self._database.write_blocking(objects.end_deletions, numbers=[each.number for each in batch])
         if finished:
             self._database.scrub().result()  # the rows named agents that are gone
         progress, self._deleted = self._deleted, Future()
         progress.set_result(None)
         return True
 
+    def _delete_again(self) -> bool:
+        if not self._again or self._claim is None or time.monotonic() < self._again[0][0]:
+            return False
+        self._remove(self._again[0][1])
+        self._again.popleft()
+        return True
+
+    def _remove(self, names: list[ObjectName]) -> None:
+        self._doing = Operation.DELETE
+        assert self._claim is not None, "nothing is deleted before the place is ours"
+        if not self._tier.holds(self._claim):
+            self._claim = None
+            raise NotOwner(f"{self._tier.location}: another store has taken it over")
+        self._tier.delete(names)
+        self._metrics.deletions.inc(len(names))
+        self._metrics.up.set(1)
+        self._nodes.reach_objects(True)
+
     def _upload(self) -> bool:
         self._doing = Operation.UPLOAD
+        if self._unsettled:  # of a round that could not say so
+            self._settle([], self._unsettled)
         asked = self._rows.read_blocking(waiting.following, _UPLOADS_AT_ONCE)
         if not asked:
             if self._nodes.name and self._database.read_blocking(objects.any_held_back, self._nodes.name):
@@ -268,6 +312,7 @@ class Replicator:
         batch, copied, others = self._database.write_blocking(
             objects.begin_uploads, asked, self._nodes.name, self._nodes.others()
         )
+        self._unsettled = [each.name for each in batch]
         results = dict(zip(batch, self._uploaders.map(self._put, batch), strict=True))
         done = [each for each, result in results.items() if result is True]
         useless = [each.file.name for each, result in results.items() if result is False]
@@ -278,7 +323,7 @@ class Replicator:
             self._metrics.up.set(1)
         if vain := [each.name for each, result in results.items() if result is False and self._nodes.name]:
             self._database.write_blocking(objects.forget, vain)  # or they would count as this node's to upload
-        self._database.write_blocking(objects.end_uploads, [each.name for each in done], self._nodes.name)
+        self._settle([each.name for each in done], [name for name in failures])
         over = [*(each.file.name for each in done), *useless, *copied]
         ids = {each.file.name: each.id for each in asked}
         later = [*(name.file for name in failures), *others]
@@ -286,6 +331,11 @@ class Replicator:
         for failure in failures.values():
             raise failure
         return bool(batch or copied)
+
+    def _settle(self, done: list[ObjectName], tried: list[ObjectName]) -> None:
+        """Tell the rows what was put, and what may have been."""
+        self._database.write_blocking(objects.end_uploads, done, self._nodes.name, tried)
+        self._unsettled = []
 
     def _put(self, each: Object) -> bool | RemoteError | None:
         """Upload one file: whether it is there, and not, because nothing good is on the disk.

@@ -41,6 +41,7 @@ class Node(_message.Message):
     SCHEMA_FIELD_NUMBER: _builtins.int
     SILENT_FIELD_NUMBER: _builtins.int
     HEARD_AGO_FIELD_NUMBER: _builtins.int
+    OBJECTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, which no other live node has."""
     epoch: _builtins.int
@@ -59,6 +60,8 @@ class Node(_message.Message):
     """The version of the shared ledger's schema that it knows."""
     silent: _builtins.bool
     """Its gateway has told its store nothing for some seconds; then its workflow runs are not attended to."""
+    objects: _builtins.bool
+    """Its store has an object store, and was not refused by it last: the first such node deletes objects, for all."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeModel]:
         """The models that it serves, loaded or not."""
@@ -86,10 +89,11 @@ class Node(_message.Message):
         schema: _builtins.int = ...,
         silent: _builtins.bool = ...,
         heard_ago: _duration_pb2.Duration | None = ...,
+        objects: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in", "heard_ago", b"heard_ago"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "heard_ago", b"heard_ago", "load", b"load", "models", b"models", "name", b"name", "ready", b"ready", "schema", b"schema", "silent", b"silent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "epoch", b"epoch", "expires_in", b"expires_in", "heard_ago", b"heard_ago", "load", b"load", "models", b"models", "name", b"name", "objects", b"objects", "ready", b"ready", "schema", b"schema", "silent", b"silent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

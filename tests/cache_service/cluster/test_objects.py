@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import grpc
 import pytest
 
 from agentmem import blockfile
-from agentmem.v1 import types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.validation import AgentKey
 from cache_service.cluster.settings import ClusterSettings
-from cache_service.tiers import objects
-from cache_service.tiers.remote.contract import RemoteRefused
+from cache_service.tiers import objects, replication
+from cache_service.tiers.remote.contract import ObjectName, RemoteRefused
+from cache_service.tiers.remote.s3 import S3Tier
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
@@ -132,3 +136,121 @@ async def test_the_place_is_the_clusters(two: tuple[Node, Node], data: Path, buc
     with pytest.raises(RemoteRefused, match="belongs to the store of another data directory"):
         async with running(data.with_name("alone"), remote=settings(bucket)):
             pass
+
+
+async def erased(on: Node) -> None:
+    """Delete the agent, as often as the answer is that something is still to be waited for."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await on.store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(), allow_missing=True))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+            else:
+                return
+
+
+@pytest.mark.parametrize("by", ["a", "b"])
+async def test_a_first_node_without_an_object_store_leaves_deletions_to_the_next(
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, by: str
+) -> None:
+    async with node(data, cluster, "a") as a, node(data, cluster, "b", settings(bucket)) as b:
+        version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
+        await add(b.store, [1, 0], version)
+        await settled(b.store)
+        assert bucket.objects()
+        await (a if by == "a" else b).store.delete()
+        assert not bucket.objects()
+
+
+@pytest.mark.parametrize("by", ["a", "b"])
+async def test_a_first_node_whose_credentials_are_bad_leaves_deletions_to_the_next(
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, by: str
+) -> None:
+    """They were good when it started; now it can neither read the manifest nor delete."""
+    with s3.proxy(bucket.endpoint) as proxy:
+        async with (
+            node(data, cluster, "a", settings(bucket, proxy.address)) as a,
+            node(data, cluster, "b", settings(bucket)) as b,
+        ):
+            version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
+            await add(b.store, [1, 0], version)
+            await settled(b.store)
+            assert bucket.objects()
+            proxy.fault = lambda method, path: 403
+            await erased(a if by == "a" else b)
+            assert not bucket.objects()
+
+
+@pytest.fixture
+def held_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """PUTs wait: whether one does, and what lets them go on."""
+    waits, goes_on, put = threading.Event(), threading.Event(), S3Tier.put
+
+    def held(self: S3Tier, name: ObjectName, path: Path) -> None:
+        held_file = path.with_name("held")
+        held_file.write_bytes(path.read_bytes())
+        waits.set()
+        goes_on.wait(60)
+        put(self, name, held_file)
+
+    monkeypatch.setattr(S3Tier, "put", held)
+    yield waits, goes_on
+    goes_on.set()
+
+
+async def test_a_put_after_its_nodes_lease_is_over_leaves_nothing(
+    two: tuple[Node, Node], bucket: s3.Bucket, held_puts: tuple[threading.Event, threading.Event]
+) -> None:
+    """The agent is erased everywhere when the PUT arrives of a node that was taken for gone."""
+    (a, b), (waits, goes_on) = two, held_puts
+    version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
+    await add(b.store, [1, 0], version)
+    await until(waits.is_set)
+    comes_back = b.cut_off()
+    membership = a.store.store._ledger.membership
+    assert membership is not None
+    await until(lambda: membership.live("b") is None)
+    await erased(a)
+    assert not bucket.objects()
+    goes_on.set()
+    await until(lambda: b.store.metric("agentmem_remote_uploads_total") == 1)
+    comes_back()
+    await until(lambda: not bucket.objects())
+    assert not await a.store.store._database.read(objects.waiting, AgentKey("default", "ada", "m"))
+
+
+async def test_what_arrives_of_a_node_that_died_is_deleted_again(
+    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its object is deleted before it is there, since nobody can know when it will be."""
+    monkeypatch.setattr(replication, "_AGAIN_SECONDS", 1.0)
+    monkeypatch.setattr(replication, "_IDLE_SECONDS", 0.1)
+    async with node(data, cluster, "a", settings(bucket)) as a:
+        version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
+        await add(a.store, [1, 0], version)
+        await settled(a.store)
+        (key,) = bucket.objects()
+        bytes_of_it = bucket.read(key)
+        a.store.store._database.write_blocking(
+            lambda c: c.execute("UPDATE objects SET present = 0, uploader = 'gone'") and None
+        )
+        await erased(a)
+        assert not bucket.objects()
+        bucket.write(key, bytes_of_it)
+        await until(lambda: not bucket.objects())
+
+
+async def test_rows_and_objects_are_compared_now_and_then(
+    two: tuple[Node, Node], bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody knows of any more goes, whoever put it; what is of use stays."""
+    monkeypatch.setattr(replication, "_COMPARE_SECONDS", 0.0)
+    version = (await two[1].store.cache.CommitTurn(kv.turn([1]))).version
+    await add(two[1].store, [1, 0], version)
+    await settled(two[1].store)
+    (used,) = bucket.objects()
+    digest = used.rpartition("-")[0].rpartition("-")[2]
+    bucket.write(used.replace(digest, "0" * len(digest)), b"of a node that is gone")
+    await until(lambda: bucket.objects() == {used})
