@@ -208,7 +208,8 @@ class WorkerMetrics:
         )
         self.model_unloads = counter(
             "model_unloads",
-            "Models that were unloaded: for another (swap), on request, or unused for their ttl.",
+            "Models that were unloaded: for another (swap), on request, unused for their ttl, or to be loaded again as"
+            " another machine of the cluster has set up its KV (setup).",
             "model_id",
             "reason",
         )
@@ -257,7 +258,7 @@ class WorkerMetrics:
             self.evictions.labels(model_id, "hot", reason)
         for result in ("loaded", "failed"):
             self.model_loads.labels(model_id, result)
-        for reason in ("swap", "request", "ttl"):
+        for reason in ("swap", "request", "ttl", "setup"):
             self.model_unloads.labels(model_id, reason)
         if self._namespace_label:
             return

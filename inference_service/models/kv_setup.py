@@ -90,6 +90,13 @@ class KVSetups:
         if found["auto"]:
             self._chosen.put(_key(fingerprint, info.geometry.format), bits)
 
+    def differs(self, setup: KVSetup, fingerprint: str, info: ModelInfo) -> bool:
+        """Whether the model would be loaded with other means, or with other bits, than those of `setup` now."""
+        means = self.calibrations.known(fingerprint, info.geometry)
+        auto = info.spec.quantization.bits is None
+        bits = self._known(fingerprint, info.geometry.format) if auto else ""
+        return (setup.calibration is not None and means != setup.calibration) or bits not in ("", str(setup.format))
+
     def shared(self, setup: KVSetup, info: ModelInfo) -> bytes:
         """What `adopt` takes on other machines."""
         means = setup.calibration.bytes if setup.calibration else b""

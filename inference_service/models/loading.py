@@ -32,6 +32,7 @@ from inference_service.models.loaded import LoadedModel, OpenedModel, read_weigh
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
 from inference_service.models.proof import Speeds, prove
 from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
+from inference_service.models.shared_setups import Share, SharedSetups, nothing_shared
 from inference_service.models.sources import fetch, fetch_config
 from inference_service.pool.memory import Budget, Sizes, sizes
 from inference_service.settings import WorkerSettings
@@ -52,13 +53,6 @@ ATTENTION = AttentionBackend()
 """Of all models of the process: it is installed in mlx-lm's modules, and a geometry is proved once."""
 
 
-Share = Callable[[str, bytes], Awaitable[bytes]]
-
-
-async def _nothing_shared(_name: str, _value: bytes) -> bytes:
-    return b""
-
-
 class NotFetched(FailedPrecondition):
     """A hub's model that is not on this machine, and that nothing speaks against."""
 
@@ -67,10 +61,9 @@ class Loader:
     """Opens and loads models as the worker's settings say. Event loop only; one `load` at a time."""
 
     def __init__(
-        self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints, share: Share = _nothing_shared
+        self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints, share: Share = nothing_shared
     ) -> None:
         """`hints` are what all models' agents are evicted by. `share` is StoreClient.share_setup."""
-        self._share = share
         self._engine = engine
         self._settings = settings
         self._hints = hints
@@ -80,6 +73,7 @@ class Loader:
         self._speeds = Speeds.kept_in(caches)
         self._activations = Activations(caches / "activations.json")
         self._kv = KVSetups(caches, quality_check=settings.quality_check)
+        self.setups = SharedSetups(self._kv, share)
         self._texts: dict[str, tuple[object, ModelText]] = {}
         self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
         self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
@@ -99,6 +93,7 @@ class Loader:
     def stop(self) -> None:
         """End downloads, which otherwise would delay the end of the process."""
         self._stopped = True
+        self.setups.stop()
         self._downloads.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
 
@@ -209,23 +204,12 @@ class Loader:
     async def _setup(
         self, call: Callable[..., Awaitable[Any]], fingerprint: str, network: Network, info: ModelInfo
     ) -> KVSetup:
-        """How KV is packed: as on the other machines of a cluster, where there are any that have loaded the model."""
 
         async def found() -> KVSetup:
             setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
             return setup
 
-        name = self._kv.name(fingerprint, info)
-        if shared := await self._share(name, b""):
-            self._kv.adopt(fingerprint, info, shared)
-            return await found()
-        setup = await found()
-        mine = self._kv.shared(setup, info)
-        first = await self._share(name, mine)
-        if first in (b"", mine):
-            return setup
-        self._kv.adopt(fingerprint, info, first)  # another one was a moment faster
-        return await found()
+        return await self.setups.of(found, fingerprint, info)
 
     def _obtainable_bytes(self) -> int:
         return obtainable_bytes(self._settings.free_memory_floor)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 
-from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, Unavailable
 from agentmem.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loaded import LoadedModel
@@ -42,6 +42,8 @@ class Models:
         self._loader = loader
         self._swap_wait = swap_wait
         self._swapper = Swapper(self.slots, engine, loader, listener, min_residency=min_residency)
+        self._reloading = set[asyncio.Task[None]]()
+        loader.setups.superseded = self._reload_soon
 
     async def start(self) -> LoadedModel:
         """Begin to serve, and load the default model. Raises what loading raises; the others are served even so."""
@@ -50,6 +52,8 @@ class Models:
 
     async def stop(self) -> None:
         """Load and unload no more, and refuse all waiters. A model that is leaving gets a moment; the others stay."""
+        for task in self._reloading:
+            task.cancel()
         await self._swapper.stop()
 
     def slot(self, model_id: str) -> ModelSlot:
@@ -113,6 +117,17 @@ class Models:
     async def unload(self, model_id: str) -> int:
         """Wait for the model's running requests, and unload it; bytes freed. Cancelled, it leaves the model loaded."""
         return await self._swapper.unload(self.slot(model_id), "request", lambda: True)
+
+    def _reload_soon(self, model_id: str) -> None:
+        task = asyncio.create_task(self._reload(self.slot(model_id)))
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _reload(self, slot: ModelSlot) -> None:
+        """Once its running requests have ended, load a model again, whose KV is to be set up otherwise."""
+        if await self._swapper.unload(slot, "setup", lambda: True):
+            with suppress(AgentmemError):  # the next request is told
+                await self._load_and_leave(slot)
 
     # Waiting.
 

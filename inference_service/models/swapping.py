@@ -58,7 +58,7 @@ class ModelListener(Protocol):
         """The model has no users any more: write its agents' KV, within so many seconds, and forget it."""
 
     def left(self, model: LoadedModel, reason: str) -> None:
-        """The model is out of memory, because of a "swap", a "request" or its "ttl"."""
+        """The model is out of memory, because of a "swap", a "request", its "ttl" or its "setup"."""
 
     def failed(self, model_id: str) -> None:
         """The model could not be loaded."""

@@ -123,17 +123,18 @@ class StoreClient:
             context_policy=answer.context_policy,
         )
 
-    async def share_setup(self, name: str, value: bytes) -> bytes:
+    async def share_setup(self, name: str, value: bytes) -> bytes | None:
         """Return what all machines of a cluster take as the setup of this name: the first that was given, b"" for none.
 
-        An empty `value` only asks. On a single machine, and where the store does not answer, there is none.
+        An empty `value` only asks. On a single machine there is none. None where the store does not answer.
         """
         try:
             answer = await self.call(self._cluster.ShareSetup, cluster_pb2.ShareSetupRequest(name=name, value=value))
         except errors.AgentmemError as error:
-            if not isinstance(error, errors.Unimplemented):
-                event(log, "a model's setup cannot be shared", logging.WARNING, error=error.message)
-            return b""
+            if isinstance(error, errors.Unimplemented):
+                return b""
+            event(log, "a model's setup cannot be shared yet", logging.WARNING, error=error.message)
+            return None
         return bytes(answer.value)
 
     async def find_block(

@@ -66,11 +66,15 @@ class Setups:
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
         self.asked = 0
+        self.silent = False
+        """The store does not answer."""
         self.late: bytes = b""
         """Given by another machine between the question and the answer."""
 
-    async def share(self, name: str, value: bytes) -> bytes:
+    async def share(self, name: str, value: bytes) -> bytes | None:
         self.asked += 1
+        if self.silent:
+            return None
         if not value:
             return self.kept.get(name, b"")
         if self.late:

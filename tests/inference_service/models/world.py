@@ -13,6 +13,7 @@ from inference_service.engine.thread import EngineThread
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.models.serving import Models
+from inference_service.models.shared_setups import Share, nothing_shared
 from inference_service.models.slots import State
 from inference_service.settings import WorkerSettings
 
@@ -71,10 +72,11 @@ async def serving(
     models: int = 1,
     options: dict[str, dict[str, Any]] | None = None,
     start: bool = True,
+    share: Share = nothing_shared,
 ) -> AsyncIterator[World]:
     engine, events, hints = EngineThread(), Events(), TurnHints()
     engine.start()
-    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False), hints)
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False), hints, share)
     registered = {
         name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
     }
