@@ -25,6 +25,8 @@ from gateway.cli.cluster.certificates import authority, issue
 from inference_service.storage.client import StoreClient
 
 MODEL: Final = "scripted"
+_PORTS: Final = 4
+"""Of each node: its gateway's two, that for other nodes, and one that is spare."""
 _DAYS: Final = 2
 """That certificates are good for."""
 
@@ -91,10 +93,11 @@ async def cluster(
     run, environment = uuid.uuid4().hex[:6], {"AGENTMEM_STORE_CLUSTER": url, **more.pop("environment", {})}
     with scratch() as root:
         certificates = issue(authority(Path(root) / "tls"), Path(root) / "tls", HOST, _DAYS)
+        first = free_ports(_PORTS * count)  # of all at once, for it takes a while until they are listened on
         async with AsyncExitStack() as ending:
             found = Cluster({})
             for number in range(count):
-                name, ports = f"{run}-{number}", free_ports(3)
+                name, ports = f"{run}-{number}", first + _PORTS * number
                 own = (f"--node={name}", f"--advertise={HOST}:{ports + 2}", f"--cluster-tls={certificates}")
                 store = (*own, "--cluster-survives=crash", *store_flags)
                 node = made(store, tuple(worker_flags), environment, gateway_flags=own, ports=ports, **more)

@@ -32,11 +32,11 @@ def flags(model: str, directory: Path, longest: int) -> list[str]:
 
 
 class ComputingNode(Node):
-    """A node whose worker computes. Its memory is made of exactly so many tokens."""
+    """A node whose worker computes. Its memory is made of exactly so many tokens. It takes four ports."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._metrics = f"{HOST}:{scraping.free_ports(1)}"
+        self._metrics = f"{HOST}:{more['ports'] + 3}"
         self.environment["AGENTMEM_STORE_METRICS"] = self._metrics
 
     def started(self, command: tuple[str, ...], log: Path, environment: dict[str, str]) -> Process:

@@ -49,12 +49,13 @@ class Pace:
 class Machine:
     """A node, its way to both servers, and its clock."""
 
-    def __init__(self, name: str, pair: Pair, stack: ExitStack, kind: Kinds, clock: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, pair: Pair, stack: ExitStack, kind: Kinds, clock: Mapping[str, str], ports: int
+    ) -> None:
         self._shift = Path(clock.get("AGENTMEM_CLOCK", "/dev/null"))
         self.proxies = [stack.enter_context(closing(Proxy(server.root / ".s.PGSQL.5432"))) for server in pair]
         hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
         url = f"postgresql://agentmem@{hosts}/postgres?gssencmode=disable"
-        ports = kind.ports(3)
         own: tuple[str, ...] = (f"--node={name}", f"--advertise={HOST}:{ports + 2}")
         if kind.certificates is not None:
             own = (*own, f"--cluster-tls={kind.certificates}")
@@ -223,7 +224,11 @@ async def drilling(
     async with AsyncExitStack() as stack:
         processes = stack.enter_context(ExitStack())
         clocks = {NAMES[-1]: own_clock}
-        machines = [Machine(name, pair, processes, kind, clocks.get(name, {})) for name in NAMES]
+        first = kind.ports(3 * len(NAMES))  # of all at once, for it takes a while until they are listened on
+        machines = [
+            Machine(name, pair, processes, kind, clocks.get(name, {}), first + 3 * number)
+            for number, name in enumerate(NAMES)
+        ]
         for machine in machines:
             await machine.node.ready()
         doors = [
