@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from agentmem.channels import connect
 from agentmem.v1 import model_pb2, model_pb2_grpc
+from benchmarks.cluster.proxy import Proxy
 from cache_service.cluster import nodes
 from gateway.cli.cluster.certificates import authority, issue
 from gateway.cli.main import main
@@ -25,7 +26,6 @@ from gateway.edge.key_file import changing
 from gateway.edge.keys import Shown, new, split
 from tests import postgres
 from tests.cluster.nodes import Node
-from tests.cluster.proxy import Proxy
 from tests.system.stack import free_port
 
 HOST = "127.0.0.1"
