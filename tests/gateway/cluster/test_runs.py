@@ -337,3 +337,11 @@ async def test_a_node_that_cannot_be_reached_is_named(world: World, turns: Share
     assert "the node a" in (other.error.details() or "")
     turns.gate.set()
     assert (await first.ended()).turns == TURNS
+
+
+async def test_a_node_in_another_epoch_does_not_attend_to_earlier_runs(world: World) -> None:
+    node = world["b"].gateway._node
+    assert node is not None and node.attends("a", 1)
+    world.ledger.epochs["a"] = 2
+    await eventually(lambda: node.attends("a", 2))
+    assert not node.attends("a", 1)
