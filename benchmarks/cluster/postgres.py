@@ -217,7 +217,12 @@ def serving(settings: Mapping[str, str] = FAST) -> Iterator[Server]:
 
 @contextmanager
 def standby(primary: Server, name: str, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A standby of a server, by streaming; its name is for synchronous_standby_names. `settings` are its own."""
+    """A standby of a server, by streaming; its name is for synchronous_standby_names. `settings` are its own.
+
+    Raises NoServer where pg_basebackup is missing.
+    """
+    if not (programs() / "pg_basebackup").exists():
+        raise NoServer(f"no standby can be made without pg_basebackup, and {programs()} has none")
     server = Server(directory())
     try:
         server.run(

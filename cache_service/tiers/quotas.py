@@ -68,7 +68,7 @@ def ledger_sums(connection: Connection) -> dict[str, int]:
         "SELECT namespace, sum(bytes) FROM ("
         "SELECT namespace, 8 * tokens + text_bytes AS bytes FROM segments"
         " UNION ALL SELECT a.namespace, length(t.record) FROM turns AS t JOIN agents AS a USING (uid)"
-        " UNION ALL SELECT namespace, bytes + length(summary) FROM workflow_records)"
+        " UNION ALL SELECT namespace, bytes + length(summary) FROM workflow_records) AS counted"
         " WHERE namespace != '' GROUP BY namespace HAVING sum(bytes) > 0"
     )
     return dict(rows.fetchall())
