@@ -3,13 +3,19 @@
 These stand in for the calls of grpc.aio, with what the gateway's doors use of them. A node that cannot be connected to
 was sent nothing, so the next one is tried; a node that was sent a call and then cannot be reached may have done it, so
 only calls that may be repeated are sent to the next, and of a stream only before its first message.
+
+ABORTED, which says that another node was first with a turn of the agent, is tried once more in the same way: before the
+stream's first message. It mostly comes later, for the commit that it refuses is made when all is generated; the caller
+then has `started`, with the state that the turn continued, and an answer to a memory that is not the agent's any more.
+To compute another one behind it is the caller's to decide.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 import grpc
 
@@ -19,6 +25,9 @@ from gateway.cluster.router import Key
 
 NOT_BEGUN: Final = "agentmem-not-begun"
 """Trailing metadata of a node that refuses a call because it is not ready."""
+
+BEGUN: Final = "agentmem-begun"
+"""Initial metadata of a node that takes an upload."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Attempts:
         self._routed = False
         self._in_doubt = False
         self.call: Any = None
+        self.is_local = False
+        """It is on this node's own worker, and not behind another node's door."""
 
     async def begin(self, *request: Any) -> Any:
         """Make the call on the next node that can be reached. Raises Unavailable where there is none."""
@@ -68,6 +79,7 @@ class Attempts:
             if (channel := await self._placement.reach(name)) is not None:
                 if self._method.turn:
                     self._on.enter_context(self._placement.turn(name, self._key))
+                self.is_local = channel is self._placement.local
                 self.call = self._method.on(channel)(*request, timeout=self._remaining())
                 return self.call
             self._placement.metrics.rerouted.labels("unreachable").inc()
@@ -175,7 +187,11 @@ class StreamCall:
 
 
 class UploadCall:
-    """A call with a stream of requests, made when the first is written. `about` makes its attempts of that, or None."""
+    """A call with a stream of requests, made when the first is written. `about` makes its attempts of that, or None.
+
+    No more is sent before the other node's door has said, by the call's initial metadata, that it takes the call: one
+    that refuses it was sent the first request only, and the next node gets that.
+    """
 
     def __init__(self, about: Callable[[Any], Attempts]) -> None:
         self._about = about
@@ -183,23 +199,39 @@ class UploadCall:
 
     async def write(self, request: Any) -> None:
         """Send a request. Raises as grpc.aio's does, and Unavailable."""
-        await (await self._call(request)).write(request)
+        if self._attempts is None:
+            await self._begin(request)
+        else:
+            await self._attempts.call.write(request)
 
     async def done_writing(self) -> None:
         """Say that there are no more."""
-        await (await self._call(None)).done_writing()
+        await (await self._begun()).done_writing()
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._answer().__await__()
 
     async def _answer(self) -> Any:
-        return await (await self._call(None))
+        return await (await self._begun())
 
-    async def _call(self, first: Any) -> Any:
-        if self._attempts is None:
-            self._attempts = self._about(first)
-            await self._attempts.begin()
-        return self._attempts.call
+    async def _begun(self) -> Any:
+        return await self._begin(None) if self._attempts is None else self._attempts.call
+
+    async def _begin(self, first: Any) -> Any:
+        """Return the call on a node that takes it, to which the first request was sent."""
+        attempts = self._attempts = self._about(first)
+        while True:
+            call = await attempts.begin()
+            try:
+                with suppress(asyncio.InvalidStateError):  # it has ended, and says so
+                    if first is not None:
+                        await call.write(first)
+                if not attempts.is_local and not _has(BEGUN, await call.initial_metadata()):
+                    await call  # it has ended
+            except grpc.aio.AioRpcError as error:
+                attempts.failed(error)
+            else:
+                return call
 
     def cancel(self) -> bool:
         """Cancel it, where it runs."""
@@ -207,4 +239,8 @@ class UploadCall:
 
 
 def _not_begun(error: grpc.aio.AioRpcError) -> bool:
-    return any(key == NOT_BEGUN for key, _ in cast(Any, error.trailing_metadata()) or ())
+    return _has(NOT_BEGUN, error.trailing_metadata())
+
+
+def _has(name: str, metadata: Any) -> bool:
+    return any(key == name for key, _ in metadata or ())

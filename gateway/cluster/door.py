@@ -19,7 +19,7 @@ from agentmem.channels import DOOR_OPTIONS, closing_stream
 from agentmem.server import GrpcServer, Register
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2, workflow_pb2
 from agentmem.wire import drain
-from gateway.cluster.calls import NOT_BEGUN
+from gateway.cluster.calls import BEGUN, NOT_BEGUN
 from gateway.cluster.channel import ROUTED
 from gateway.cluster.membership import Membership, key_of
 
@@ -139,6 +139,7 @@ class _Door:
     def _upload(self, _: MethodDescriptor, path: str, call: Any) -> Any:
         async def handle(requests: AsyncIterator[bytes], context: "_Context") -> bytes:
             await self._admit(path, context)
+            await context.send_initial_metadata(((BEGUN, "1"),))  # now the other end sends the rest: see UploadCall
             outgoing = call(timeout=context.time_remaining())
             try:
                 try:

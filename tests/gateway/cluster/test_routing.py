@@ -304,3 +304,50 @@ async def test_all_nodes_are_told_hints(world: World) -> None:
     for node in world.nodes.values():
         [told] = [each for each in node.worker.requests if isinstance(each, agent_pb2.SetTurnHintsRequest)]
         assert told.hints[0].key.namespace == "default"
+
+
+async def imported(world: World, at: str, agent: str, chunks: list[bytes]) -> None:
+    """Import an agent at a node."""
+    key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
+    parts = [agent_pb2.ImportAgentRequest(key=key), *(agent_pb2.ImportAgentRequest(chunk=each) for each in chunks)]
+    async with world[at].channel() as channel:
+        await agent_pb2_grpc.AgentServiceStub(channel).ImportAgent(iter(parts))
+
+
+async def has_just_become_unready(world: World, name: str) -> None:
+    """Its own gateway knows, and the others do not."""
+    world[name].store.says_ready = True
+    await eventually(lambda: world[name].store.heard_ready)
+    await world[name].worker.server.set_serving(False)
+    await eventually(lambda: not world[name].store.heard_ready)
+    assert world.ledger.nodes[name].ready
+
+
+@pytest.mark.parametrize("chunks", [[], [b"x"], [bytes([i]) * 262_144 for i in range(40)]], ids=len)
+async def test_an_import_that_a_node_has_not_begun_is_made_on_the_next(world: World, chunks: list[bytes]) -> None:
+    world.says("ada", last_on="b")
+    await has_just_become_unready(world, "b")
+    await imported(world, "a", "ada", chunks)
+    assert not [each for each in world["b"].worker.requests if isinstance(each, agent_pb2.ImportAgentRequest)]
+    [(received)] = [
+        found
+        for name in "ac"
+        if (found := [each for each in world[name].worker.requests if isinstance(each, agent_pb2.ImportAgentRequest)])
+    ]
+    assert received[0].key.agent_id == "ada"
+    assert [each.chunk for each in received[1:]] == chunks
+
+
+async def test_a_turn_that_has_answered_and_is_not_committed_is_not_made_again(world: World) -> None:
+    world.says("ada", last_on="b")
+
+    async def loses_at_the_end(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        yield delta("hi")
+        raise errors.Aborted("another writer was first")
+
+    world["b"].worker.script = loses_at_the_end
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await generate(world, "a", turn("ada"))
+    assert refused.value.code() is grpc.StatusCode.ABORTED
+    assert sum(world.turns().values()) == 1

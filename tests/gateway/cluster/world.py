@@ -77,6 +77,9 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
         self.away = False
         self.listed_keys = 0
         """How often it was asked for keys."""
+        self.says_ready = False
+        """As others still see a node that has just become unready."""
+        self.heard_ready = False
         register = cluster_pb2_grpc.add_ClusterServiceServicer_to_server
         blocks = cache_store_pb2_grpc.add_CacheStoreServiceServicer_to_server
         services: list[Any] = [
@@ -88,10 +91,11 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
     async def SyncNode(self, request: Any, context: Any) -> cluster_pb2.SyncNodeResponse:
         if self.away:
             raise Unavailable("the database does not answer")
+        self.heard_ready = request.ready
         node = cluster_pb2.Node(
             name=self.name,
             address=self.address,
-            ready=request.ready,
+            ready=request.ready or self.says_ready,
             draining=request.draining,
             load=request.load,
             models=request.models,
