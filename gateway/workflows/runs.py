@@ -43,6 +43,9 @@ _SLOTS: Final = 32
 _TRIES: Final = 3
 """How often it is found out anew who has a run, where another gateway was faster."""
 
+_LEAVE_SECONDS: Final = 5.0
+"""What it may take at the end to write that nobody has the runs."""
+
 _Events = AsyncGenerator[Event, None]
 
 
@@ -207,7 +210,7 @@ class Runs:
         ended, _ = await asyncio.wait({run.task for run in live}, timeout=seconds)
         if self._owners.shared:
             with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(min(seconds, _LEAVE_SECONDS)):
                     left = [run.stored for run in live if run.task in ended and not run.over]
                     await asyncio.gather(*(self._leave(stored) for stored in left))
 

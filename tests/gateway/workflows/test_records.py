@@ -20,7 +20,7 @@ from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
 from cache_service.tiers.quotas import Quotas
 from gateway.workflows import records as records_module
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.owners import NOBODY
+from gateway.workflows.owners import NOBODY, Owner
 from gateway.workflows.records import Records, State, StoredRun
 from tests.cache_service.conftest import running
 from tests.cache_service.process import ready
@@ -164,6 +164,22 @@ async def test_a_run_is_made_changed_listed_and_erased(runs: Records) -> None:
     await runs.delete("n", "w", 3)
     assert await runs.get("n", "w") is None
     await runs.create(run())
+
+
+async def test_whose_a_run_is_stays_among_gateways(runs: Records) -> None:
+    """Nothing of it is in what callers get; and what does not go on is nobody's."""
+    made = run()
+    made.owner, made.workflow.state = Owner("a", 7, "k1"), State.WORKFLOW_STATE_RUNNING
+    await runs.create(made)
+    [(listed, owner)], _ = await runs.page("n", 1)
+    head = await runs.head("n", "w")
+    assert head is not None and head.owner == owner == Owner("a", 7, "k1")
+    for told in (listed, head.workflow):
+        assert b"k1" not in told.SerializeToString()
+    made.workflow.state = State.WORKFLOW_STATE_FAILED
+    await runs.append(made, ())
+    head = await runs.head("n", "w")
+    assert head is not None and head.owner == NOBODY
 
 
 async def test_a_write_costs_its_events_and_not_the_record(data: Path) -> None:
