@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -50,7 +51,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and the fork server has not said so yet
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""
