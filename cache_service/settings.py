@@ -3,16 +3,17 @@
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
+from agentmem.object_location import NONE, Location, LocationText
 from agentmem.settings import ServiceSettings
 from agentmem.sockets import OptionalLoopbackAddress, OptionalTcpAddress, OptionalUnixSocket
 from cache_service.cluster.settings import ClusterSettings, Survives
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import Quotas
-from cache_service.tiers.remote.contract import Location, RemoteSettings, check_endpoint
+from cache_service.tiers.remote.contract import RemoteSettings, check_endpoint
 
 NODE_NAME: Final = r"^([a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?)?$"
 """Of nodes: what a host may be called, or nothing."""
@@ -54,8 +55,8 @@ class StoreSettings(ServiceSettings):
         description="the same for single namespaces; repeatable, in the TOML file a table of names",
     )
     free_bytes_floor: int = Field(DiskLimits.free_bytes_floor, ge=0, description="bytes of the disk that stay free")
-    remote: str = Field(
-        "none",
+    remote: LocationText = Field(
+        NONE,
         description="where copies of files of KV are kept, as s3://BUCKET/PREFIX; credentials come from AWS's"
         " environment or configuration (default: none, KV is on this disk only)",
     )
@@ -85,12 +86,6 @@ class StoreSettings(ServiceSettings):
     def limits(self) -> DiskLimits:
         """The limits of the warm tier."""
         return DiskLimits(self.warm_bytes, self.free_bytes_floor)
-
-    @field_validator("remote")
-    @classmethod
-    def _is_location(cls, value: str) -> str:
-        Location.parse(value)
-        return value
 
     @property
     def remote_settings(self) -> RemoteSettings:

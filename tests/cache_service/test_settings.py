@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from agentmem.object_location import Location
 from agentmem.settings import SettingsError, load
 from cache_service.settings import StoreSettings
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas
-from cache_service.tiers.remote.contract import Location
 
 
 def test_the_defaults_are_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from agentmem.identity import FileKind, FileName
+from agentmem.object_location import Location
 
 
 class ObjectName(NamedTuple):
@@ -135,30 +136,8 @@ class RemoteTier(ABC):
         """
 
 
-NONE = "none"
 # What S3 allows in a bucket's name, and of a prefix what needs no escaping anywhere.
-_S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?P<prefix>(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)/?")
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+/?")
-
-
-class Location(NamedTuple):
-    """A bucket, and a prefix in it without slashes at its ends; the prefix may be empty."""
-
-    bucket: str
-    prefix: str
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """The location in `none` (None) or `s3://BUCKET/PREFIX`. Raises ValueError."""
-        if text == NONE:
-            return None
-        match = _S3.fullmatch(text)
-        if match is None:
-            raise ValueError(f"must be {NONE} or s3://BUCKET/PREFIX, of letters, digits, dots, dashes and underscores")
-        return cls(match["bucket"], match["prefix"].strip("/"))
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
 
 @dataclass(frozen=True)

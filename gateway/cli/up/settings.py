@@ -10,6 +10,7 @@ from pydantic_settings import SettingsConfigDict
 from agentmem import layout
 from agentmem.kv_bits import KVBitsText
 from agentmem.models import ModelSettings
+from agentmem.object_location import LocationText
 from agentmem.settings import SettingsError, load
 from agentmem.sockets import OptionalLoopbackAddress, parse_address
 from gateway.cli.text import Mistake
@@ -42,7 +43,7 @@ class UpSettings(ModelSettings, ListenSettings):
         description="HOST:PORT of the gateway's /metrics; worker at PORT+1, store at PORT+2; empty: none",
     )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
-    remote: str | None = Field(
+    remote: LocationText | None = Field(
         None, description="where copies of files of KV are kept, as s3://BUCKET/PREFIX (default: on this disk only)"
     )
     cluster: SecretStr = Field(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cache_service.tiers.remote.contract import Location, check_endpoint
+from agentmem.object_location import Location
+from cache_service.tiers.remote.contract import check_endpoint
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from agentmem import blockfile
 from agentmem.identity import FileKind
+from agentmem.object_location import Location
 from cache_service.tiers.remote.contract import (
     Claim,
-    Location,
     NotOwner,
     ObjectDamaged,
     ObjectMissing,

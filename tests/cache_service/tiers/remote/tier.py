@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agentmem.object_location import Location
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.store import DEFAULT_LIMITS
 from cache_service.tiers.limits import DiskLimits
-from cache_service.tiers.remote.contract import Location, RemoteSettings
+from cache_service.tiers.remote.contract import RemoteSettings
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running

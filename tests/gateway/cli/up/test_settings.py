@@ -91,13 +91,13 @@ CLUSTER = [
 
 
 def test_a_node_of_a_cluster() -> None:
-    told = service_arguments(load(UpSettings, [*CLUSTER, "--cluster-survives", "crash", "--remote", "s3://b/p"]))
+    told = service_arguments(load(UpSettings, [*CLUSTER, "--cluster-survives", "crash", "--remote", "s3://bucket/p"]))
     node = ["--node=a", "--advertise=a.local:50061", "--cluster-tls=/etc/cluster"]
     for flag in node:
         assert flag in told.store
         assert flag in told.gateway
         assert flag not in told.worker
-    assert {"--cluster-survives=crash", "--remote=s3://b/p"} <= {*told.store}
+    assert {"--cluster-survives=crash", "--remote=s3://bucket/p"} <= {*told.store}
     assert not any("postgresql" in word for words in told for word in words)
     assert store_environment(load(UpSettings, CLUSTER)) == {"AGENTMEM_STORE_CLUSTER": "postgresql://db.local/agentmem"}
     assert store_environment(load(UpSettings, [])) == {}
