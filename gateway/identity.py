@@ -21,8 +21,8 @@ import grpc
 from agentmem import errors
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from agentmem.words import is_anonymous
 from gateway import upstream
-from gateway.api.reports import is_anonymous
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import MAX_TOP_LOGPROBS
+from agentmem.words import finish_reason
 from gateway.api.errors import OPENAI
 from gateway.api.exchange import (
     Effort,
@@ -43,7 +44,6 @@ from gateway.api.openai import (
     schema_of,
 )
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
-from gateway.api.reports import finish_reason
 from gateway.api.validation import Count, Forgiving, Json, JsonObject, KeyPart, Strict, Text
 
 

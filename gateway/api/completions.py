@@ -11,11 +11,11 @@ from pydantic import Field
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.words import finish_reason
 from gateway.api.errors import COMPLETIONS
 from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
 from gateway.api.openai import No, SampledRequest, choices, refuse_idle_stream_options
 from gateway.api.openai_answers import CompletionsAnswer
-from gateway.api.reports import finish_reason
 from gateway.api.validation import UINT32, Json, Text
 
 MAX_PROMPTS = 64

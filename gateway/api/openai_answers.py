@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.words import cached_tokens
 from gateway.api.errors import Dialect
 from gateway.api.exchange import Answer, Heard, SseEvent
-from gateway.api.reports import cached_tokens
 from gateway.api.validation import Json
 
 _DONE = SseEvent("[DONE]")

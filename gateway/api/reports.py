@@ -3,53 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from base64 import b64encode
-from functools import cache
 from typing import TYPE_CHECKING
 
-from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import inference_pb2, model_pb2, types_pb2
+from agentmem.words import short_name, tier_name, warning
 
 if TYPE_CHECKING:  # pydantic, which commands do without, takes long to import
     from gateway.api.validation import Json
-
-
-@cache
-def short_names(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the short names of an enum's values ("hot"), by number; 0 has none."""
-    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    return {value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number}
-
-
-def short_name(enum: EnumDescriptor, number: int) -> str:
-    """Return the short name of a value; empty where nothing is said, or what only a newer worker knows."""
-    return short_names(enum).get(number, "")
-
-
-_CONVERSATION_ID = re.compile(r"conv-[0-9a-f]{32}")
-
-
-def is_anonymous(agent_id: str) -> bool:
-    """Return whether an agent has an id of the form that agents get which are found by their conversation."""
-    return _CONVERSATION_ID.fullmatch(agent_id) is not None
-
-
-_LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CONTEXT})
-
-
-def cut_short(reason: types_pb2.FinishReason.ValueType) -> bool:
-    """Return whether the limit of tokens, or the context, ended the turn."""
-    return reason in _LENGTH
-
-
-def finish_reason(reason: types_pb2.FinishReason.ValueType) -> str:
-    """Return "length" where max_tokens or the context ended it, "tool_calls" after calls, else "stop"."""
-    if reason == types_pb2.FINISH_REASON_TOOL_CALLS:
-        return "tool_calls"
-    return "length" if cut_short(reason) else "stop"
 
 
 _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
@@ -86,18 +49,6 @@ def _version(version: types_pb2.AgentVersion) -> Json:
     return {"uid": version.uid, "version": version.version, "revision": revision}
 
 
-def warning(started: inference_pb2.Started) -> str:
-    """Return what the caller may not have meant, as a sentence in ASCII; empty if there is nothing."""
-    if started.HasField("context_trim"):
-        return _trimmed(started.context_trim)
-    if not started.dropped_tokens:
-        return ""
-    return (
-        f"{started.dropped_tokens} tokens of the agent's memory do not agree with this conversation and were left "
-        f"behind; its snapshot {started.dropped_snapshot} keeps them"
-    )
-
-
 def _context_trim(started: inference_pb2.Started) -> Json | None:
     if not started.HasField("context_trim"):
         return None
@@ -110,26 +61,6 @@ def _context_trim(started: inference_pb2.Started) -> Json | None:
         "summary": trim.summary or None,
         "summary_failure": trim.summary_failure or None,
     }
-
-
-def _trimmed(trim: types_pb2.ContextTrim) -> str:
-    turns = "turn" if trim.dropped_turns == 1 else f"{trim.dropped_turns} turns"
-    text = f"the memory outgrew the model's context, so its oldest {turns} ({trim.dropped_tokens} tokens) "
-    text += "became a note" if trim.policy == types_pb2.CONTEXT_POLICY_SUMMARIZE else "were dropped"
-    if trim.summary_failure:
-        text += f" without a note, since {trim.summary_failure}"
-    kept = "it" if trim.dropped_turns == 1 else "them"
-    return f"{text}; its snapshot {trim.snapshot} keeps {kept}" if trim.snapshot else text
-
-
-def tier_name(tier: types_pb2.Tier.ValueType) -> str:
-    """Return "hot", "warm", "remote" or "none"."""
-    return short_name(types_pb2.Tier.DESCRIPTOR, tier)
-
-
-def cached_tokens(usage: types_pb2.Usage) -> int:
-    """Return the prompt tokens that came from memory, of all tiers."""
-    return sum(part.tokens for part in usage.cached)
 
 
 def _seconds(duration: Duration) -> float:

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument, ResourceExhausted
 from agentmem.v1 import inference_pb2
+from agentmem.words import cached_tokens, cut_short
 from gateway.api.exchange import Answer, SseEvent
 from gateway.api.openai_answers import logprobs_of
-from gateway.api.reports import cached_tokens, cut_short
 from gateway.api.validation import Json
 
 

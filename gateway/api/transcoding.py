@@ -28,7 +28,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from agentmem.v1 import types_pb2
-from gateway.api.reports import short_names
+from agentmem.words import short_names
 from gateway.api.validation import Json, Strict, Text, parse_body
 
 DURATION: Final = Duration.DESCRIPTOR

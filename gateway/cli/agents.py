@@ -12,7 +12,7 @@ from rich.table import Table
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.api.reports import is_anonymous, tier_name
+from agentmem.words import is_anonymous, tier_name
 from gateway.cli.client import Client, agent_argument, all_pages, client_options, group_options
 from gateway.cli.lazy import LazyGroup
 from gateway.cli.text import (

@@ -12,7 +12,7 @@ from rich.table import Table
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from agentmem.validation import automatic_snapshot
-from gateway.api.reports import short_name, tier_name
+from agentmem.words import short_name, tier_name
 from gateway.cli.agents import agent_dict, only_memory
 from gateway.cli.client import Client, agent_argument, all_pages, client_options, not_empty, retrying
 from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, counted, flattened, iso_time, printable, table

@@ -14,7 +14,8 @@ import grpc
 from agentmem.channels import closing_stream
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
-from gateway.api.reports import finish_reason, memory_report, warning
+from agentmem.words import finish_reason, warning
+from gateway.api.reports import memory_report
 from gateway.cli.agents import find
 from gateway.cli.client import Client, agent_argument, client_options, report_outage, retrying
 from gateway.cli.models import registered

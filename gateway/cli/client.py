@@ -19,11 +19,10 @@ from click.core import ParameterSource
 from google.protobuf.message import Message
 from rich.console import ConsoleRenderable
 
-from agentmem import errors, layout
+from agentmem import errors, layout, retries
 from agentmem.channels import ClientTls, connect
 from agentmem.diagnostics import Diagnostic
 from agentmem.sockets import Address, is_loopback, parse_address
-from gateway import retries
 from gateway.cli.text import Mistake, console, printable, write_json
 
 PATIENCE: Final = 60.0

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from agentmem import logs
 from agentmem.v1 import types_pb2
-from gateway.api.reports import short_name, tier_name
+from agentmem.words import short_name, tier_name
 
 _PIPE_WIDTH = 200
 

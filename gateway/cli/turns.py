@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
-from gateway.api.reports import cached_tokens, cut_short, short_name, tier_name
+from agentmem.words import cached_tokens, cut_short, short_name, tier_name
 from gateway.cli.text import iso_time, printable
 
 _LAYOUT = "\n\t"

@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.words import cached_tokens, short_name, warning
 from gateway import upstream
 from gateway.api.exchange import Exchange, Incoming
 from gateway.api.messages import to_count
 from gateway.api.messages_schema import CountTokensRequest
-from gateway.api.reports import cached_tokens, short_name, warning
 from gateway.api.validation import parse_body
 from gateway.edge.callers import caller
 from gateway.http.choices import Events, each_choice, may_append

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import grpc
 
-from agentmem import errors
+from agentmem import errors, retries
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2, workflow_run_pb2
-from gateway import retries, upstream
+from gateway import upstream
 from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.owners import NOBODY, Owner, owner_in
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 
+from agentmem import retries
 from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
 from agentmem.v1 import (
     agent_pb2,
@@ -22,7 +23,7 @@ from agentmem.v1 import (
     model_pb2_grpc,
     types_pb2,
 )
-from gateway import retries, upstream
+from gateway import upstream
 from gateway.api.exchange import Heard
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.inboxes import Listening

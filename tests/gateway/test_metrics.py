@@ -10,7 +10,7 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, workflow_pb2
-from gateway.api.reports import short_name
+from agentmem.words import short_name
 from gateway.app import Gateway
 from gateway.metrics import GatewayMetrics
 

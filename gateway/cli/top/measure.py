@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from agentmem.v1 import agent_pb2, model_pb2
-from gateway.api.reports import state_name, tier_name
+from agentmem.words import tier_name
+from gateway.api.reports import state_name
 from gateway.cli.text import iso_time
 from gateway.cli.top.metrics import Page, increase, restarted
 from gateway.cli.top.sources import Reading, Service

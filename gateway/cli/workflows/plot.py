@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gateway.api.reports import tier_name
+from agentmem.words import tier_name
 from gateway.cli.text import printable
 from gateway.cli.workflows.state import Run, Step
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentmem.v1 import types_pb2, workflow_pb2
-from gateway.api.reports import cached_tokens, short_name
+from agentmem.words import cached_tokens, short_name
 from gateway.cli.text import counted
 
 Doing = Literal["speaking", "listening", "idle"]

@@ -4,7 +4,8 @@ import pytest
 from google.protobuf import json_format
 
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.reports import memory_report, warning
+from agentmem.words import warning
+from gateway.api.reports import memory_report
 
 TRIM = types_pb2.ContextTrim(
     policy=types_pb2.CONTEXT_POLICY_TRIM, dropped_tokens=900, dropped_turns=7, snapshot="auto-12"

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.v1 import types_pb2
+from agentmem.words import cached_tokens
 from gateway.api.openai_answers import usage
-from gateway.api.reports import cached_tokens
 
 COUNTS = st.integers(0, 1000)
 USAGES = st.lists(

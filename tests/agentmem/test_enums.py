@@ -2,7 +2,7 @@ import pytest
 from google.protobuf.descriptor import EnumDescriptor
 
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2
-from gateway.api.reports import short_name, short_names
+from agentmem.words import short_name, short_names
 
 ENUMS = [
     enum

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from agentmem.v1 import types_pb2
-from gateway.api.reports import cut_short, finish_reason
+from agentmem.words import cut_short, finish_reason
 
 
 @pytest.mark.parametrize(

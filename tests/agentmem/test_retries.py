@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import AgentmemError, NotFound, Unavailable
-from gateway.retries import Failure, retry, retry_delay
+from agentmem.retries import Failure, retry, retry_delay
 
 
 class Server:
