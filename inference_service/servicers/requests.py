@@ -112,9 +112,6 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
     if request.HasField("top_logprobs") and request.top_logprobs > MAX_TOP_LOGPROBS:
         raise InvalidArgument("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS}")
     _check_enum("cache_policy", request.cache_policy, inference_pb2.CachePolicy)
-    _check_enum("memory_mode", request.memory_mode, inference_pb2.MemoryMode)
-    if request.memory_mode == inference_pb2.MEMORY_MODE_REPLACE and request.WhichOneof("input") == "append":
-        raise InvalidArgument("memory_mode", "cannot be REPLACE with append, which leaves what is there")
     turn = prefill_request(request)
     schema = _json_schema(request) if request.HasField("json_schema") else None
     return replace(
@@ -128,13 +125,15 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
         tool_calls=request.tool_calls,
         json_schema=schema,
         held=held_answer(request, schema, turn.tools),
-        memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
     )
 
 
 def prefill_request(request: inference_pb2.PrefillRequest | inference_pb2.GenerateRequest) -> TurnRequest:
     """A turn that generates nothing: all that both kinds of turns say. Raises InvalidArgument."""
     _check_enum("context_policy", request.context_policy, types_pb2.ContextPolicy)
+    _check_enum("memory_mode", request.memory_mode, inference_pb2.MemoryMode)
+    if request.memory_mode == inference_pb2.MEMORY_MODE_REPLACE and request.WhichOneof("input") == "append":
+        raise InvalidArgument("memory_mode", "cannot be REPLACE with append, which leaves what is there")
     return TurnRequest(
         key=AgentKey.from_proto(request.key, anonymous=isinstance(request, inference_pb2.GenerateRequest)),
         input=turn_input(request),
@@ -148,6 +147,7 @@ def prefill_request(request: inference_pb2.PrefillRequest | inference_pb2.Genera
         label=check_text("label", request.label, allow_empty=True),
         expiry=IdleTimes.from_proto(request.expiry, "expiry."),
         context_policy=request.context_policy,
+        memory_mode=request.memory_mode or inference_pb2.MEMORY_MODE_REPLACE,
     )
 
 

@@ -13,7 +13,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import agent_pb2, inference_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.system.stack import Client, Stack, chat, running
 
 FACT = "The colour of the boat is green."
@@ -141,6 +141,35 @@ async def test_another_system_message_is_never_lost(stack: Stack, sdk: openai.As
     assert (told.text, told.report["match"]) == (ANSWER, "extend")
     assert (await memory(stack, named.agent)).startswith(before)
     assert "You are lena." in await memory(stack, named.agent)
+
+
+async def test_what_is_prefilled_may_be_only_what_is_new(stack: Stack) -> None:
+    client, name = await stack.client("gateway"), next(NAMES)
+    for number, said in enumerate((FACT, OTHER)):
+        await client.inference.Prefill(
+            inference_pb2.PrefillRequest(
+                key=client.key(name),
+                messages=chat(("system", SYSTEM), ("user", said)),
+                memory_mode=inference_pb2.MEMORY_MODE_AUTO,
+                request_id=f"{name}-{number}",
+            )
+        )
+    text = await memory(stack, name)
+    assert [text.count(each) for each in (SYSTEM, FACT, OTHER)] == [1, 1, 1]
+    request = inference_pb2.PrefillRequest(
+        key=client.key(name),
+        messages=chat(("system", "You are ada."), ("user", FACT)),
+        memory_mode=inference_pb2.MEMORY_MODE_AUTO,
+    )
+    with pytest.raises(grpc.aio.AioRpcError, match="does not begin with this system message"):
+        await client.inference.Prefill(request)
+    request = inference_pb2.PrefillRequest(
+        key=client.key(name),
+        append=types_pb2.Append(text=FACT),
+        memory_mode=inference_pb2.MEMORY_MODE_REPLACE,
+    )
+    with pytest.raises(grpc.aio.AioRpcError, match="memory_mode"):
+        await client.inference.Prefill(request)
 
 
 async def test_what_is_prefilled_is_a_beginning_and_not_said_twice(stack: Stack, sdk: openai.AsyncOpenAI) -> None:

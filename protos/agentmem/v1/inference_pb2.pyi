@@ -630,6 +630,7 @@ class PrefillRequest(_message.Message):
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
     IF_REVISION_FIELD_NUMBER: _builtins.int
+    MEMORY_MODE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As in GenerateRequest."""
     prompt: _builtins.str
@@ -645,6 +646,8 @@ class PrefillRequest(_message.Message):
     template_time: _builtins.str
     """As in GenerateRequest."""
     if_revision: _builtins.bytes
+    """As in GenerateRequest."""
+    memory_mode: Global___MemoryMode.ValueType
     """As in GenerateRequest."""
     @_builtins.property
     def key(self) -> _types_pb2.AgentKey:
@@ -682,10 +685,11 @@ class PrefillRequest(_message.Message):
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
         template_time: _builtins.str = ...,
         if_revision: _builtins.bytes = ...,
+        memory_mode: Global___MemoryMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "expiry", b"expiry", "if_version", b"if_version", "input", b"input", "key", b"key", "messages", b"messages", "prompt", b"prompt", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "context_policy", b"context_policy", "expiry", b"expiry", "if_revision", b"if_revision", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "template_time", b"template_time", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_if_version", b"_if_version", "append", b"append", "context_policy", b"context_policy", "expiry", b"expiry", "if_revision", b"if_revision", "if_version", b"if_version", "input", b"input", "key", b"key", "label", b"label", "memory_mode", b"memory_mode", "messages", b"messages", "parse_special", b"parse_special", "prompt", b"prompt", "request_id", b"request_id", "template_time", b"template_time", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__if_version: _TypeAlias = _typing.Literal["if_version"]  # noqa: Y015
     _WhichOneofArgType__if_version: _TypeAlias = _typing.Literal["_if_version", b"_if_version"]  # noqa: Y015
