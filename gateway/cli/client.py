@@ -20,9 +20,9 @@ from google.protobuf.message import Message
 from rich.console import ConsoleRenderable
 
 from agentmem import errors, layout, retries
+from agentmem.addresses import Address, is_loopback, parse_address
 from agentmem.channels import ClientTls, connect
 from agentmem.diagnostics import Diagnostic
-from agentmem.sockets import Address, is_loopback, parse_address
 from gateway.cli.text import Mistake, console, printable, write_json
 
 PATIENCE: Final = 60.0

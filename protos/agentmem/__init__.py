@@ -1,7 +1,28 @@
-"""The contract of Agentmem, and the little that both ends must share.
+"""The contract of Agentmem, the client of its gateway, and the little that both ends must share.
 
-`agentmem.v1` holds the protos and their stubs. Beside it: agent keys, the error table, the interceptor that maps it,
-channels, the server set-up, how calls end, tracing, spans, the format of KV files, conversations by content, which
-models are registered, settings, logs, the metrics page with what every process has on it, what service managers are
-told, and what `agentmem doctor` finds.
+    from agentmem import Client
+
+`agentmem.client` is the client, and what it exports is here, too; it is imported when it is asked for. `agentmem.v1`
+holds the protos and their stubs. Beside them: agent keys, the error table, the interceptor that maps it, channels, the
+server set-up, how calls end, tracing, spans, the format of KV files, conversations by content, which models are
+registered, settings, logs, the metrics page with what every process has on it, what service managers are told, and what
+`agentmem doctor` finds.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentmem.client import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Return what the client exports, all of it classes; modules of this package are asked for here first, too."""
+        if name[:1].isupper():
+            client = import_module("agentmem.client")
+            if name in client.__all__:
+                return getattr(client, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *import_module("agentmem.client").__all__})

@@ -198,8 +198,12 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details."""
-    return error.code() in (StatusCode.UNAVAILABLE, StatusCode.INTERNAL) and not _is_rich(error)
+    """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details.
+
+    UNKNOWN is what a stream ends with that is removed beneath its call.
+    """
+    failed = (StatusCode.UNAVAILABLE, StatusCode.INTERNAL, StatusCode.UNKNOWN)
+    return error.code() in failed and not _is_rich(error)
 
 
 def is_silence(error: grpc.aio.AioRpcError) -> bool:

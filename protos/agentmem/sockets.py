@@ -10,52 +10,21 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from ipaddress import ip_address
 from pathlib import Path
-from typing import IO, Annotated, Final, NamedTuple
+from typing import IO, Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
+
+from agentmem.addresses import Address as Address
+from agentmem.addresses import is_loopback as is_loopback
+from agentmem.addresses import parse_address as parse_address
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 
 
 class AddressError(Exception):
     """A server cannot have its address; the message says what to do."""
-
-
-class Address(NamedTuple):
-    """A TCP address. `str()` gives "host:port", with an IPv6 host in brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def offset(self, by: int) -> "Address":
-        """The same host at a later port; port 0 (any) stays 0."""
-        return self._replace(port=self.port + by if self.port else 0)
-
-
-def parse_address(text: str) -> Address:
-    """ "host:port" as an Address; port 0 asks for any. Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"{text!r} needs brackets around its IPv6 host: [{host}]:{port}")
-    return Address(host, int(port))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine only, by its text: names other than localhost are not looked up."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def collector_url(text: str) -> str:

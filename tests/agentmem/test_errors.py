@@ -128,6 +128,7 @@ def test_details_that_do_not_parse(details: bytes) -> None:
 
 
 SILENT = (
+    grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from agentmem import layout
+from agentmem.addresses import Address
 from agentmem.channels import ClientTls
-from agentmem.sockets import Address
 from gateway.cli.client import Client, client_options, flag_address
 from gateway.cli.text import Mistake, console
 from gateway.cli.top.measure import Figures, History, silent

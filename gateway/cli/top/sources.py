@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import grpc
 
-from agentmem.sockets import parse_address
+from agentmem.addresses import parse_address
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
 from gateway.cli.top.metrics import Page
 

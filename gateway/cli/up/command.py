@@ -8,8 +8,8 @@ from functools import partial
 import click
 
 from agentmem import layout, logs
+from agentmem.addresses import parse_address
 from agentmem.service import ServiceManager
-from agentmem.sockets import parse_address
 from gateway.cli.text import say
 from gateway.cli.up.lock import UpLock, has_been_taken
 from gateway.cli.up.openblas import preload_here

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 from agentmem import layout
+from agentmem.addresses import parse_address
 from agentmem.channels import connect
 from agentmem.checkup import listens
-from agentmem.sockets import parse_address
 from gateway import upstream
 
 NAMES = ("store", "worker", "gateway")

@@ -1,0 +1,86 @@
+"""The client of a gateway, in Python: `from agentmem import Client, AsyncClient`.
+
+aio.py, agent.py, models.py, workflows.py   the client: coroutines over grpc.aio
+sync.py, blocking.py                        the same methods, run on one event loop on a thread
+inputs.py                                   what callers say, as requests
+answers.py, records.py, workflow_events.py  what they get: frozen values
+stream.py, replay.py                        an answer as it comes, also through outages
+connection.py                               address, credentials, deadlines, retries, failures as errors
+transfers.py                                an agent as a file
+"""
+
+from agentmem.channels import ClientTls
+from agentmem.client.agent import AsyncAgent
+from agentmem.client.aio import AsyncClient
+from agentmem.client.answers import (
+    Answer,
+    Called,
+    ContextTrim,
+    Memory,
+    Reasoning,
+    Recalled,
+    Restarted,
+    Text,
+    Timings,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+    Version,
+)
+from agentmem.client.connection import GatewayUnreachable
+from agentmem.client.inputs import Message, ToolChoice
+from agentmem.client.records import (
+    AgentInfo,
+    Erased,
+    Imported,
+    LoadStep,
+    Model,
+    Prefetched,
+    Probe,
+    Snapshot,
+    TokenCount,
+    Turn,
+)
+from agentmem.client.stream import AnswerChanged, AsyncStream
+from agentmem.client.sync import Agent, Client, Stream
+from agentmem.client.workflow_events import Workflow
+from agentmem.errors import AgentmemError
+
+__all__ = [
+    "Agent",
+    "AgentInfo",
+    "AgentmemError",
+    "Answer",
+    "AnswerChanged",
+    "AsyncAgent",
+    "AsyncClient",
+    "AsyncStream",
+    "Called",
+    "Client",
+    "ClientTls",
+    "ContextTrim",
+    "Erased",
+    "GatewayUnreachable",
+    "Imported",
+    "LoadStep",
+    "Memory",
+    "Message",
+    "Model",
+    "Prefetched",
+    "Probe",
+    "Reasoning",
+    "Recalled",
+    "Restarted",
+    "Snapshot",
+    "Stream",
+    "Text",
+    "Timings",
+    "TokenCount",
+    "TokenLogprob",
+    "ToolCall",
+    "ToolChoice",
+    "Turn",
+    "Usage",
+    "Version",
+    "Workflow",
+]

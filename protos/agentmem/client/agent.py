@@ -1,0 +1,273 @@
+"""An agent as an object: its turns, what is in its memory, its branches, and where its KV is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Unpack
+
+import grpc
+
+from agentmem.client import inputs
+from agentmem.client.answers import Answer, Growing, Version
+from agentmem.client.connection import Connection, messages, pages
+from agentmem.client.inputs import (
+    UNSET,
+    AskOptions,
+    Beginning,
+    Message,
+    Policy,
+    Said,
+    Seconds,
+    TellOptions,
+    Tier,
+    Timeout,
+)
+from agentmem.client.records import AgentInfo, Erased, Prefetched, Probe, Snapshot, TokenCount, Turn
+from agentmem.client.stream import AsyncStream
+from agentmem.client.transfers import Target, written
+from agentmem.errors import NotFound
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
+
+if TYPE_CHECKING:
+    from agentmem.client.aio import AsyncClient
+
+
+class AsyncAgent:
+    """An agent, by its name, on a model. Making one asks nothing of the server: a first turn creates the memory.
+
+    Of one agent's turns each waits for the one before, whoever sends them. All methods raise AgentmemError.
+    """
+
+    def __init__(self, client: AsyncClient, name: str, model: str, beginning: Beginning) -> None:
+        self.name = name
+        self._client, self._model, self._beginning = client, model, beginning
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, model={self._model!r})"
+
+    @property
+    def _connection(self) -> Connection:
+        return self._client.connection
+
+    @property
+    def _agents(self) -> Any:
+        return agent_pb2_grpc.AgentServiceStub(self._connection.channel)
+
+    async def model(self) -> str:
+        """Return the name of its model: the gateway's default, where none was given."""
+        if not self._model:
+            self._model = await self._client.default_model()
+        return self._model
+
+    async def _key(self) -> types_pb2.AgentKey:
+        return types_pb2.AgentKey(agent_id=self.name, model_id=await self.model())
+
+    async def _changed(self, rpc: str, timeout: Timeout, **fields: Any) -> AgentInfo:
+        """Return the agent after an RPC that answers with it."""
+        return AgentInfo.of((await self._asked(rpc, timeout, **fields)).agent)
+
+    async def _asked(self, rpc: str, timeout: Timeout, **fields: Any) -> Any:
+        request = getattr(agent_pb2, f"{rpc}Request")(key=await self._key(), **fields)
+        return await self._connection.call(getattr(self._agents, rpc), request, timeout)
+
+    # Turns
+
+    async def ask(self, said: Said, **options: Unpack[AskOptions]) -> Answer:
+        """Say something, and return the whole answer.
+
+        A text is the user's; messages may be any that the template knows. A turn that fails for an outage is sent again
+        under the same request_id: the server replays what it has committed, and computes only what it has not, so no
+        turn is there twice. DeadlineExceeded, and Unavailable after the client's patience, leave open whether the turn
+        is there: the same request_id tells.
+        """
+        return await self.stream(said, **options).finish()
+
+    def stream(self, said: Said, **options: Unpack[AskOptions]) -> AsyncStream:
+        """Say something, and return the answer as it comes. The turn begins when the stream is iterated.
+
+        A stream that breaks goes on where it was.
+        """
+
+        async def prepare() -> inference_pb2.GenerateRequest:
+            return inputs.generate(await self._key(), self._beginning, said, options)
+
+        return AsyncStream(self._connection, prepare, options.get("timeout", UNSET))
+
+    async def tell(self, said: Said, **options: Unpack[TellOptions]) -> Answer:
+        """Let the agent take something in without an answer; what is returned has no text. Retries are as in `ask`."""
+        request = inputs.prefill(await self._key(), self._beginning, said, options)
+        call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Prefill
+        response = await self._connection.call(call, request, options.get("timeout", UNSET))
+        return Growing().ended(response.started, response.finished, request.request_id)
+
+    async def probe(self, said: Said, *, timeout: Timeout = UNSET) -> Probe:
+        """Return what a turn with this would reuse, from which tier, and why not more. Nothing is changed."""
+        append = types_pb2.Append(messages=inputs.chat_of(said))
+        return Probe.of(await self._asked("ProbeAgent", timeout, append=append))
+
+    async def count_tokens(self, said: Said, *, timeout: Timeout = UNSET) -> TokenCount:
+        """Return how many tokens this would add to the memory."""
+        append = types_pb2.Append(messages=inputs.chat_of(said))
+        request = inference_pb2.CountTokensRequest(key=await self._key(), append=append)
+        call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).CountTokens
+        counted = await self._connection.call(call, request, timeout)
+        return TokenCount(counted.tokens, counted.context_length)
+
+    # What is there
+
+    async def info(self, *, timeout: Timeout = UNSET) -> AgentInfo:
+        """Return what the agent is. Raises NotFound before its first turn."""
+        return await self._changed("GetAgent", timeout)
+
+    async def exists(self, *, timeout: Timeout = UNSET) -> bool:
+        """Return whether it has a memory."""
+        try:
+            await self.info(timeout=timeout)
+        except NotFound as error:
+            if error.kind != "agent":
+                raise
+            return False
+        return True
+
+    async def turns(self, *, text: bool = False, timeout: Timeout = UNSET) -> AsyncIterator[Turn]:
+        """Yield what the memory consists of, oldest first, a page at a time; with `text` also what was said."""
+        request = agent_pb2.ListTurnsRequest(key=await self._key(), include_text=text)
+        async with aclosing(pages(self._connection, self._agents.ListTurns, request, "turns", timeout)) as found:
+            async for turn in found:
+                yield Turn.of(turn)
+
+    async def messages(self, *, timeout: Timeout = UNSET) -> list[Message]:
+        """Return all that was said, oldest first. A message without a role is text whose messages are not known."""
+        return [message async for turn in self.turns(text=True, timeout=timeout) for message in turn.messages]
+
+    # Branches
+
+    async def fork(
+        self,
+        name: str,
+        *,
+        at: Version | int | None = None,
+        keep_tokens: int | None = None,
+        ttl: Seconds | None = None,
+        delete_after: Seconds | None = None,
+        timeout: Timeout = UNSET,
+    ) -> AsyncAgent:
+        """Make a second agent with this memory, and return it. Neither sees what the other is told from then on.
+
+        `at` is a past version that is still kept, `keep_tokens` takes only the first tokens. Raises AlreadyExists, also
+        where an outage hid that this very call has made it.
+        """
+        fields: dict[str, Any] = {"new_agent_id": name, "keep_tokens": keep_tokens}
+        if at is not None:
+            fields["at_version"] = at.version if isinstance(at, Version) else at
+            fields["at_revision"] = at.revision if isinstance(at, Version) else b""
+        if ttl is not None or delete_after is not None:
+            fields["expiry"] = _expiry(ttl, delete_after)
+        made = await self._asked("ForkAgent", timeout, **fields)
+        return AsyncAgent(self._client, made.agent.key.agent_id, made.agent.key.model_id, self._beginning)
+
+    async def snapshot(self, name: str, *, timeout: Timeout = UNSET) -> Snapshot:
+        """Keep the present state under a name."""
+        return Snapshot.of((await self._asked("CreateSnapshot", timeout, name=name)).snapshot)
+
+    async def snapshots(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Snapshot]:
+        """Yield the snapshots, newest first."""
+        request = agent_pb2.ListSnapshotsRequest(key=await self._key())
+        listing = pages(self._connection, self._agents.ListSnapshots, request, "snapshots", timeout)
+        async with aclosing(listing) as found:
+            async for snapshot in found:
+                yield Snapshot.of(snapshot)
+
+    async def restore(self, name: str, *, timeout: Timeout = UNSET) -> AgentInfo:
+        """Make the agent what it was in a snapshot. What it has now stays as an automatic one."""
+        return await self._changed("RestoreSnapshot", timeout, name=name)
+
+    async def delete_snapshot(self, name: str, *, timeout: Timeout = UNSET) -> None:
+        """Forget a snapshot, and erase what only it has kept."""
+        await self._asked("DeleteSnapshot", timeout, name=name)
+
+    async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
+        """Drop the memory behind its first tokens. What it was stays as an automatic snapshot."""
+        state = only_if or (await self.info(timeout=timeout)).version
+        fields = {"if_version": state.version, "if_revision": state.revision}
+        return await self._changed("TrimAgent", timeout, keep_tokens=keep_tokens, **fields)
+
+    async def delete(self, *, all_models: bool = False, missing_ok: bool = False, timeout: Timeout = UNSET) -> Erased:
+        """Erase the agent for good, on its model or on all: what it was told, and its KV. Snapshots go with it."""
+        key = types_pb2.AgentKey(agent_id=self.name) if all_models else await self._key()
+        request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
+
+        async def attempt(seconds: float | None) -> agent_pb2.DeleteAgentResponse:
+            try:
+                answer: agent_pb2.DeleteAgentResponse = await self._agents.DeleteAgent(request, timeout=seconds)
+            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+                request.allow_missing = True  # this attempt may have erased it
+                raise
+            return answer
+
+        gone = await self._connection.run(attempt, timeout)
+        return Erased(gone.deleted, gone.freed_bytes)
+
+    # Where its KV is, and for how long
+
+    async def pin(self, pinned: bool = True, *, timeout: Timeout = UNSET) -> AgentInfo:
+        """Keep its KV on disk, whoever needs room; or let it go again."""
+        return await self._changed("PinAgent", timeout, pinned=pinned)
+
+    async def set_ttl(
+        self, ttl: Seconds | None = None, *, delete_after: Seconds | None = None, timeout: Timeout = UNSET
+    ) -> AgentInfo:
+        """Set the idle times after which its KV expires, and after which it is deleted; None is never."""
+        times = {"ttl": ttl, "delete_after": delete_after}
+        fields = {name: inputs.duration(time) for name, time in times.items() if time is not None}
+        return await self._changed("SetAgentTtl", timeout, **fields)
+
+    async def set_context_policy(self, policy: Policy, *, timeout: Timeout = UNSET) -> AgentInfo:
+        """Set what it does when its memory outgrows the model's context."""
+        value = inputs.enum_value("policy", types_pb2.ContextPolicy, "CONTEXT_POLICY", policy)
+        return await self._changed("SetContextPolicy", timeout, context_policy=value)
+
+    async def prefetch(self, *, timeout: Timeout = UNSET) -> Prefetched:
+        """Bring its KV into the worker's memory ahead of its turn."""
+        moved = await self._asked("PrefetchAgent", timeout)
+        return Prefetched(moved.tokens, moved.bytes)
+
+    async def evict(self, tier: Tier = "hot", *, timeout: Timeout = UNSET) -> int:
+        """Drop its KV from a tier and all hotter ones. Nothing is lost but time. Return the bytes that this freed."""
+        value = inputs.enum_value("tier", types_pb2.Tier, "TIER", tier)
+        freed: int = (await self._asked("EvictAgent", timeout, tier=value)).freed_bytes
+        return freed
+
+    async def export(self, to: Target, *, timeout: Timeout = UNSET) -> int:
+        """Write the agent to a file: what it was told, and its KV. Return the file's bytes.
+
+        A path is there when it is whole, with nobody's access but yours, in the place of what it was. A file is written
+        from where it stands. Raises OSError as files do.
+        """
+        request = agent_pb2.ExportAgentRequest(key=await self._key())
+        with written(to) as file:
+            start = file.tell() if file.seekable() else 0
+
+            async def attempt(seconds: float | None) -> int:
+                if file.seekable():
+                    file.seek(start)
+                    file.truncate()
+                size, call = 0, self._agents.ExportAgent
+                try:
+                    async with aclosing(messages(self._connection, call, request, seconds)) as responses:
+                        async for response in responses:
+                            size += await asyncio.to_thread(file.write, response.chunk)
+                except grpc.aio.AioRpcError as error:
+                    if size and not file.seekable():  # what was written to a pipe stays there
+                        raise self._connection.failure(error) from error
+                    raise
+                return size
+
+            return await self._connection.run(attempt, timeout)
+
+
+def _expiry(ttl: Seconds | None, delete_after: Seconds | None) -> types_pb2.Expiry:
+    times = {"ttl": ttl, "delete_after": delete_after}
+    return types_pb2.Expiry(**{name: inputs.duration(time) for name, time in times.items() if time is not None})

@@ -1,0 +1,161 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any
+
+from agentmem.channels import ClientTls
+from agentmem.client import inputs
+from agentmem.client.agent import AsyncAgent
+from agentmem.client.connection import PATIENCE, Connection, OnOutage, pages
+from agentmem.client.inputs import UNSET, Beginning, Policy, Said, Seconds, Timeout
+from agentmem.client.models import AsyncModels
+from agentmem.client.records import AgentInfo, Imported, TokenCount
+from agentmem.client.transfers import Target, opened, pieces
+from agentmem.client.workflows import AsyncWorkflows
+from agentmem.errors import Unavailable
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
+
+
+class AsyncClient:
+    """A gateway, for one event loop; `async with` closes it. The parameters, and what they are where none is given:
+
+    gateway     "HOST:PORT" of its gRPC door; AGENTMEM_ADDRESS, or 127.0.0.1:50051
+    key         the key to show; AGENTMEM_API_KEY
+    tls         True, False, or a ClientTls; AGENTMEM_TLS, AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY
+    timeout     seconds that a call may take, outages included; none
+    patience    seconds that an outage is waited for: a gateway that was there and is gone, a worker that starts
+    on_outage   called with the reason of each outage; it is logged
+
+    Nothing is asked before the first call. Raises InvalidArgument for a key that is none, OSError for TLS files.
+    """
+
+    def __init__(
+        self,
+        gateway: str = "",
+        *,
+        key: str | None = None,
+        tls: bool | ClientTls | None = None,
+        timeout: float | None = None,
+        patience: float = PATIENCE,
+        on_outage: OnOutage | None = None,
+    ) -> None:
+        self.connection = Connection(gateway, key, tls, timeout, patience, on_outage)
+        self.models = AsyncModels(self.connection)
+        self.workflows = AsyncWorkflows(self.connection)
+        self._default_model = ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.connection.gateway!r})"
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. Calls that are running raise Cancelled."""
+        await self.connection.close()
+
+    def agent(
+        self,
+        name: str,
+        *,
+        model: str = "",
+        system: str = "",
+        ttl: Seconds | None = None,
+        delete_after: Seconds | None = None,
+        context_policy: Policy | None = None,
+    ) -> AsyncAgent:
+        """Return an agent, whether or not it has a memory yet. Without a `model` it is on the gateway's default.
+
+        An empty name is nobody's: such turns leave nothing behind.
+
+        The first turn of a new agent begins with the `system` message, and gives it the rest: idle times after which
+        its KV expires and it is deleted, and what it does when its memory outgrows the context. To an agent with a
+        memory none of these changes anything; but a turn of one that begins with another system message raises
+        FailedPrecondition.
+        """
+        return AsyncAgent(self, name, model, Beginning(system, ttl, delete_after, context_policy))
+
+    async def agents(self, *, name: str = "", model: str = "", timeout: Timeout = UNSET) -> AsyncIterator[AgentInfo]:
+        """Yield the agents by their names, a page at a time: all, of a `model`, or the memories of one `name`."""
+        request = agent_pb2.ListAgentsRequest(agent_id=name, model_id=model)
+        call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ListAgents
+        async with aclosing(pages(self.connection, call, request, "agents", timeout)) as found:
+            async for agent in found:
+                yield AgentInfo.of(agent)
+
+    async def import_agent(
+        self, file: Target, *, name: str = "", model: str = "", timeout: Timeout = UNSET
+    ) -> Imported:
+        """Make an agent of a file that `AsyncAgent.export` wrote; name and model are the file's unless they are given.
+
+        A file that cannot be sought is sent once, also through an outage. Raises AlreadyExists, DataLoss for a damaged
+        file, FailedPrecondition for one of another model, and OSError as files do.
+        """
+        key = types_pb2.AgentKey(agent_id=name, model_id=model)
+        call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ImportAgent
+        with opened(file) as source:
+            start = source.tell() if source.seekable() else 0
+            sent = False
+
+            async def attempt(seconds: float | None) -> agent_pb2.ImportAgentResponse:
+                nonlocal sent
+                if sent and not source.seekable():
+                    raise Unavailable("the connection was lost, and the file cannot be read again")
+                sent = True
+                return await call(pieces(source, key, start), timeout=seconds)
+
+            answer = await self.connection.run(attempt, timeout)
+        return Imported(AgentInfo.of(answer.agent), answer.kv_misfit)
+
+    async def count_tokens(
+        self,
+        said: Said,
+        *,
+        model: str = "",
+        tools: Sequence[Mapping[str, Any]] = (),
+        template_arguments: Mapping[str, Any] | None = None,
+        timeout: Timeout = UNSET,
+    ) -> TokenCount:
+        """Return how many tokens a whole chat has, with what makes the model answer."""
+        request = inference_pb2.CountTokensRequest(
+            key=types_pb2.AgentKey(model_id=model or await self.default_model()),
+            messages=inputs.chat_of(said, tools=tools, template_arguments=template_arguments),
+        )
+        call = inference_pb2_grpc.InferenceServiceStub(self.connection.channel).CountTokens
+        counted = await self.connection.call(call, request, timeout)
+        return TokenCount(counted.tokens, counted.context_length)
+
+    async def hint(self, steps: Mapping[str, int | None], *, model: str = "", timeout: Timeout = UNSET) -> None:
+        """Say in how many steps agents speak next, by their names; None: not again. It guides what stays in memory.
+
+        Steps do not count down: say it again, of the whole cast, after each turn.
+        """
+        model_id = model or await self.default_model()
+        hints = [
+            agent_pb2.TurnHint(key=types_pb2.AgentKey(agent_id=name, model_id=model_id), steps=count)
+            for name, count in steps.items()
+        ]
+        call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).SetTurnHints
+        await self.connection.call(call, agent_pb2.SetTurnHintsRequest(hints=hints), timeout)
+
+    async def abort(self, request_id: str, *, timeout: Timeout = UNSET) -> bool:
+        """End the turn with this request_id, as if its caller had left. Return whether there was one."""
+        call = inference_pb2_grpc.InferenceServiceStub(self.connection.channel).Abort
+        answer = await self.connection.call(call, inference_pb2.AbortRequest(request_id=request_id), timeout)
+        aborted: bool = answer.aborted
+        return aborted
+
+    async def default_model(self) -> str:
+        """Return the name of the gateway's default model, asked for once."""
+        if not self._default_model:
+            self._default_model = (await self.models.get()).name
+        return self._default_model

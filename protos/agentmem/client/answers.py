@@ -1,0 +1,300 @@
+"""What a turn answers: values that never change. `raw` are the contract's messages that they were made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, cast
+
+from google.protobuf.duration_pb2 import Duration
+
+from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.words import short_name, tier_name, warning
+
+FinishReason: TypeAlias = Literal["stop", "stop_string", "length", "context", "prefilled", "tool_calls", ""]
+"""The model ended its turn, a stop string did, max_tokens or the context is full, nothing was to be said, or there are
+calls; "" is what a newer server may say."""
+
+Match: TypeAlias = Literal["new", "exact", "extend", "partial", "diverge", ""]
+"""How what was sent relates to the memory: there was none, it is all of it, continues it, or leaves a part or all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model made. `arguments_json` spells a JSON object."""
+
+    id: str
+    name: str
+    arguments_json: str
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, parsed."""
+        return cast("dict[str, Any]", json.loads(self.arguments_json))
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One state of one agent; two are the same only where all three are equal."""
+
+    uid: str
+    version: int
+    revision: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def of(cls, raw: types_pb2.AgentVersion) -> Version:
+        """Return it, of the contract's message."""
+        return cls(raw.uid, raw.version, raw.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one turn. Those of the reasoning are among those of the completion."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds of one turn, as the worker measured them; `first_token` counts from the arrival, 0: there is none."""
+
+    queue: float
+    load: float
+    prefill: float
+    decode: float
+    first_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContextTrim:
+    """What the memory lost because it outgrew the context. The `snapshot` keeps it; `summary` stands in its place."""
+
+    policy: str
+    dropped_tokens: int
+    dropped_turns: int
+    snapshot: str
+    summary: str
+    summary_failure: str
+
+    @classmethod
+    def of(cls, raw: types_pb2.ContextTrim) -> ContextTrim:
+        """Return it, of the contract's message."""
+        policy = short_name(types_pb2.ContextPolicy.DESCRIPTOR, raw.policy)
+        return cls(policy, raw.dropped_tokens, raw.dropped_turns, raw.snapshot, raw.summary, raw.summary_failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What memory gave to a turn: `reused` of `prompt_tokens`, by tier in `tiers`, and why not more.
+
+    `miss_reason` is "" where nothing was missed. `snapshot_version` is that of the snapshot which the prompt continues,
+    None where that is the present state. `dropped_tokens` of the memory do not agree with what was sent; the snapshot
+    `dropped_snapshot` keeps them.
+    """
+
+    match: Match
+    reused: int
+    prompt_tokens: int
+    tiers: Mapping[str, int]
+    miss_reason: str
+    load_bytes: int
+    snapshot_version: int | None
+    context_remaining: int = 0
+    appended: bool = False
+    dropped_tokens: int = 0
+    dropped_snapshot: str = ""
+    trim: ContextTrim | None = None
+
+    @classmethod
+    def of(cls, started: inference_pb2.Started) -> Memory:
+        """Return it, of what a turn begins with."""
+        trim = ContextTrim.of(started.context_trim) if started.HasField("context_trim") else None
+        return cls(
+            *_reported(started.cache),
+            context_remaining=started.context_remaining,
+            appended=started.appended,
+            dropped_tokens=started.dropped_tokens,
+            dropped_snapshot=started.dropped_snapshot,
+            trim=trim,
+        )
+
+    @classmethod
+    def of_report(cls, report: types_pb2.CacheReport, trim: ContextTrim | None = None) -> Memory:
+        """Return it, of a report alone."""
+        return cls(*_reported(report), trim=trim)
+
+
+def _reported(report: types_pb2.CacheReport) -> tuple[Match, int, int, Mapping[str, int], str, int, int | None]:
+    tiers = {tier_name(part.tier): part.tokens for part in report.cached}
+    return (
+        cast("Match", short_name(types_pb2.Match.DESCRIPTOR, report.match)),
+        sum(tiers.values()),
+        report.prompt_tokens,
+        tiers,
+        short_name(types_pb2.MissReason.DESCRIPTOR, report.miss_reason),
+        report.load_bytes,
+        report.snapshot_version or None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A generated token and the natural logarithm of its probability; `top` are the likeliest ones, by their bytes."""
+
+    token_id: int
+    logprob: float
+    token_bytes: bytes
+    top: tuple[tuple[bytes, float], ...] = ()
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a turn; `str()` is its text. `version` is the agent's new state, None where nothing is kept.
+
+    `durable`: the turn is on disk, with its exact tokens. `replayed`: it was there already, and was not computed again.
+    `warning` says what may not have been meant; "" if there is nothing.
+    """
+
+    text: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    memory: Memory
+    timings: Timings
+    version: Version | None
+    durable: bool
+    replayed: bool
+    warning: str
+    request_id: str
+    stop_string: str
+    token_ids: tuple[int, ...] = field(repr=False)
+    logprobs: tuple[TokenLogprob, ...] = field(repr=False)
+    raw: tuple[inference_pb2.Started, inference_pb2.Finished] = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def json(self) -> Any:
+        """Return what the text spells: of a turn that was held to a `json_schema`. Raises ValueError if it is cut."""
+        return json.loads(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The turn began: what memory gives."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call that is complete."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The stream broke, and the answer came out differently: forget what came before, it begins again."""
+
+
+Event: TypeAlias = Recalled | Reasoning | Text | Called | Restarted
+
+
+@dataclass(eq=False)
+class Growing:
+    """An answer as it grows, by one attempt."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def add(self, delta: inference_pb2.Delta) -> None:
+        """Take in what is new."""
+        self.reasoning += delta.reasoning
+        self.text += delta.text
+        self.calls += [ToolCall(call.id, call.name, call.arguments_json) for call in delta.tool_calls]
+        self.token_ids += delta.token_ids
+        self.logprobs += map(_logprob, delta.logprobs)
+
+    def begins(self, other: Growing) -> bool:
+        """Return whether this is a beginning of `other`: reasoning comes before text, and both before calls."""
+        begun = self.text or self.calls
+        thought = self.reasoning == other.reasoning if begun else other.reasoning.startswith(self.reasoning)
+        return thought and other.text.startswith(self.text) and other.calls[: len(self.calls)] == self.calls
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Growing) and self.begins(other) and other.begins(self)
+
+    def since(self, other: Growing) -> Iterable[Event]:
+        """Yield what is new against `other`, which begins this."""
+        if thought := self.reasoning[len(other.reasoning) :]:
+            yield Reasoning(thought)
+        if said := self.text[len(other.text) :]:
+            yield Text(said)
+        yield from map(Called, self.calls[len(other.calls) :])
+
+    def ended(self, started: inference_pb2.Started, finished: inference_pb2.Finished, request_id: str) -> Answer:
+        """Return the whole answer."""
+        return Answer(
+            text=self.text,
+            reasoning=self.reasoning,
+            tool_calls=tuple(self.calls),
+            finish_reason=cast("FinishReason", short_name(types_pb2.FinishReason.DESCRIPTOR, finished.reason)),
+            usage=usage_of(finished.usage),
+            memory=Memory.of(started),
+            timings=timings_of(finished.timings),
+            version=Version.of(finished.version) if finished.HasField("version") else None,
+            durable=finished.durable,
+            replayed=finished.replayed,
+            warning=warning(started),
+            request_id=request_id,
+            stop_string=finished.stop_string,
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            raw=(started, finished),
+        )
+
+
+def _logprob(token: inference_pb2.TokenLogprob) -> TokenLogprob:
+    top = tuple((each.token_bytes, each.logprob) for each in token.top)
+    return TokenLogprob(token.token_id, token.logprob, token.token_bytes, top, token.reasoning)
+
+
+def usage_of(raw: types_pb2.Usage) -> Usage:
+    """Return it, of the contract's message."""
+    cached = sum(part.tokens for part in raw.cached)
+    return Usage(raw.prompt_tokens, cached, raw.completion_tokens, raw.reasoning_tokens)
+
+
+def timings_of(raw: types_pb2.Timings) -> Timings:
+    """Return it, of the contract's message."""
+    parts = (raw.queue, raw.load, raw.prefill, raw.decode, raw.time_to_first_token)
+    return Timings(*map(seconds_of, parts))
+
+
+def seconds_of(duration: Duration) -> float:
+    """Return a duration in seconds."""
+    return duration.ToTimedelta().total_seconds()

@@ -1,0 +1,122 @@
+"""From coroutines to calls that block: one event loop on a thread for each client, and wrappers that keep the types."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+_A = TypeVar("_A")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_B = TypeVar("_B", bound="Blocking[Any]")
+
+
+class LoopThread:
+    """An event loop on a daemon thread. Any number of threads may run coroutines on it at once."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="agentmem-client", daemon=True)
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._loop.is_closed() or not self._thread.is_alive()
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Return the result of a coroutine. What interrupts the caller, such as Ctrl-C, cancels it.
+
+        Raises RuntimeError after `close`, and on the loop's own thread, which would wait for itself.
+        """
+        if self.closed or threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("the client is closed" if self.closed else "this blocks the client's own event loop")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancel what runs, and end the thread."""
+        if not self.closed:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        finally:
+            self._loop.close()
+
+
+class Blocking(Generic[_A]):
+    """Something asynchronous, and the loop that it belongs to."""
+
+    def __init__(self, wrapped: _A, loop: LoopThread) -> None:
+        self._wrapped = wrapped
+        self._loop = loop
+
+    def __repr__(self) -> str:
+        return repr(self._wrapped).replace("Async", "", 1)
+
+
+def blocking(method: Callable[Concatenate[_A, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
+    """Return a method of a Blocking that awaits `method` of what it wraps."""
+
+    @wraps(method)
+    def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._loop.run(method(self._wrapped, *args, **kwargs))
+
+    return call
+
+
+def iterating(method: Callable[Concatenate[_A, _P], AsyncIterator[_T]]) -> Callable[Concatenate[Any, _P], Iterator[_T]]:
+    """Return a method of a Blocking that iterates over what `method` of what it wraps yields."""
+
+    @wraps(method)
+    def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
+        return _iterate(method(self._wrapped, *args, **kwargs), self._loop)
+
+    return call
+
+
+def wrapping(
+    method: Callable[Concatenate[_A, _P], Any], kind: Callable[[Any, LoopThread], _B]
+) -> Callable[Concatenate[Any, _P], _B]:
+    """Return a method of a Blocking that wraps what `method` of what it wraps returns, awaited or at once."""
+
+    @wraps(method)
+    def call(self: Blocking[_A], /, *args: _P.args, **kwargs: _P.kwargs) -> _B:
+        made = method(self._wrapped, *args, **kwargs)
+        return kind(self._loop.run(made) if asyncio.iscoroutine(made) else made, self._loop)
+
+    return call
+
+
+def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
+    async def following() -> tuple[_T] | None:
+        try:
+            return (await anext(items),)
+        except StopAsyncIteration:
+            return None
+
+    try:
+        while (item := loop.run(following())) is not None:
+            yield item[0]
+    finally:
+        close = getattr(items, "aclose", None)
+        if close is not None and not loop.closed:
+            loop.run(close())

@@ -1,0 +1,225 @@
+"""One gateway, and calls to it: its address, credentials, deadlines, retries through outages, failures as errors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from agentmem import errors, layout
+from agentmem.addresses import is_loopback, parse_address
+from agentmem.channels import ClientTls, closing_stream, connect
+from agentmem.client.inputs import Timeout, Unset
+from agentmem.retries import Failure, Patience, retry_delay
+
+log = logging.getLogger("agentmem.client")
+
+PATIENCE: Final = 60.0
+"""Seconds that an outage is waited for."""
+
+ADDRESS: Final = "AGENTMEM_ADDRESS"
+KEY: Final = "AGENTMEM_API_KEY"
+_TLS: Final = "AGENTMEM_TLS"
+_FILES: Final = {"ca": "AGENTMEM_CA", "cert": "AGENTMEM_CLIENT_CERT", "key": "AGENTMEM_CLIENT_KEY"}
+"""The environment's names for what a client is not given."""
+
+_T = TypeVar("_T")
+OnOutage = Callable[[str], None]
+"""Gets the reason of an outage, in words, when its first wait begins. On the event loop."""
+
+
+class GatewayUnreachable(errors.Unavailable):
+    """No gateway answers, or the connection to it was lost. What was asked for may have been done."""
+
+    def __init__(self, gateway: str, *, tls: bool = False) -> None:
+        hint = "; if it does, TLS failed: `ca` names who signed its certificate" if tls else ""
+        super().__init__(
+            f"no gateway answers at {gateway}; start one with `agentmem up`, or name another: Client('HOST:PORT')"
+            + (hint or "; if it has TLS, say so: tls=True")
+        )
+        self.gateway = gateway
+
+
+def credentials(tls: bool | ClientTls | None) -> ClientTls | None:
+    """Return what a client shows: None stands for the environment, False for no TLS. Raises OSError for its files."""
+    if isinstance(tls, ClientTls):
+        return tls
+    if tls is False:
+        return None
+    named = {part: os.environ.get(variable, "") for part, variable in _FILES.items()}
+    wanted = os.environ.get(_TLS, "").lower() not in ("", "0", "false", "no", "off")
+    if not (tls or wanted or any(named.values())):
+        return None
+    return ClientTls(**{part: Path(file).read_bytes() if file else None for part, file in named.items()})
+
+
+class Connection:
+    """A channel to one gateway, made at the first call and again after an outage. Event loop."""
+
+    def __init__(
+        self,
+        gateway: str,
+        key: str | None,
+        tls: bool | ClientTls | None,
+        timeout: float | None,
+        patience: float,
+        on_outage: OnOutage | None,
+    ) -> None:
+        self.gateway = gateway or os.environ.get(ADDRESS, "") or layout.GRPC
+        self.timeout, self.patience = timeout, patience
+        self.on_outage: OnOutage = on_outage or (lambda why: log.warning("waiting: %s", why))
+        self._key = (os.environ.get(KEY, "") if key is None else key).strip()
+        if not (self._key.isascii() and (self._key.isprintable() or not self._key)):
+            raise errors.InvalidArgument("key", "is none: it has other than printable ASCII")
+        self._tls = credentials(tls)
+        if self._key and self._tls is None and not _is_here(self.gateway):
+            log.warning("the key goes to %s in clear text; use tls", self.gateway)
+        self._channel: grpc.aio.Channel | None = None
+        self._closed = False
+        self.answered = False
+        """A gateway was there: where it is not any more it is an outage, and no wrong address."""
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """The channel. Raises RuntimeError after `close`."""
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        if self._channel is None:
+            self._channel = connect(self.gateway, key=self._key, tls=self._tls)
+        return self._channel
+
+    async def close(self) -> None:
+        """End all calls, which raise Cancelled."""
+        self._closed = True
+        if self._channel is not None:
+            await self._channel.close(None)
+
+    async def call(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Timeout) -> _T:
+        """Return the response of an RPC, a stub's `method`. Raises AgentmemError."""
+        return await self.run(lambda seconds: method(request, timeout=seconds), timeout)
+
+    async def run(self, attempt: Callable[[float | None], Awaitable[_T]], timeout: Timeout) -> _T:
+        """Return the result of `attempt`, which gets the seconds that are left. Raises AgentmemError."""
+        attempts = Attempts(self, timeout)
+        while True:
+            try:
+                result = await attempt(attempts.begin())
+            except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+                await attempts.outlast(error)
+            else:
+                self.answered = True
+                return result
+
+    def failure(self, error: grpc.aio.AioRpcError) -> errors.AgentmemError:
+        """Return why a call failed, as one of our errors."""
+        if errors.is_silence(error):
+            return GatewayUnreachable(self.gateway, tls=self._tls is not None)
+        self.answered = True
+        return errors.from_rpc(error)
+
+
+def _is_here(gateway: str) -> bool:
+    if gateway.startswith("unix:"):
+        return True
+    try:
+        return is_loopback(parse_address(gateway).host)
+    except ValueError:
+        return False
+
+
+class Attempts:
+    """The attempts of one call: the seconds that each may take, and whether there is another. Event loop."""
+
+    def __init__(self, connection: Connection, timeout: Timeout) -> None:
+        self._connection = connection
+        self._seconds = connection.timeout if isinstance(timeout, Unset) else timeout
+        self._ends = None if self._seconds is None else time.monotonic() + self._seconds
+        self._last: errors.AgentmemError | None = None
+        patience = connection.patience
+        self._patience = Patience(patience, well_after=patience, on_outage=self._tell)
+        self.renew = self._patience.renew
+
+    def begin(self) -> float | None:
+        """Return the seconds that the attempt which begins now may take. Raises DeadlineExceeded."""
+        self._patience.begin()
+        if self._ends is None:
+            return None
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise self._late() from self._last
+        return left
+
+    async def outlast(self, error: BaseException) -> None:
+        """Wait until the next attempt. Raises as `delay`."""
+        await asyncio.sleep(self.delay(error))
+
+    def delay(self, error: BaseException) -> float:
+        """Return the seconds until the next attempt. Raises the failure if there is none, and CancelledError as it is.
+
+        A call that was cancelled by nobody here was cut off by `Connection.close`.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or not self._connection._closed:
+                raise error
+            raise errors.Cancelled("the client was closed") from None
+        if isinstance(error, grpc.aio.AioRpcError):
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._ends is not None:
+                raise self._late() from self._last
+            failure = self._connection.failure(error)
+        elif isinstance(error, errors.AgentmemError):
+            failure = error
+        else:
+            raise error
+        self._last = failure
+        delay = self._passes(failure)
+        if delay is None or not self._patience.has(failure, delay):
+            raise failure from (error if failure is not error else None)
+        if self._ends is not None and time.monotonic() + delay > self._ends:
+            raise self._late() from failure
+        return delay
+
+    def _passes(self, failure: errors.AgentmemError) -> float | None:
+        """Return in how many seconds the failure may have passed; None where it does not pass."""
+        lost = isinstance(failure, GatewayUnreachable)
+        if not isinstance(failure, errors.Unavailable) or (lost and not self._connection.answered):
+            return None
+        return retry_delay(failure)
+
+    def _tell(self, failure: Failure) -> None:
+        assert isinstance(failure, errors.AgentmemError)
+        lost = isinstance(failure, GatewayUnreachable)
+        self._connection.on_outage("the connection to the gateway was lost" if lost else failure.message)
+
+    def _late(self) -> errors.DeadlineExceeded:
+        return errors.DeadlineExceeded(f"it was not done within {self._seconds:g} s")
+
+
+async def pages(
+    connection: Connection, call: Callable[..., Awaitable[Any]], request: Any, field: str, timeout: Timeout
+) -> AsyncGenerator[Any, None]:
+    """Yield the items in `field` of all pages of a list RPC; a page is asked for when the one before is read."""
+    while True:
+        page = await connection.call(call, request, timeout)
+        items: Sequence[Any] = getattr(page, field)
+        for item in items:
+            yield item
+        request.page_token = page.next_page_token
+        if not page.next_page_token:
+            return
+
+
+async def messages(
+    connection: Connection, call: Callable[..., Any], request: Any, seconds: float | None
+) -> AsyncGenerator[Any, None]:
+    """Yield the responses of one attempt at a streaming RPC. Closing it, or a failure, cancels the call."""
+    async with closing_stream(call(request, timeout=seconds)) as responses:
+        async for response in responses:
+            connection.answered = True
+            yield response

@@ -1,0 +1,324 @@
+"""What callers say and ask for, as the contract has it: messages, options of a turn, requests."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final, Literal, TypeAlias, TypedDict
+
+from google.protobuf.duration_pb2 import Duration
+
+from agentmem.client.answers import ToolCall, Version
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import inference_pb2, types_pb2
+
+
+class Unset(Enum):
+    """Stands for what is not given where None is a value."""
+
+    UNSET = "the client's"
+
+
+UNSET: Final = Unset.UNSET
+
+Timeout: TypeAlias = float | Unset | None
+"""Seconds that a call may take, outages included; None: any time. Not given, it is the client's."""
+
+Seconds: TypeAlias = float | timedelta
+
+Policy: TypeAlias = Literal["trim", "refuse", "summarize"]
+"""What an agent does when its memory outgrows the model's context."""
+
+Tier: TypeAlias = Literal["hot", "warm", "remote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a chat. `tool_calls` are those that an assistant made, `tool_call_id` is the one that it answers."""
+
+    role: str
+    content: str = ""
+    name: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    @classmethod
+    def of(cls, raw: types_pb2.ChatMessage) -> Message:
+        """Return it, of the contract's message."""
+        return cls(
+            raw.role,
+            raw.content,
+            raw.name if raw.HasField("name") else None,
+            raw.reasoning_content if raw.HasField("reasoning_content") else None,
+            tuple(map(_call, json.loads(raw.tool_calls_json))) if raw.HasField("tool_calls_json") else (),
+            raw.tool_call_id if raw.HasField("tool_call_id") else None,
+        )
+
+
+def _call(raw: Mapping[str, Any]) -> ToolCall:
+    function = raw.get("function") or {}
+    arguments = function.get("arguments", "{}")
+    spelled = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(str(raw.get("id", "")), str(function.get("name", "")), spelled)
+
+
+Said: TypeAlias = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
+"""What is said to an agent: a text of the user's, or messages; as mappings they have OpenAI's members."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """What calls are held to: at least one is `required`, only these `names`, a `single` one, `strict` parameters."""
+
+    required: bool = False
+    names: tuple[str, ...] = ()
+    single: bool = False
+    strict: tuple[str, ...] = ()
+
+
+class TellOptions(TypedDict, total=False):
+    """What a turn may be given, whether or not it is answered."""
+
+    tools: Sequence[Mapping[str, Any]]
+    """Definitions in OpenAI's shape. A new agent's first turn brings them; a later one may only repeat them."""
+    template_arguments: Mapping[str, Any]
+    """Further arguments of the chat template, such as {"enable_thinking": False}."""
+    template_time: str
+    """The moment that the template sees as the present, ISO 8601."""
+    memory_mode: Literal["auto", "append", "replace", "refuse"]
+    """How what is said relates to the memory. Not given: it is what is new."""
+    only_if: Version
+    """Raise Aborted unless the agent is in this state."""
+    parse_special: bool
+    """Parse special tokens in the texts too."""
+    label: str
+    """What FindAgent can narrow by."""
+    request_id: str
+    """Names the turn: the same again, also from another process, gets the turn that is there. Not given: a new one."""
+    timeout: Timeout
+    """Seconds; None: any time. Not given: the client's."""
+
+
+class AskOptions(TellOptions, total=False):
+    """What a turn may be given that is answered. Sampling is greedy unless it is told otherwise."""
+
+    max_tokens: int
+    """The longest answer. Not given: the worker's default."""
+    stop: Sequence[str]
+    """Strings that end the answer; not returned."""
+    json_schema: Mapping[str, Any]
+    """What the text has to fit: `Answer.json()` then parses it."""
+    tool_choice: ToolChoice
+    """What the calls are held to."""
+    cache_policy: Literal["keep", "read_only", "recompute"]
+    """"read_only" leaves the agent as it was; "recompute" reuses nothing."""
+    top_logprobs: int
+    """Log-probabilities of the tokens, and of this many alternatives."""
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    """Not given, the client draws one where the temperature is above 0: a turn that is sent again comes out alike."""
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    ignore_eos: bool
+
+
+_SAMPLING: Final = frozenset(field.name for field in types_pb2.Sampling.DESCRIPTOR.fields)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What an agent gets if a turn creates it."""
+
+    system: str = ""
+    ttl: Seconds | None = None
+    delete_after: Seconds | None = None
+    context_policy: Policy | None = None
+
+
+def chat_message(said: Message | Mapping[str, Any], field: str = "message") -> types_pb2.ChatMessage:
+    """Return a message as the contract has it. Raises InvalidArgument."""
+    if isinstance(said, Mapping):
+        return _of_mapping(said, field)
+    made = types_pb2.ChatMessage(
+        role=said.role,
+        content=said.content,
+        name=said.name,
+        reasoning_content=said.reasoning,
+        tool_call_id=said.tool_call_id,
+    )
+    if said.tool_calls:
+        made.tool_calls_json = json.dumps([_openai(call) for call in said.tool_calls], ensure_ascii=False)
+    return made
+
+
+def _openai(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+
+
+def _of_mapping(said: Mapping[str, Any], field: str) -> types_pb2.ChatMessage:
+    made = types_pb2.ChatMessage()
+    for name, value in said.items():
+        if value is None:
+            continue
+        if name == "tool_calls":
+            made.tool_calls_json = json.dumps(list(value), ensure_ascii=False)
+        elif name in ("role", "content", "name", "reasoning_content", "tool_call_id") and isinstance(value, str):
+            setattr(made, name, value)
+        else:
+            raise InvalidArgument(f"{field}.{name}", "is no text member of a message; write role, content and the like")
+    return made
+
+
+def messages_of(said: Said) -> list[types_pb2.ChatMessage]:
+    """Return what is said as messages; a text is the user's. Raises InvalidArgument."""
+    if isinstance(said, str):
+        return [types_pb2.ChatMessage(role="user", content=said)]
+    if isinstance(said, Message | Mapping):
+        return [chat_message(said)]
+    return [chat_message(each, f"messages[{index}]") for index, each in enumerate(said)]
+
+
+def chat_of(
+    said: Said,
+    *,
+    system: str = "",
+    tools: Sequence[Mapping[str, Any]] = (),
+    template_arguments: Mapping[str, Any] | None = None,
+) -> types_pb2.Messages:
+    """Return what is said as a chat. Raises InvalidArgument."""
+    first = [types_pb2.ChatMessage(role="system", content=system)] if system else []
+    chat = types_pb2.Messages(messages=[*first, *messages_of(said)])
+    if tools:
+        chat.tools_json = _json("tools", [dict(tool) for tool in tools])
+    if template_arguments:
+        chat.template_arguments_json = _json("template_arguments", dict(template_arguments))
+    return chat
+
+
+def _json(field: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(field, f"is not JSON: {error}") from error
+
+
+def prefill(
+    key: types_pb2.AgentKey, beginning: Beginning, said: Said, options: TellOptions
+) -> inference_pb2.PrefillRequest:
+    """Return a turn that is not answered. Raises InvalidArgument."""
+    request = inference_pb2.PrefillRequest()
+    _fill(request, key, beginning, said, options)
+    return request
+
+
+def generate(
+    key: types_pb2.AgentKey, beginning: Beginning, said: Said, options: AskOptions
+) -> inference_pb2.GenerateRequest:
+    """Return a turn that is answered. Raises InvalidArgument.
+
+    What is said is sent as messages that are new, whether or not the agent has a memory: nobody has to know that, and a
+    retry from another process is the same request. A system message goes with each turn; the worker leaves it out
+    where the memory begins with it, and refuses the turn where it begins with another.
+    """
+    request = inference_pb2.GenerateRequest()
+    _fill(request, key, beginning, said, options)
+    request.stop.extend(_texts("stop", options.get("stop", ())))
+    for name in ("max_tokens", "top_logprobs"):
+        if name in options:
+            _set(request, name, options[name])
+    if "json_schema" in options:
+        request.json_schema = _json("json_schema", dict(options["json_schema"]))
+    if "cache_policy" in options:
+        _choose(request, "cache_policy", inference_pb2.CachePolicy, "CACHE_POLICY", options["cache_policy"])
+    request.tool_calls = bool(options.get("tools"))
+    if "tool_choice" in options:
+        choice = options["tool_choice"]
+        request.tool_choice.CopyFrom(
+            inference_pb2.ToolChoice(
+                required=choice.required, names=choice.names, single=choice.single, strict=choice.strict
+            )
+        )
+    _sample(request.sampling, options)
+    return request
+
+
+def _sample(sampling: types_pb2.Sampling, options: AskOptions) -> None:
+    for name in _SAMPLING & options.keys():
+        value: Any = options[name]  # type: ignore[literal-required]
+        if name == "logit_bias":
+            sampling.logit_bias.update(value)
+        else:
+            _set(sampling, name, value)
+    if sampling.temperature and not sampling.HasField("seed"):
+        sampling.seed = secrets.randbits(63)
+
+
+def _fill(request: Any, key: types_pb2.AgentKey, beginning: Beginning, said: Said, options: TellOptions) -> None:
+    request.key.CopyFrom(key)
+    request.request_id = options.get("request_id") or f"turn-{uuid.uuid4().hex}"
+    chat = chat_of(
+        said,
+        system=beginning.system,
+        tools=options.get("tools", ()),
+        template_arguments=options.get("template_arguments"),
+    )
+    request.messages.CopyFrom(chat)
+    verified = beginning.system and not any(each.role == "assistant" for each in chat.messages)
+    mode = options.get("memory_mode", "auto" if verified else "append")
+    _choose(request, "memory_mode", inference_pb2.MemoryMode, "MEMORY_MODE", mode)
+    if "only_if" in options:
+        request.if_version = options["only_if"].version
+        request.if_revision = options["only_if"].revision
+    for name in ("template_time", "label", "parse_special"):
+        if name in options:
+            _set(request, name, options[name])
+    if beginning.context_policy is not None:
+        _choose(request, "context_policy", types_pb2.ContextPolicy, "CONTEXT_POLICY", beginning.context_policy)
+    for name in ("ttl", "delete_after"):
+        if (time := getattr(beginning, name)) is not None:
+            getattr(request.expiry, name).CopyFrom(duration(time))
+
+
+def _set(message: Any, name: str, value: Any) -> None:
+    try:
+        setattr(message, name, value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(name, f"cannot be {value!r}") from error
+
+
+def _choose(message: Any, name: str, enum: Any, prefix: str, value: str) -> None:
+    """Set an enum by its short name. Raises InvalidArgument."""
+    setattr(message, name, enum_value(name, enum, prefix, value))
+
+
+def enum_value(name: str, enum: Any, prefix: str, value: str) -> Any:
+    """Return an enum's number by its short name. Raises InvalidArgument."""
+    try:
+        return enum.Value(f"{prefix}_{value.upper()}")
+    except (ValueError, AttributeError) as error:
+        known = ", ".join(repr(each.removeprefix(f"{prefix}_").lower()) for each in enum.keys()[1:])
+        raise InvalidArgument(name, f"is one of {known}, and not {value!r}") from error
+
+
+def _texts(field: str, texts: str | Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise InvalidArgument(field, "is a list of texts")
+    return list(texts)
+
+
+def duration(time: Seconds) -> Duration:
+    """Return a time as the contract has it."""
+    made = Duration()
+    made.FromTimedelta(time if isinstance(time, timedelta) else timedelta(seconds=time))
+    return made

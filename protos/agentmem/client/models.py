@@ -1,0 +1,71 @@
+"""Which models there are, and loading them ahead of their turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from agentmem.client.connection import Attempts, Connection, messages, pages
+from agentmem.client.inputs import UNSET, Timeout
+from agentmem.client.records import LoadStep, Model
+from agentmem.errors import Unavailable
+from agentmem.v1 import model_pb2, model_pb2_grpc
+
+
+class AsyncModels:
+    """The models of the gateway's worker. All methods raise AgentmemError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def _stub(self) -> Any:
+        return model_pb2_grpc.ModelServiceStub(self._connection.channel)
+
+    async def list(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Model]:
+        """Yield the registered models, the default first."""
+        listing = pages(self._connection, self._stub.ListModels, model_pb2.ListModelsRequest(), "models", timeout)
+        async with aclosing(listing) as found:
+            async for model in found:
+                yield Model.of(model)
+
+    async def get(self, name: str = "", *, timeout: Timeout = UNSET) -> Model:
+        """Return a model, loaded or not; without a name the default."""
+        request = model_pb2.GetModelRequest(model_id=name)
+        return Model.of((await self._connection.call(self._stub.GetModel, request, timeout)).model)
+
+    async def loading(self, name: str, *, timeout: Timeout = UNSET) -> AsyncIterator[LoadStep]:
+        """Load a model while its steps are iterated; the last one has the model. Others may have to make room first.
+
+        A caller that leaves takes its wish back: when nobody else wants the model, nothing is loaded.
+        """
+        attempts, request = Attempts(self._connection, timeout), model_pb2.LoadModelRequest(model_id=name)
+        model: Model | None = None
+        while model is None:
+            seconds = attempts.begin()
+            try:
+                stream = messages(self._connection, self._stub.LoadModel, request, seconds)
+                async with aclosing(stream) as steps:
+                    async for step in steps:
+                        model = Model.of(step.model) if step.HasField("model") else None
+                        yield LoadStep(step.stage, step.progress, model)
+                if model is None:
+                    raise Unavailable("the gateway ended the load without finishing it")
+            except (grpc.aio.AioRpcError, Unavailable, asyncio.CancelledError) as error:
+                if model is not None and not isinstance(error, asyncio.CancelledError):
+                    return
+                await attempts.outlast(error)
+
+    async def load(self, name: str, *, timeout: Timeout = UNSET) -> Model:
+        """Load a model. Not needed: a turn loads its model, too."""
+        return [step async for step in self.loading(name, timeout=timeout)][-1].model or await self.get(name)
+
+    async def unload(self, name: str, *, timeout: Timeout = UNSET) -> int:
+        """Unload a model when its running turns have ended. The next turn loads it again. Return the bytes freed."""
+        request = model_pb2.UnloadModelRequest(model_id=name)
+        freed: int = (await self._connection.call(self._stub.UnloadModel, request, timeout)).freed_bytes
+        return freed

@@ -1,0 +1,225 @@
+"""What agents, snapshots, turns and models are: values that never change. `raw` is the contract's message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agentmem.client.answers import ContextTrim, Memory, Version
+from agentmem.client.inputs import Message
+from agentmem.v1 import agent_pb2, model_pb2, types_pb2
+from agentmem.words import short_name, tier_name
+
+
+def time_of(raw: Timestamp) -> datetime | None:
+    """Return a time in UTC; None for the zero timestamp."""
+    return raw.ToDatetime(UTC) if raw.seconds else None
+
+
+def _optional(raw: Any, name: str) -> timedelta | None:
+    value: Duration = getattr(raw, name)
+    return value.ToTimedelta() if raw.HasField(name) else None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """One memory: an agent on a model. `tier` is the hottest one that has KV of it: "hot", "warm", "remote" or "none".
+
+    `context_remaining` is None where the model is not loaded. `ttl` is the idle time after which its KV expires, and
+    `delete_after` that after which it is deleted; None is never.
+    """
+
+    name: str
+    model: str
+    namespace: str
+    version: Version
+    tokens: int
+    turns: int
+    text_bytes: int
+    warm_bytes: int
+    warm_tokens: int
+    blocks: int
+    tier: str
+    context_remaining: int | None
+    created: datetime | None
+    updated: datetime | None
+    pinned: bool
+    ttl: timedelta | None
+    delete_after: timedelta | None
+    context_policy: str
+    template_time: str
+    raw: agent_pb2.Agent = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, raw: agent_pb2.Agent) -> AgentInfo:
+        """Return it, of the contract's message."""
+        return cls(
+            name=raw.key.agent_id,
+            model=raw.key.model_id,
+            namespace=raw.key.namespace,
+            version=Version.of(raw.version),
+            tokens=raw.tokens,
+            turns=raw.turns,
+            text_bytes=raw.text_bytes,
+            warm_bytes=raw.warm_bytes,
+            warm_tokens=raw.warm_tokens,
+            blocks=raw.blocks,
+            tier=tier_name(raw.tier),
+            context_remaining=raw.context_remaining if raw.HasField("context_remaining") else None,
+            created=time_of(raw.create_time),
+            updated=time_of(raw.update_time),
+            pinned=raw.pinned,
+            ttl=_optional(raw, "ttl"),
+            delete_after=_optional(raw, "delete_after"),
+            context_policy=short_name(types_pb2.ContextPolicy.DESCRIPTOR, raw.context_policy),
+            template_time=raw.template_time,
+            raw=raw,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A named state of an agent; `automatic` ones are made where a turn, a trim or a restoration drops tokens."""
+
+    name: str
+    version: Version
+    tokens: int
+    created: datetime | None
+    automatic: bool
+    raw: agent_pb2.Snapshot = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, raw: agent_pb2.Snapshot) -> Snapshot:
+        """Return it, of the contract's message."""
+        return cls(raw.name, Version.of(raw.version), raw.tokens, time_of(raw.create_time), raw.automatic, raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one commit has made of a memory. `messages` and `text` are empty where they were not asked for."""
+
+    version: int
+    first_token: int
+    tokens: int
+    generated_tokens: int
+    cut: bool
+    request_id: str
+    created: datetime | None
+    messages: tuple[Message, ...]
+    text: bytes = field(repr=False)
+    raw: agent_pb2.Turn = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, raw: agent_pb2.Turn) -> Turn:
+        """Return it, of the contract's message."""
+        return cls(
+            *(raw.version, raw.first_token, raw.tokens, raw.generated_tokens, raw.cut, raw.request_id),
+            created=time_of(raw.create_time),
+            messages=tuple(map(Message.of, raw.messages)),
+            text=raw.text,
+            raw=raw,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a turn would reuse; nothing has changed. `version` is the state that it is about."""
+
+    memory: Memory
+    version: Version | None
+    raw: agent_pb2.ProbeAgentResponse = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, raw: agent_pb2.ProbeAgentResponse) -> Probe:
+        """Return it, of the contract's message."""
+        trim = ContextTrim.of(raw.context_trim) if raw.HasField("context_trim") else None
+        version = Version.of(raw.version) if raw.HasField("version") else None
+        return cls(Memory.of_report(raw.cache, trim), version, raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """How many memories are gone, and the bytes of KV that this freed on disk."""
+
+    memories: int
+    freed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetched:
+    """The tokens that are in the tier now, and the bytes that were read for it."""
+
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """An agent that came from a file. `kv_misfit`: why its KV is computed again; "" where it was taken."""
+
+    info: AgentInfo
+    kv_misfit: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Tokens of an input, and those that the model's context holds."""
+
+    tokens: int
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that the worker serves. `memory` has the bytes of its parts by the contract's names, once it is known."""
+
+    name: str
+    state: str
+    is_default: bool
+    pinned: bool
+    context_length: int
+    architecture: str
+    kv_bits: str
+    weight_bytes: int
+    kv_bytes_per_token: int
+    tool_parser: str
+    error: str
+    memory: Mapping[str, int]
+    raw: model_pb2.Model = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, raw: model_pb2.Model) -> Model:
+        """Return it, of the contract's message."""
+        parts = model_pb2.ModelMemory.DESCRIPTOR.fields if raw.HasField("memory") else ()
+        return cls(
+            name=raw.model_id,
+            state=short_name(model_pb2.ModelState.DESCRIPTOR, raw.state),
+            is_default=raw.is_default,
+            pinned=raw.pinned,
+            context_length=raw.context_length,
+            architecture=raw.architecture,
+            kv_bits=raw.kv_bits,
+            weight_bytes=raw.weight_bytes,
+            kv_bytes_per_token=raw.kv_bytes_per_token,
+            tool_parser=raw.tool_parser,
+            error=raw.error,
+            memory={part.name: getattr(raw.memory, part.name) for part in parts},
+            raw=raw,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStep:
+    """How far a load is: a stage ("wait", "fetch", "read", "self-test", "pool", "ready"), and the share of it.
+
+    The last step has the model.
+    """
+
+    stage: str
+    progress: float
+    model: Model | None = None

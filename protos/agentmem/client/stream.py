@@ -1,0 +1,118 @@
+"""An answer as it comes, over as many attempts as its outages take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from types import TracebackType
+
+import grpc
+
+from agentmem.client.answers import Answer, Event, Growing, Memory, Recalled, Restarted, Text
+from agentmem.client.connection import Attempts, Connection, messages
+from agentmem.client.inputs import Timeout
+from agentmem.client.replay import Replay
+from agentmem.errors import Aborted, Unavailable
+from agentmem.v1 import inference_pb2, inference_pb2_grpc
+
+Prepare = Callable[[], Awaitable[inference_pb2.GenerateRequest]]
+
+
+class AnswerChanged(Aborted):
+    """The stream broke, and the answer came out differently when it was computed again.
+
+    The turn was not doubled: `answer` is the whole of it, and what the agent remembers.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__("the stream broke, and the answer came out differently; `answer` is the one that counts")
+        self.answer = answer
+
+
+class AsyncStream:
+    """An answer as it comes: iterate over its text, or over `events()`; then `answer` is all of it.
+
+    It begins when it is iterated. A stream that is left early goes on at the server until it is closed: `async with`
+    does that, and then the agent remembers nothing of the turn.
+    """
+
+    def __init__(self, connection: Connection, prepare: Prepare, timeout: Timeout) -> None:
+        self._connection, self._prepare, self._timeout = connection, prepare, timeout
+        self._source = self._run()
+        self._answer: Answer | None = None
+        self._memory: Memory | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer, when the stream has ended. Raises RuntimeError before."""
+        if self._answer is None:
+            raise RuntimeError("the answer is not complete: iterate to the end, or call finish()")
+        return self._answer
+
+    @property
+    def memory(self) -> Memory | None:
+        """What memory gives to this turn, as soon as it is known."""
+        return self._memory
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Yield the text, piece by piece; none of it twice. Raises AnswerChanged, and AgentmemError."""
+        async for event in self._source:
+            if isinstance(event, Restarted):
+                raise AnswerChanged(await self.finish())
+            if isinstance(event, Text):
+                yield event.text
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield all that happens: what memory gave, reasoning, text, calls, and whether it began again."""
+        async for event in self._source:
+            yield event
+
+    async def finish(self) -> Answer:
+        """Read to the end, and return the answer."""
+        async for _ in self._source:
+            pass
+        return self.answer
+
+    async def close(self) -> None:
+        """End the turn, if it is not at its end: the agent remembers nothing of it."""
+        await self._source.aclose()
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _run(self) -> AsyncGenerator[Event, None]:
+        attempts, replay = Attempts(self._connection, self._timeout), Replay()
+        request = await self._prepare()
+        call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Generate
+        while self._answer is None:
+            answer, started = Growing(), inference_pb2.Started()
+            seconds = attempts.begin()
+            try:
+                async with aclosing(messages(self._connection, call, request, seconds)) as responses:
+                    async for response in responses:
+                        match response.WhichOneof("event"):
+                            case "started":
+                                started = response.started
+                                if self._memory is None:
+                                    self._memory = Memory.of(started)
+                                    yield Recalled(self._memory)
+                            case "delta":
+                                answer.add(response.delta)
+                                for event in replay.grown(answer):
+                                    yield event
+                            case "finished":
+                                for event in replay.grown(answer, complete=True):
+                                    yield event
+                                self._answer = answer.ended(started, response.finished, request.request_id)
+                if self._answer is None:
+                    raise Unavailable("the gateway ended the turn without finishing it")
+            except (grpc.aio.AioRpcError, Unavailable, asyncio.CancelledError) as error:
+                if self._answer is not None and not isinstance(error, asyncio.CancelledError):
+                    return
+                await attempts.outlast(error)

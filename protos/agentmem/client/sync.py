@@ -1,0 +1,168 @@
+"""The client for programs without an event loop: the same methods, which block. Any threads may share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+
+from agentmem.channels import ClientTls
+from agentmem.client.agent import AsyncAgent
+from agentmem.client.aio import AsyncClient
+from agentmem.client.answers import Answer, Memory
+from agentmem.client.blocking import Blocking, LoopThread, blocking, iterating, wrapping
+from agentmem.client.connection import PATIENCE, OnOutage
+from agentmem.client.models import AsyncModels
+from agentmem.client.stream import AsyncStream
+from agentmem.client.workflows import AsyncWorkflows
+
+
+class Stream(Blocking[AsyncStream]):
+    """An answer as it comes: iterate over its text, or over `events()`; then `answer` is all of it.
+
+    It begins when it is iterated. A stream that is left early goes on at the server until it is closed: `with` does
+    that, and then the agent remembers nothing of the turn.
+    """
+
+    @property
+    def answer(self) -> Answer:
+        """The whole answer, when the stream has ended. Raises RuntimeError before."""
+        return self._wrapped.answer
+
+    @property
+    def memory(self) -> Memory | None:
+        """What memory gives to this turn, as soon as it is known."""
+        return self._wrapped.memory
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the text, piece by piece; none of it twice. Raises AnswerChanged, and AgentmemError."""
+        return self._pieces()
+
+    _pieces = iterating(AsyncStream.__aiter__)
+    events = iterating(AsyncStream.events)
+    finish = blocking(AsyncStream.finish)
+    close = blocking(AsyncStream.close)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Agent(Blocking[AsyncAgent]):
+    """An agent, by its name, on a model. Making one asks nothing of the server: a first turn creates the memory.
+
+    Of one agent's turns each waits for the one before, whoever sends them. All methods raise AgentmemError.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._wrapped.name
+
+    model = blocking(AsyncAgent.model)
+
+    ask = blocking(AsyncAgent.ask)
+    stream = wrapping(AsyncAgent.stream, Stream)
+    tell = blocking(AsyncAgent.tell)
+    probe = blocking(AsyncAgent.probe)
+    count_tokens = blocking(AsyncAgent.count_tokens)
+
+    info = blocking(AsyncAgent.info)
+    exists = blocking(AsyncAgent.exists)
+    turns = iterating(AsyncAgent.turns)
+    messages = blocking(AsyncAgent.messages)
+
+    fork = wrapping(AsyncAgent.fork, lambda wrapped, loop: Agent(wrapped, loop))
+    snapshot = blocking(AsyncAgent.snapshot)
+    snapshots = iterating(AsyncAgent.snapshots)
+    restore = blocking(AsyncAgent.restore)
+    delete_snapshot = blocking(AsyncAgent.delete_snapshot)
+    trim = blocking(AsyncAgent.trim)
+    delete = blocking(AsyncAgent.delete)
+
+    pin = blocking(AsyncAgent.pin)
+    set_ttl = blocking(AsyncAgent.set_ttl)
+    set_context_policy = blocking(AsyncAgent.set_context_policy)
+    prefetch = blocking(AsyncAgent.prefetch)
+    evict = blocking(AsyncAgent.evict)
+    export = blocking(AsyncAgent.export)
+
+
+class Models(Blocking[AsyncModels]):
+    """The models of the gateway's worker. All methods raise AgentmemError."""
+
+    list = iterating(AsyncModels.list)
+    get = blocking(AsyncModels.get)
+    loading = iterating(AsyncModels.loading)
+    load = blocking(AsyncModels.load)
+    unload = blocking(AsyncModels.unload)
+
+
+class Workflows(Blocking[AsyncWorkflows]):
+    """The runs of workflows. A run is the gateway's: it goes on when its caller leaves. Raises AgentmemError."""
+
+    run = blocking(AsyncWorkflows.run)
+    stream = iterating(AsyncWorkflows.stream)
+    follow = iterating(AsyncWorkflows.follow)
+    get = blocking(AsyncWorkflows.get)
+    list = iterating(AsyncWorkflows.list)
+    cancel = blocking(AsyncWorkflows.cancel)
+    delete = blocking(AsyncWorkflows.delete)
+
+
+class Client(Blocking[AsyncClient]):
+    """A gateway; `with` closes it. All that it makes may be shared by threads. Ctrl-C ends the call at the server, too.
+
+    gateway     "HOST:PORT" of its gRPC door; AGENTMEM_ADDRESS, or 127.0.0.1:50051
+    key         the key to show; AGENTMEM_API_KEY
+    tls         True, False, or a ClientTls; AGENTMEM_TLS, AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY
+    timeout     seconds that a call may take, outages included; none
+    patience    seconds that an outage is waited for: a gateway that was there and is gone, a worker that starts
+    on_outage   called with the reason of each outage, on the client's thread; it is logged
+
+    Nothing is asked before the first call. Raises InvalidArgument for a key that is none, OSError for TLS files.
+
+    >>> with Client() as client:
+    ...     marco = client.agent("marco", system="You are Marco.")
+    ...     marco.ask("The key is in the cellar.").version.version
+    1
+    """
+
+    def __init__(
+        self,
+        gateway: str = "",
+        *,
+        key: str | None = None,
+        tls: bool | ClientTls | None = None,
+        timeout: float | None = None,
+        patience: float = PATIENCE,
+        on_outage: OnOutage | None = None,
+    ) -> None:
+        wrapped = AsyncClient(gateway, key=key, tls=tls, timeout=timeout, patience=patience, on_outage=on_outage)
+        super().__init__(wrapped, LoopThread())
+        self.models = Models(wrapped.models, self._loop)
+        self.workflows = Workflows(wrapped.workflows, self._loop)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. Calls of other threads that are running raise Cancelled."""
+        if not self._loop.closed:
+            self._loop.run(self._wrapped.close())
+            self._loop.close()
+
+    agent = wrapping(AsyncClient.agent, Agent)
+    agents = iterating(AsyncClient.agents)
+    import_agent = blocking(AsyncClient.import_agent)
+    count_tokens = blocking(AsyncClient.count_tokens)
+    hint = blocking(AsyncClient.hint)
+    abort = blocking(AsyncClient.abort)

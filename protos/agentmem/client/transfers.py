@@ -1,0 +1,56 @@
+"""An agent as a file: what is written is there when it is whole, and only for its owner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final, TypeAlias
+
+from agentmem.v1 import agent_pb2, types_pb2
+
+CHUNK_BYTES: Final = 256 * 1024
+
+Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
+"""A path, or a file that is open for bytes."""
+
+
+@contextmanager
+def written(target: Target) -> Iterator[IO[bytes]]:
+    """Give a file to write, which takes the place of the target when all is well. Raises OSError."""
+    if not isinstance(target, str | os.PathLike):
+        yield target
+        return
+    path = Path(target)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "wb") as part:
+            yield part
+            part.flush()
+            os.fsync(part.fileno())
+        os.replace(name, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+@contextmanager
+def opened(source: Target) -> Iterator[IO[bytes]]:
+    """Give a file to read. Raises OSError."""
+    if not isinstance(source, str | os.PathLike):
+        yield source
+        return
+    with open(source, "rb") as file:
+        yield file
+
+
+async def pieces(file: IO[bytes], key: types_pb2.AgentKey, start: int) -> AsyncIterator[agent_pb2.ImportAgentRequest]:
+    """Yield the requests of an import; of a file that can be read again, from its byte `start` on."""
+    if file.seekable():
+        file.seek(start)
+    yield agent_pb2.ImportAgentRequest(key=key)
+    while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+        yield agent_pb2.ImportAgentRequest(chunk=chunk)

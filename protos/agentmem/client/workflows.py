@@ -1,0 +1,132 @@
+"""Runs of workflows: started, followed through outages, looked at, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+
+from agentmem.client.connection import Attempts, Connection, messages, pages
+from agentmem.client.inputs import UNSET, Timeout
+from agentmem.client.workflow_events import Interrupted, RunEvent, RunFinished, Workflow, event_of
+from agentmem.errors import Unavailable
+from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
+
+_UNLOGGED: Final = ("agent_speaking", "agent_delta", "finished")
+"""What has the number of the event before it: growing text, and the end of a run that failed."""
+
+
+class AsyncWorkflows:
+    """The runs of workflows. A run is the gateway's: it goes on when its caller leaves. Raises AgentmemError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def _stub(self) -> Any:
+        return workflow_pb2_grpc.WorkflowServiceStub(self._connection.channel)
+
+    async def run(
+        self,
+        definition: str,
+        *,
+        variables: Mapping[str, str] | None = None,
+        request_id: str = "",
+        timeout: Timeout = UNSET,
+    ) -> Workflow:
+        """Run a workflow file's text to its end, and return the run, whether or not it succeeded.
+
+        The same request_id again joins the run that there is. InvalidArgument names each mistake in the file.
+        """
+        stream = self.stream(definition, variables=variables, request_id=request_id, timeout=timeout)
+        return await _ended(stream)
+
+    async def stream(
+        self,
+        definition: str,
+        *,
+        variables: Mapping[str, str] | None = None,
+        request_id: str = "",
+        timeout: Timeout = UNSET,
+    ) -> AsyncIterator[RunEvent]:
+        """Run a workflow file's text, and yield all that happens, each event once; the last is RunFinished."""
+        request = workflow_pb2.RunWorkflowRequest(
+            definition_yaml=definition, variables=variables or {}, request_id=request_id or f"run-{uuid.uuid4().hex}"
+        )
+        async with aclosing(self.raw_events(request, timeout)) as raw:
+            async for event in raw:
+                if (known := Interrupted() if event is None else event_of(event)) is not None:
+                    yield known
+
+    async def follow(self, workflow_id: str, *, timeout: Timeout = UNSET) -> AsyncIterator[RunEvent]:
+        """Join a run, from its first event on; one that broke off goes on at its last finished turn."""
+        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id)
+        async with aclosing(self.raw_events(request, timeout)) as raw:
+            async for event in raw:
+                if (known := Interrupted() if event is None else event_of(event)) is not None:
+                    yield known
+
+    async def raw_events(
+        self, request: workflow_pb2.RunWorkflowRequest, timeout: Timeout = UNSET
+    ) -> AsyncGenerator[workflow_pb2.RunWorkflowResponse | None, None]:
+        """Yield the contract's events of a run, each once and in order, until it has ended; None where one was lost.
+
+        A connection that is lost is made again, for as long as the client's patience from the last new event on; the
+        same request_id joins the run that goes on meanwhile, after the events that are known.
+        """
+        attempts, finished = Attempts(self._connection, timeout), False
+        while not finished:
+            seconds = attempts.begin()
+            try:
+                stream = messages(self._connection, self._stub.RunWorkflow, request, seconds)
+                async with aclosing(stream) as events:
+                    async for event in events:
+                        kind = event.WhichOneof("event")
+                        if finished or (kind not in _UNLOGGED and event.sequence <= request.after_sequence):
+                            continue
+                        request.after_sequence = max(request.after_sequence, event.sequence)
+                        attempts.renew()
+                        finished = kind == "finished"
+                        yield event
+                if not finished:
+                    raise Unavailable("the connection to the gateway was lost")
+            except (grpc.aio.AioRpcError, Unavailable, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) or not finished:
+                    delay = attempts.delay(error)
+                    if request.after_sequence:
+                        yield None
+                    await asyncio.sleep(delay)
+
+    async def get(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
+        """Return how far a run is, and who takes part."""
+        request = workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)
+        return Workflow.of((await self._connection.call(self._stub.GetWorkflow, request, timeout)).workflow)
+
+    async def list(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Workflow]:
+        """Yield the runs, newest first, without who takes part."""
+        request = workflow_pb2.ListWorkflowsRequest()
+        listing = pages(self._connection, self._stub.ListWorkflows, request, "workflows", timeout)
+        async with aclosing(listing) as found:
+            async for workflow in found:
+                yield Workflow.of(workflow)
+
+    async def cancel(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
+        """End a run. Turns that are running are dropped; what was said before stays."""
+        request = workflow_pb2.CancelWorkflowRequest(workflow_id=workflow_id)
+        return Workflow.of((await self._connection.call(self._stub.CancelWorkflow, request, timeout)).workflow)
+
+    async def delete(self, workflow_id: str, *, timeout: Timeout = UNSET) -> None:
+        """Erase a run's record, with all that was said in it. Its agents stay."""
+        request = workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id)
+        await self._connection.call(self._stub.DeleteWorkflow, request, timeout)
+
+
+async def _ended(events: AsyncIterator[RunEvent]) -> Workflow:
+    async for event in events:
+        if isinstance(event, RunFinished):
+            return event.workflow
+    raise Unavailable("the gateway ended the run without finishing it")
