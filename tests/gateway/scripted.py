@@ -234,7 +234,7 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
     async def GetModel(self, request: Any, context: Any) -> model_pb2.GetModelResponse:
         self._worker.note(request, context)
         for model in self._worker.models:
-            if model.model_id == request.model_id:
+            if model.model_id == request.model_id or (model.is_default and not request.model_id):
                 return model_pb2.GetModelResponse(model=model)
         raise NotFound("model", request.model_id, "registered are demo, org/large")
 

@@ -1,0 +1,124 @@
+"""The client that blocks: the same methods with the same signatures, on any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from agentmem import Agent, AsyncAgent, AsyncClient, AsyncStream, Client, Stream, Text, errors
+from agentmem.client.models import AsyncModels
+from agentmem.client.sync import Models, Workflows
+from agentmem.client.workflows import AsyncWorkflows
+from tests.gateway.running import eventually
+from tests.gateway.scripted import ScriptedWorker, delta, started
+
+PAIRS = (
+    (Client, AsyncClient),
+    (Agent, AsyncAgent),
+    (Stream, AsyncStream),
+    (Models, AsyncModels),
+    (Workflows, AsyncWorkflows),
+)
+INNER = {AsyncClient: {"default_model"}, AsyncWorkflows: {"raw_events"}}
+"""What is for other modules."""
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_") and callable(getattr(kind, name))}
+
+
+@pytest.mark.parametrize(("blocking", "original"), PAIRS)
+def test_both_have_the_same_methods(blocking: type, original: type) -> None:
+    names = public(original) - INNER.get(original, set())
+    assert public(blocking) == names
+    for name in names:
+        method, same = getattr(original, name), getattr(blocking, name)
+        assert inspect.signature(same).parameters.keys() == inspect.signature(method).parameters.keys()
+        assert same.__doc__
+        assert method.__doc__
+
+
+async def test_all_of_a_conversation(address: str, worker: ScriptedWorker) -> None:
+    def talk() -> None:
+        with Client(address) as client:
+            assert repr(client) == f"Client('{address}')"
+            marco = client.agent("marco")
+            assert marco.ask("Hi").text == "Hello 🌍"
+            stream = marco.stream("Hi")
+            assert "".join(stream) == stream.answer.text == "Hello 🌍"
+            assert Text("Hel") in list(marco.stream("Hi").events())
+            assert isinstance(marco.fork("ada"), Agent)
+            assert [model.name for model in client.models.list()] == ["demo", "org/large"]
+            assert [step.stage for step in client.models.loading("demo")] == ["ready"]
+            assert client.models.load("demo").name == "demo"
+            with pytest.raises(errors.NotFound):
+                client.models.get("none")
+        for call in (lambda: marco.ask("Hi"), lambda: list(client.agents()), client.close):
+            if call == client.close:
+                client.close()
+                continue
+            with pytest.raises(RuntimeError, match="closed"):
+                call()
+
+    await asyncio.to_thread(talk)
+
+
+async def test_threads_share_a_client(address: str, worker: ScriptedWorker) -> None:
+    def talk() -> list[str]:
+        with Client(address) as client, ThreadPoolExecutor(8) as pool:
+            answers = pool.map(lambda number: client.agent(f"agent-{number % 3}").ask("Hi").text, range(40))
+            return list(answers)
+
+    assert await asyncio.to_thread(talk) == ["Hello 🌍"] * 40
+    assert len({request.request_id for request in worker.generated}) == 40
+
+
+async def test_closing_ends_the_calls_of_other_threads(address: str, worker: ScriptedWorker) -> None:
+    async def endless(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        while True:
+            yield delta("on ")
+            await asyncio.sleep(0.01)
+
+    worker.script = endless
+    client, ended = Client(address), list[BaseException]()
+
+    def talk() -> None:
+        try:
+            client.agent("marco").ask("Hi")
+        except errors.AgentmemError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    await eventually(lambda: worker.running == 1)
+    await asyncio.to_thread(client.close)
+    await asyncio.to_thread(thread.join, 20)
+    assert [type(error) for error in ended] == [errors.Cancelled]
+    await eventually(lambda: worker.running == 0)
+
+
+async def test_a_loop_that_is_left_lets_its_stream_be_closed(address: str, worker: ScriptedWorker) -> None:
+    async def endless(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        while True:
+            yield delta("on ")
+            await asyncio.sleep(0.01)
+
+    worker.script = endless
+
+    def leave() -> None:
+        with client.agent("marco").stream("Hi") as stream:
+            for _ in stream:
+                break
+
+    with Client(address) as client:
+        await asyncio.to_thread(leave)
+        await eventually(lambda: worker.running == 0)
+        await asyncio.to_thread(client.close)

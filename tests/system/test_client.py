@@ -1,0 +1,200 @@
+"""The client of the contract package against real services that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+from agentmem import AsyncAgent, AsyncClient, Client, Message, errors
+from tests.system.stack import Stack
+
+LONG = {"max_tokens": 400, "ignore_eos": True}
+"""Long enough to be killed in its middle."""
+
+
+def address(stack: Stack) -> str:
+    return f"127.0.0.1:{stack.ports['grpc']}"
+
+
+async def said_alike(agent: AsyncAgent, other: AsyncAgent) -> None:
+    """Both have had the same conversation, each turn once."""
+    mine, its = await agent.messages(), await other.messages()
+    assert mine == its
+    assert (await agent.info()).turns == (await other.info()).turns
+
+
+@pytest.mark.parametrize("victim", ["worker", "gateway"])
+async def test_what_is_killed_in_the_middle_of_an_answer(stack: Stack, victim: str) -> None:
+    await stack.renew("gateway")
+    outages = list[str]()
+    async with AsyncClient(address(stack), on_outage=outages.append) as client:
+        whole, broken = (client.agent(name, system="You are Marco.") for name in ("whole", "broken"))
+        await whole.ask("The boat is green.", max_tokens=4)
+        await broken.ask("The boat is green.", max_tokens=4)
+        expected = await whole.ask("Go on.", **LONG)
+        pieces = list[str]()
+        async for piece in broken.stream("Go on.", **LONG):
+            pieces.append(piece)
+            if len(pieces) == 20:
+                stack.kill(victim)
+                stack.start(victim)
+        assert "".join(pieces) == expected.text
+        assert outages
+        await said_alike(broken, whole)
+
+
+async def test_an_answer_that_is_asked_for_while_the_worker_is_killed(stack: Stack) -> None:
+    await stack.renew("gateway")
+    async with AsyncClient(address(stack)) as client:
+        whole, broken = client.agent("whole"), client.agent("broken")
+        expected = await whole.ask("Go on.", **LONG)
+        task = asyncio.create_task(broken.ask("Go on.", **LONG))
+        async with asyncio.timeout(60):
+            while not await stack.metric("worker", "agentmem_num_requests_running"):
+                await asyncio.sleep(0.01)
+        stack.kill("worker")
+        stack.start("worker")
+        answer = await task
+        assert (answer.text, answer.durable) == (expected.text, True)
+        await said_alike(broken, whole)
+
+
+async def test_a_turn_that_another_process_sends_again(stack: Stack) -> None:
+    """Of an agent that was new at the first time, and is not at the second."""
+    await stack.renew("gateway")
+    for number in range(2):
+        async with AsyncClient(address(stack)) as client:
+            marco = client.agent("marco", system="You are Marco.")
+            told = await marco.tell("The key is red.", request_id="turn-1")
+            answer = await marco.ask("And the boat?", request_id="turn-2", max_tokens=4)
+            assert (told.replayed, answer.replayed) == (bool(number), bool(number))
+            assert (await marco.info()).turns == 2
+
+
+INTERRUPTED = """
+import sys
+from agentmem import Client
+with Client(sys.argv[1]) as client:
+    client.agent("eve").ask("go on", max_tokens=3500, ignore_eos=True)
+"""
+
+
+async def test_ctrl_c_ends_the_turn_at_the_server(stack: Stack) -> None:
+    await stack.renew("gateway")
+    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", INTERRUPTED, address(stack)), stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(60):
+        while not await stack.metric("worker", "agentmem_num_requests_running"):
+            await asyncio.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = await process.communicate()
+        assert err.decode().rstrip().endswith("KeyboardInterrupt")
+        while await stack.metric("worker", "agentmem_num_requests_running"):
+            await asyncio.sleep(0.01)
+    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 1
+    async with AsyncClient(address(stack)) as client:
+        assert not await client.agent("eve").exists()
+
+
+async def test_a_deadline_ends_the_turn_at_the_server(stack: Stack) -> None:
+    await stack.renew("gateway")
+    async with AsyncClient(address(stack)) as client:
+        eve = client.agent("eve")
+        await eve.ask("Hello", max_tokens=2)
+        with pytest.raises(errors.DeadlineExceeded):
+            await eve.ask("go on", max_tokens=3500, ignore_eos=True, timeout=1)
+        assert (await eve.info(timeout=60)).turns == 1
+        async with asyncio.timeout(60):
+            while await stack.metric("worker", "agentmem_num_requests_running"):
+                await asyncio.sleep(0.01)
+
+
+async def test_an_agent_from_its_first_turn_to_its_end(stack: Stack) -> None:
+    await stack.renew("gateway")
+
+    def live() -> None:
+        with Client(address(stack)) as client:
+            marco = client.agent("marco", system="You are Marco.", ttl=3600, context_policy="refuse")
+            assert not marco.exists()
+            assert marco.tell("The key is red.").finish_reason == "prefilled"
+            answer = marco.ask("Where is it?", max_tokens=4)
+            assert (answer.memory.match, answer.memory.appended, answer.durable) == ("extend", True, True)
+            info = marco.info()
+            assert (info.turns, info.context_policy, info.version) == (2, "refuse", answer.version)
+            assert info.ttl is not None
+            assert info.ttl.total_seconds() == 3600
+            assert [(each.role, each.content) for each in marco.messages()] == [
+                ("system", "You are Marco."),
+                ("user", "The key is red."),
+                ("user", "Where is it?"),
+                ("assistant", answer.text),
+            ]
+            assert [turn.messages for turn in marco.turns()] == [(), ()]
+            snapshot = marco.snapshot("two")
+            assert [each.name for each in marco.snapshots()] == ["two"]
+            ada = marco.fork("ada")
+            assert ada.messages() == marco.messages()
+            ada.ask([Message("user", "And the boat?")], max_tokens=4)
+            assert marco.info().version == info.version
+            with pytest.raises(errors.AlreadyExists):
+                marco.fork("ada")
+            past = marco.fork("past", at=snapshot.version, keep_tokens=10)
+            assert past.info().tokens == 10
+            with pytest.raises(errors.Aborted):
+                marco.ask("x", only_if=past.info().version)
+            assert marco.trim(12).tokens == 12
+            assert marco.restore("two").tokens == info.tokens
+            marco.delete_snapshot("two")
+            assert marco.pin().pinned
+            assert not marco.pin(False).pinned
+            assert marco.set_ttl().ttl is None
+            assert marco.set_context_policy("trim").context_policy == "trim"
+            assert marco.prefetch().tokens > 0
+            assert marco.evict() > 0
+            probe = marco.probe("Hm?")
+            assert (probe.memory.match, probe.version) == ("extend", marco.info().version)
+            assert marco.count_tokens("Hm?").tokens < client.count_tokens("Hm? " * 9).tokens
+            client.hint({"marco": 1, "ada": None})
+            assert not client.abort("none")
+            assert sorted(agent.name for agent in client.agents()) == ["ada", "marco", "past"]
+            assert [agent.model for agent in client.agents(name="ada")] == [client.models.get().name]
+            with pytest.raises(errors.FailedPrecondition, match="system message"):
+                client.agent("marco", system="You are Ada.").ask("Hello")
+            assert marco.delete().memories == 1
+            with pytest.raises(errors.NotFound):
+                marco.delete()
+            assert marco.delete(missing_ok=True, all_models=True).memories == 0
+
+    await asyncio.to_thread(live)
+
+
+async def test_an_agent_as_a_file(stack: Stack, tmp_path: object) -> None:
+    await stack.renew("gateway")
+
+    def move() -> None:
+        path = f"{tmp_path}/marco.safetensors"
+        with Client(address(stack)) as client:
+            marco = client.agent("marco")
+            marco.ask("The key is red.", max_tokens=4)
+            size = marco.export(path)
+            with open(path, "rb") as file:
+                assert len(file.read()) == size
+                file.seek(0)
+                imported = client.import_agent(file, name="ada")
+            assert (imported.info.name, imported.info.tokens, imported.kv_misfit) == ("ada", marco.info().tokens, "")
+            with open(f"{tmp_path}/more", "wb") as file:
+                file.write(b"before")
+                marco.export(file)
+            with open(path, "rb") as one, open(f"{tmp_path}/more", "rb") as other:
+                assert b"before" + one.read() == other.read()
+            with pytest.raises(errors.AlreadyExists):
+                client.import_agent(path)
+            with pytest.raises(OSError, match="nowhere"):
+                marco.export(f"{tmp_path}/nowhere/marco")
+
+    await asyncio.to_thread(move)
