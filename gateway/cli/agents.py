@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-import grpc
 from rich.table import Table
 
+from agentmem import AsyncAgent, AsyncClient
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2
 from agentmem.words import is_anonymous, tier_name
-from gateway.cli.client import Client, agent_argument, all_pages, client_options, group_options
+from gateway.cli.client import Client, agent_argument, client_options, group_options
 from gateway.cli.lazy import LazyGroup
 from gateway.cli.text import (
     FOLD,
@@ -60,7 +60,7 @@ def agents(everyone: bool) -> None:
 @client_options
 def list_agents(client: Client, model: str, everyone: bool) -> None:
     """List the agents."""
-    found = client.ask(lambda channel: find(channel, model_id=model))
+    found = client.ask(lambda agentmem: find(agentmem, model=model))
     shown = [agent for agent in found if everyone or not is_anonymous(agent.key.agent_id)]
     none = "no agents yet; `agentmem chat NAME` makes one"
     if shown or not found or client.as_json:
@@ -77,9 +77,9 @@ def list_agents(client: Client, model: str, everyone: bool) -> None:
 def show(client: Client, agent: str, model: str, text: bool) -> None:
     """Show one agent, on every model that it has a memory on."""
 
-    async def question(channel: grpc.aio.Channel) -> list[tuple[agent_pb2.Agent, list[agent_pb2.Turn]]]:
-        found = await find(channel, agent_id=agent, model_id=model)
-        return [(one, await _turns(channel, one.key) if text else []) for one in found]
+    async def question(agentmem: AsyncClient) -> list[tuple[agent_pb2.Agent, list[agent_pb2.Turn]]]:
+        found = await find(agentmem, agent, model)
+        return [(one, await _turns(agentmem, one) if text else []) for one in found]
 
     found = client.ask(question)
     if not found:
@@ -103,38 +103,36 @@ def delete(client: Client, agent: str, model: str, yes: bool) -> None:
     """Erase an agent for good: what it was told, and its KV. A terminal is asked before."""
     if sys.stdin.isatty() and not yes:
         click.confirm(f"Erase {printable(agent)} on {model or 'all models'} for good?", abort=True)
-    request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(agent_id=agent, model_id=model))
-    gone: agent_pb2.DeleteAgentResponse = client.call(agent_pb2_grpc.AgentServiceStub, "DeleteAgent", request)
-    memories = "1 memory" if gone.deleted == 1 else f"{gone.deleted} memories"
+    gone = client.ask(lambda agentmem: agentmem.agent(agent, model=model).delete(all_models=not model))
+    memories = "1 memory" if gone.memories == 1 else f"{gone.memories} memories"
     client.show(
-        {"deleted": gone.deleted, "freed_bytes": gone.freed_bytes},
+        {"deleted": gone.memories, "freed_bytes": gone.freed_bytes},
         f"erased {memories} of {printable(agent)}, freed {byte_size(gone.freed_bytes)}",
     )
 
 
-async def find(channel: grpc.aio.Channel, agent_id: str = "", model_id: str = "") -> list[agent_pb2.Agent]:
+async def find(agentmem: AsyncClient, agent: str = "", model: str = "") -> list[agent_pb2.Agent]:
     """Return the agents that match; empty means all."""
-    request = agent_pb2.ListAgentsRequest(agent_id=agent_id, model_id=model_id)
-    return await all_pages(agent_pb2_grpc.AgentServiceStub(channel).ListAgents, request, "agents")
+    return [found.raw async for found in agentmem.agents(name=agent, model=model)]
 
 
-async def only_memory(channel: grpc.aio.Channel, agent: str, model: str) -> types_pb2.AgentKey:
-    """Return the key of an agent's memory on `model`, or of its only one.
+async def only_memory(agentmem: AsyncClient, agent: str, model: str) -> AsyncAgent:
+    """Return an agent on `model`, or on the only one that it has a memory on.
 
     Raises NotFound, and FailedPrecondition where there are several.
     """
-    found = await find(channel, agent, model)
+    found = await find(agentmem, agent, model)
     if not found:
         raise NotFound("agent", agent)
     if len(found) > 1:
         names = ", ".join(printable(each.key.model_id) for each in found)
         raise FailedPrecondition(f"{printable(agent)} has memories on {names}; name one with --model")
-    return types_pb2.AgentKey(agent_id=agent, model_id=found[0].key.model_id)
+    return agentmem.agent(agent, model=found[0].key.model_id)
 
 
-async def _turns(channel: grpc.aio.Channel, key: types_pb2.AgentKey) -> list[agent_pb2.Turn]:
-    request = agent_pb2.ListTurnsRequest(key=key, include_text=True)
-    return await all_pages(agent_pb2_grpc.AgentServiceStub(channel).ListTurns, request, "turns")
+async def _turns(agentmem: AsyncClient, agent: agent_pb2.Agent) -> list[agent_pb2.Turn]:
+    turns = agentmem.agent(agent.key.agent_id, model=agent.key.model_id).turns(text=True)
+    return [turn.raw async for turn in turns]
 
 
 def _history(turns: Sequence[agent_pb2.Turn]) -> list[dict[str, Any]]:

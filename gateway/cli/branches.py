@@ -1,24 +1,26 @@
 """`agentmem agents fork`, `snapshot`, `restore` and the like: what changes an agent without a turn, and probing one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import reduce, wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import click
-import grpc
 from rich.table import Table
 
+from agentmem import AgentInfo, AsyncAgent, AsyncClient
+from agentmem.client.inputs import Policy
 from agentmem.sizes import byte_size
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
 from agentmem.words import short_name, tier_name
 from gateway.cli.agents import agent_dict, only_memory
-from gateway.cli.client import Client, agent_argument, all_pages, client_options, not_empty, retrying
+from gateway.cli.client import Client, agent_argument, client_options, not_empty
 from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, counted, flattened, iso_time, printable, table
 from gateway.cli.turns import match_name
 
-_POLICIES = {
+_T = TypeVar("_T")
+_POLICIES: dict[Policy, str] = {
     "trim": "drop its oldest turns when its memory outgrows the context",
     "summarize": "replace its oldest turns by a note when its memory outgrows the context",
     "refuse": "refuse turns when its memory outgrows the context",
@@ -37,16 +39,13 @@ class Memory:
     def __str__(self) -> str:
         return printable(self.agent)
 
-    def ask(self, rpc: str, **fields: Any) -> Any:
-        """Return the response of an RPC of AgentService about it. Raises ClickException."""
+    def ask(self, question: Callable[[AsyncAgent], Coroutine[Any, Any, _T]]) -> _T:
+        """Return the answer to a question about it. Raises ClickException."""
 
-        async def question(channel: grpc.aio.Channel) -> Any:
-            key = await only_memory(channel, self.agent, self.model)
-            request = getattr(agent_pb2, f"{rpc}Request")(key=key, **fields)
-            call = getattr(agent_pb2_grpc.AgentServiceStub(channel), rpc)
-            return await retrying(lambda: call(request))
+        async def asked(agentmem: AsyncClient) -> _T:
+            return await question(await only_memory(agentmem, self.agent, self.model))
 
-        return self.client.ask(question)
+        return self.client.ask(asked)
 
 
 def _command(name: str, *parameters: Callable[..., Any]) -> Callable[[Callable[..., None]], click.Command]:
@@ -72,14 +71,18 @@ def _command(name: str, *parameters: Callable[..., Any]) -> Callable[[Callable[.
 )
 def fork(memory: Memory, new: str, at_version: int | None, keep_tokens: int | None) -> None:
     """Make a second agent, NEW, with AGENT's memory. Neither sees what the other is told from then on."""
-    made = memory.ask("ForkAgent", new_agent_id=new, at_version=at_version, keep_tokens=keep_tokens).agent
+
+    async def question(agent: AsyncAgent) -> AgentInfo:
+        return await (await agent.fork(new, at=at_version, keep_tokens=keep_tokens)).info()
+
+    made = memory.ask(question).raw
     memory.client.show(agent_dict(made), f"{printable(new)} has the memory of {memory}: {made.tokens:,} tokens")
 
 
 @_command("snapshot", _name_argument)
 def snapshot(memory: Memory, name: str) -> None:
     """Keep AGENT's present state under NAME."""
-    made = memory.ask("CreateSnapshot", name=name).snapshot
+    made = memory.ask(lambda agent: agent.snapshot(name)).raw
     size = f"version {made.version.version}, {made.tokens:,} tokens"
     memory.client.show(snapshot_dict(made), f"kept {memory} as {printable(name)}: {size}")
 
@@ -90,13 +93,12 @@ def snapshot(memory: Memory, name: str) -> None:
 def snapshots(memory: Memory, unwanted: str | None) -> None:
     """List AGENT's snapshots, newest first."""
 
-    async def question(channel: grpc.aio.Channel) -> list[agent_pb2.Snapshot]:
-        request = agent_pb2.ListSnapshotsRequest(key=await only_memory(channel, memory.agent, memory.model))
-        return await all_pages(agent_pb2_grpc.AgentServiceStub(channel).ListSnapshots, request, "snapshots")
+    async def question(agent: AsyncAgent) -> list[agent_pb2.Snapshot]:
+        if unwanted is not None:
+            await agent.delete_snapshot(unwanted)
+        return [snapshot.raw async for snapshot in agent.snapshots()]
 
-    if unwanted is not None:
-        memory.ask("DeleteSnapshot", name=unwanted)
-    kept = memory.client.ask(question)
+    kept = memory.ask(question)
     none = f"{memory} has no snapshots; `agentmem agents snapshot` makes one"
     memory.client.show(list(map(snapshot_dict, kept)), snapshots_table(kept) if kept else none)
 
@@ -104,7 +106,7 @@ def snapshots(memory: Memory, unwanted: str | None) -> None:
 @_command("restore", _name_argument)
 def restore(memory: Memory, name: str) -> None:
     """Make AGENT what it was in the snapshot NAME. What it has now stays as an automatic snapshot."""
-    found = memory.ask("RestoreSnapshot", name=name).agent
+    found = memory.ask(lambda agent: agent.restore(name)).raw
     memory.client.show(agent_dict(found), f"{memory} is as in {printable(name)}: {found.tokens:,} tokens")
 
 
@@ -112,42 +114,33 @@ def restore(memory: Memory, name: str) -> None:
 def trim(memory: Memory, tokens: int) -> None:
     """Drop AGENT's memory behind its first TOKENS tokens. What it was stays as an automatic snapshot."""
 
-    async def question(channel: grpc.aio.Channel) -> tuple[agent_pb2.Agent, agent_pb2.Agent]:
-        key = await only_memory(channel, memory.agent, memory.model)
-        stub = agent_pb2_grpc.AgentServiceStub(channel)
+    async def question(agent: AsyncAgent) -> tuple[AgentInfo, AgentInfo]:
+        before = await agent.info()
+        return before, await agent.trim(tokens, only_if=before.version)
 
-        async def attempt() -> tuple[agent_pb2.Agent, agent_pb2.Agent]:
-            before = (await stub.GetAgent(agent_pb2.GetAgentRequest(key=key))).agent
-            version, revision = before.version.version, before.version.revision
-            request = agent_pb2.TrimAgentRequest(key=key, keep_tokens=tokens, if_version=version, if_revision=revision)
-            return before, (await stub.TrimAgent(request)).agent
-
-        return await retrying(attempt)
-
-    before, after = memory.client.ask(question)
+    before, after = memory.ask(question)
     line = f"{memory} has {counted(after.tokens, 'token')}"
     if after.version != before.version:
         line += f" of {before.tokens:,}; the snapshot {automatic_snapshot(before.version.version)} keeps what it had"
-    memory.client.show(agent_dict(after), line)
+    memory.client.show(agent_dict(after.raw), line)
 
 
 @_command("pin")
 def pin(memory: Memory) -> None:
     """Keep AGENT's KV on disk, whoever needs room."""
-    memory.client.show(agent_dict(memory.ask("PinAgent", pinned=True).agent), f"{memory} is pinned")
+    memory.client.show(agent_dict(memory.ask(lambda agent: agent.pin()).raw), f"{memory} is pinned")
 
 
 @_command("unpin")
 def unpin(memory: Memory) -> None:
     """Let AGENT's KV make room on disk again."""
-    memory.client.show(agent_dict(memory.ask("PinAgent", pinned=False).agent), f"{memory} is not pinned")
+    memory.client.show(agent_dict(memory.ask(lambda agent: agent.pin(False)).raw), f"{memory} is not pinned")
 
 
 @_command("probe", click.argument("message", callback=not_empty("the message must not be empty")))
 def probe(memory: Memory, message: str) -> None:
     """Show what a turn with MESSAGE would reuse of AGENT's memory, and from where. Nothing is changed."""
-    said = types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content=message)])
-    answer: agent_pb2.ProbeAgentResponse = memory.ask("ProbeAgent", append=types_pb2.Append(messages=said))
+    answer = memory.ask(lambda agent: agent.probe(message)).raw
     report, trim = answer.cache, answer.context_trim if answer.HasField("context_trim") else None
     tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in report.cached) or "none"
     reused = sum(part.tokens for part in report.cached)
@@ -164,10 +157,9 @@ def probe(memory: Memory, message: str) -> None:
 
 
 @_command("context-policy", click.argument("policy", type=click.Choice(_POLICIES)))
-def context_policy(memory: Memory, policy: str) -> None:
+def context_policy(memory: Memory, policy: Policy) -> None:
     """Set what AGENT does when its memory outgrows the model's context."""
-    value = types_pb2.ContextPolicy.Value(f"CONTEXT_POLICY_{policy.upper()}")
-    found = memory.ask("SetContextPolicy", context_policy=value).agent
+    found = memory.ask(lambda agent: agent.set_context_policy(policy)).raw
     memory.client.show(agent_dict(found), f"{memory} will {_POLICIES[policy]}")
 
 

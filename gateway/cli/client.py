@@ -1,12 +1,11 @@
-"""What the commands share that are clients of a gateway: their options, the channel, retries, and errors in one line.
+"""What the commands share that are clients of a gateway: their options, the client itself, and errors in one line.
 
 A key is no flag: a command line is visible to everybody on the machine.
 """
 
 import asyncio
 import os
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import reduce, wraps
@@ -16,19 +15,15 @@ from typing import Any, Final, TypeVar
 import click
 import grpc
 from click.core import ParameterSource
-from google.protobuf.message import Message
 from rich.console import ConsoleRenderable
 
-from agentmem import errors, layout, retries
+from agentmem import AsyncClient, GatewayUnreachable, errors, layout
 from agentmem.addresses import Address, is_loopback, parse_address
 from agentmem.channels import ClientTls, connect
+from agentmem.client.connection import ADDRESS, KEY
 from agentmem.diagnostics import Diagnostic
 from gateway.cli.text import Mistake, console, printable, write_json
 
-PATIENCE: Final = 60.0
-"""Seconds that a command waits for a worker that is starting again."""
-
-_KEY_VARIABLE: Final = "AGENTMEM_API_KEY"
 _META: Final = "agentmem.client."
 
 _T = TypeVar("_T")
@@ -47,39 +42,44 @@ class Client:
         """Return a channel to the gateway."""
         return connect(self.gateway, key=self.key, tls=self.tls)
 
-    def ask(self, question: Callable[[grpc.aio.Channel], Coroutine[Any, Any, _T]]) -> _T:
-        """Run `question` on a channel. Raises ClickException with one line for whatever fails."""
+    def ask(
+        self,
+        question: Callable[[AsyncClient], Coroutine[Any, Any, _T]],
+        on_outage: Callable[[str], None] | None = None,
+    ) -> _T:
+        """Run `question` with a client, whose outages go to standard error unless `on_outage` takes them.
+
+        Raises ClickException with one line for whatever fails.
+        """
 
         async def asked() -> _T:
-            async with self.channel() as channel:
-                return await question(channel)
+            tls = self.tls or False
+            async with AsyncClient(self.gateway, key=self.key, tls=tls, on_outage=on_outage or report_outage) as client:
+                return await question(client)
 
         try:
             return asyncio.run(asked())
-        except grpc.aio.AioRpcError as error:
-            raise click.ClickException(self.explain(error)) from error
         except errors.AgentmemError as error:
-            raise click.ClickException(error.message) from error
+            raise click.ClickException(self.explain(error)) from error
         except UnicodeError as error:
             raise click.ClickException("what was given is not well-formed UTF-8") from error
 
-    def call(self, stub: Callable[[grpc.aio.Channel], Any], rpc: str, request: Message) -> Any:
-        """Return the response of an RPC, asked for through outages. Raises as `ask`."""
-        return self.ask(lambda channel: retrying(lambda: getattr(stub(channel), rpc)(request)))
-
-    def explain(self, error: grpc.aio.AioRpcError) -> str:
+    def explain(self, error: errors.AgentmemError | grpc.aio.AioRpcError) -> str:
         """Return in one line what failed, and what to do."""
-        if errors.is_unreachable(error):
+        if isinstance(error, grpc.aio.AioRpcError):
+            unreachable = errors.is_unreachable(error)
+            error = GatewayUnreachable(self.gateway) if unreachable else errors.from_rpc(error)
+        if isinstance(error, GatewayUnreachable):
             silent = (
                 f"no gateway answers at {self.gateway}; start one with `agentmem up`, or name another with --gateway"
             )
             if self.tls is None:
                 return f"{silent}; if it has TLS, say so with --tls or --ca FILE"
             return f"{silent}; if it does, TLS failed: --ca FILE names who signed its certificate"
-        if error.code() is grpc.StatusCode.UNAUTHENTICATED and not self.key:
-            how = f"give one in {_KEY_VARIABLE}, or in a file with --key-file"
+        if isinstance(error, errors.Unauthenticated) and not self.key:
+            how = f"give one in {KEY}, or in a file with --key-file"
             return f"the gateway at {self.gateway} asks for a key; {how}"
-        return errors.from_rpc(error).message
+        return error.message
 
     def show(self, data: object, text: str | ConsoleRenderable) -> None:
         """Write `data` with --json, else `text`, a line or more, or something that the console draws."""
@@ -126,9 +126,14 @@ def _file(flag: str, variable: str | None, text: str) -> Callable[[Callable[...,
 
 _OPTIONS: Final = (
     _option(
-        "--gateway", metavar="HOST:PORT", default=layout.GRPC, show_default=True, help="The gateway's gRPC address."
+        "--gateway",
+        metavar="HOST:PORT",
+        envvar=ADDRESS,
+        default=layout.GRPC,
+        show_default=True,
+        help="The gateway's gRPC address.",
     ),
-    _file("--key-file", None, f"A file with the key to show; without it {_KEY_VARIABLE} of the environment."),
+    _file("--key-file", None, f"A file with the key to show; without it {KEY} of the environment."),
     _option("--tls", is_flag=True, envvar="AGENTMEM_TLS", help="The gateway has TLS."),
     _file("--ca", "AGENTMEM_CA", "Who signed the gateway's certificate; PEM. Implies --tls."),
     _file("--client-cert", "AGENTMEM_CLIENT_CERT", "The certificate to show; PEM. Implies --tls."),
@@ -148,10 +153,10 @@ def _client(context: click.Context) -> Client:
     if bool(given("client_cert")) != bool(given("client_key")):
         raise Mistake("--client-cert and --client-key go together")
     key_file = given("key_file")
-    key = _read("--key-file", key_file).decode("ascii", "replace") if key_file else os.environ.get(_KEY_VARIABLE, "")
+    key = _read("--key-file", key_file).decode("ascii", "replace") if key_file else os.environ.get(KEY, "")
     key = key.strip()
     if not (key.isascii() and (key.isprintable() or not key)):
-        raise Mistake(f"what {'--key-file' if key_file else _KEY_VARIABLE} has is no key")
+        raise Mistake(f"what {'--key-file' if key_file else KEY} has is no key")
     files = {name: given(name) for name in ("ca", "client_cert", "client_key")}
     tls = None
     if given("tls") or any(files.values()):
@@ -190,50 +195,6 @@ def not_empty(problem: str) -> Callable[[click.Context, click.Parameter, str | N
 agent_argument = click.argument("agent", callback=not_empty("the agent's name must not be empty"))
 
 
-async def all_pages(call: Callable[[Any], Awaitable[Any]], request: Any, items: str) -> list[Any]:
-    """Return the field `items` of all pages of a list RPC, through outages."""
-    found: list[Any] = []
-    while True:
-        page = await retrying(lambda: call(request))
-        found += getattr(page, items)
-        request.page_token = page.next_page_token
-        if not page.next_page_token:
-            return found
-
-
 def report_outage(why: str, *, mid_line: bool = False) -> None:
     """Write to standard error what is waited for; on a new line, if standard output is in the middle of one."""
     click.echo("\n" * mid_line + f"… waiting: {printable(why)}", err=True)
-
-
-async def retrying(
-    attempt: Callable[[], Awaitable[_T]],
-    on_outage: Callable[[str], None] = report_outage,
-    *,
-    gateway_too: bool = False,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> _T:
-    """Return the result of `attempt`, tried again through an outage: UNAVAILABLE for up to PATIENCE seconds.
-
-    Waits as long as the server says, and calls `on_outage` with the reason before the first wait. With `gateway_too` a
-    gateway that does not answer is waited for as well. Gives up with the last failure. An attempt that itself went on
-    for longer than PATIENCE has found the server well, and what ends it is another outage.
-    """
-
-    def wait(error: retries.Failure) -> float | None:
-        failure = outage(error)
-        silent = isinstance(error, grpc.aio.AioRpcError) and errors.is_unreachable(error)
-        return None if failure is None or (silent and not gateway_too) else retries.retry_delay(failure)
-
-    def began(error: retries.Failure) -> None:
-        if failure := outage(error):
-            on_outage(failure.message)
-
-    return await retries.retry(attempt, wait, PATIENCE, well_after=PATIENCE, on_outage=began, sleep=sleep, clock=clock)
-
-
-def outage(error: retries.Failure, silent: str = "no gateway answers") -> errors.Unavailable | None:
-    """Return the failure if it passes: UNAVAILABLE, or a transport that failed, for which `silent` is the message."""
-    failure = errors.from_peer(error, silent) if isinstance(error, grpc.aio.AioRpcError) else error
-    return failure if isinstance(failure, errors.Unavailable) else None

@@ -6,15 +6,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import click
-import grpc
 from rich.console import Group
 from rich.text import Text
 
-from agentmem.channels import closing_stream
+from agentmem import AsyncClient, Model
 from agentmem.sizes import byte_size
-from agentmem.v1 import model_pb2, model_pb2_grpc
+from agentmem.v1 import model_pb2
 from gateway.api.reports import model_report
-from gateway.cli.client import Client, all_pages, client_options, group_options, not_empty, retrying
+from gateway.cli.client import Client, client_options, group_options, not_empty
 from gateway.cli.model_tables import described_model, errors_of, models_table
 from gateway.cli.text import console, printable, write_json
 
@@ -26,7 +25,6 @@ _STAGES: Final = {
     "pool": "taking memory for KV",
     "ready": "ready",
 }
-_STUB: Final = model_pb2_grpc.ModelServiceStub
 _STEP: Final = 0.1
 """The share of a stage after which another line is written."""
 
@@ -59,7 +57,7 @@ def list_models(client: Client) -> None:
 @client_options
 def show(client: Client, name: str) -> None:
     """Show all of one model, loaded or not: what it is, and how the memory is divided. Without NAME the default."""
-    model = client.call(_STUB, "GetModel", model_pb2.GetModelRequest(model_id=name)).model
+    model = client.ask(lambda agentmem: agentmem.models.get(name)).raw
     client.show(model_dict(model), described_model(model))
 
 
@@ -73,19 +71,17 @@ def load(client: Client, name: str) -> None:
     it takes one with admin = true.
     """
 
-    async def question(channel: grpc.aio.Channel) -> model_pb2.Model:
-        async def attempt() -> model_pb2.Model:
-            model = model_pb2.Model()
-            async with closing_stream(_STUB(channel).LoadModel(model_pb2.LoadModelRequest(model_id=name))) as steps:
-                with progress(name, as_json=client.as_json) as report:
-                    async for step in steps:
-                        report(step.stage, step.progress)
-                        model = step.model
-            return model
+    async def question(agentmem: AsyncClient) -> Model | None:
+        model = None
+        with progress(name, as_json=client.as_json) as report:
+            async for step in agentmem.models.loading(name):
+                report(step.stage, step.progress)
+                model = step.model
+        return model
 
-        return await retrying(attempt)
-
-    model = client.ask(question)
+    found = client.ask(question)
+    assert found is not None
+    model = found.raw
     hot = f"; {model.memory.agents_4k:,} agents of 4,096 tokens fit hot" if model.HasField("memory") else ""
     loaded = f"{printable(model.model_id)} is loaded: {byte_size(model.weight_bytes)} of weights{hot}"
     client.show({"stage": "ready", "progress": 1.0, "model": model_dict(model)}, loaded)
@@ -103,16 +99,16 @@ def unload(client: Client, name: str) -> None:
     if not client.as_json:
         waiting.start()
     try:
-        freed = client.call(_STUB, "UnloadModel", model_pb2.UnloadModelRequest(model_id=name)).freed_bytes
+        freed = client.ask(lambda agentmem: agentmem.models.unload(name))
     finally:
         waiting.stop()
     unloaded = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
     client.show({"model_id": name, "freed_bytes": freed}, f"{printable(name)} {unloaded}")
 
 
-async def registered(channel: grpc.aio.Channel) -> list[model_pb2.Model]:
+async def registered(agentmem: AsyncClient) -> list[model_pb2.Model]:
     """Return the registered models, the default first."""
-    return await all_pages(_STUB(channel).ListModels, model_pb2.ListModelsRequest(), "models")
+    return [model.raw async for model in agentmem.models.list()]
 
 
 def model_dict(model: model_pb2.Model) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from agentmem import AsyncClient
 from gateway.cli.chat import Conversation
 from tests.system.stack import Stack
 from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
@@ -10,12 +11,13 @@ from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
 
 async def test_two_who_begin_at_once_talk_with_one_agent(stack: Stack) -> None:
     await stack.renew("gateway")
-    channel = (await stack.client("gateway")).channel
-    first, second = (Conversation("ada", "tiny", max_tokens=4) for _ in range(2))
-    for conversation in (first, second):
-        await conversation.open(channel)
-    await first.take_turn(channel, "the boat is green", echo=False)
-    await second.take_turn(channel, "the key is red", echo=False)
+    async with AsyncClient(f"127.0.0.1:{stack.ports['grpc']}") as client:
+        first, second = (Conversation("ada", "tiny", options={"max_tokens": 4}) for _ in range(2))
+        for conversation in (first, second):
+            await conversation.open(client)
+            assert conversation.is_new
+        await first.take_turn(client, "the boat is green")
+        await second.take_turn(client, "the key is red")
     ledger = await stack.ledger("ada")
     assert b"the boat is green" in ledger.text
     assert b"the key is red" in ledger.text
@@ -23,14 +25,10 @@ async def test_two_who_begin_at_once_talk_with_one_agent(stack: Stack) -> None:
 
 TALK = """
 import sys
-from agentmem.v1 import types_pb2
-import asyncio
-from pathlib import Path
 
 from gateway.cli.chat import Conversation, talk_at_terminal
 from gateway.cli.client import Client
-sampling = types_pb2.Sampling(ignore_eos=True)
-conversation = Conversation(sys.argv[2], "tiny", sampling=sampling, max_tokens=3500, is_new=False)
+conversation = Conversation(sys.argv[2], "tiny", options={"ignore_eos": True, "max_tokens": 3500})
 talk_at_terminal(Client(sys.argv[1]), conversation)
 """
 """`agentmem chat` whose answers do not end by themselves."""

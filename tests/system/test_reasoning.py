@@ -9,8 +9,9 @@ import openai
 import pytest
 import pytest_asyncio
 
+from agentmem import AsyncClient
 from agentmem.v1 import types_pb2
-from gateway.cli.chat import Conversation
+from gateway.cli.chat import Conversation, Shown, turn_dict
 from tests.scripted_model import OPENING_TEMPLATE, SAID, THINKING_TEMPLATE, THOUGHT, write_thinking
 from tests.system.stack import Client, Stack, chat, running
 
@@ -207,14 +208,14 @@ async def test_rest_has_both(stack: Stack) -> None:
     assert (got.status_code, got.json()["reasoning"], got.json()["text"]) == (200, THOUGHT, SAID)
 
 
-async def test_the_terminal_shows_thinking_dimmed(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
-    channel = (await stack.client("gateway")).channel
+async def test_the_terminal_shows_thinking_dimmed(stack: Stack) -> None:
+    told, thought = list[str](), list[str]()
     conversation = Conversation("terminal", "thinking")
-    await conversation.open(channel)
-    turn = await conversation.take_turn(channel, "hi", echo=True)
-    assert (turn.reasoning, turn.text) == (THOUGHT, SAID)
-    assert capsys.readouterr().out.endswith(f"\n\n{SAID}")
-    assert turn.as_dict()["reasoning"] == THOUGHT
+    async with AsyncClient(f"127.0.0.1:{stack.ports['grpc']}") as client:
+        await conversation.open(client)
+        answer = await conversation.take_turn(client, "hi", Shown(told.append, thought.append))
+    assert ("".join(thought), "".join(told)) == (THOUGHT, f"\n\n{SAID}")
+    assert turn_dict("terminal", answer)["reasoning"] == answer.reasoning == THOUGHT
 
 
 async def test_what_is_held_to_a_schema_is_thought_about_first(client: Client, gpt: openai.AsyncOpenAI) -> None:

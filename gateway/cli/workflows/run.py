@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import click
-import grpc
 
-from agentmem import layout
-from agentmem.channels import closing_stream
+from agentmem import AsyncClient, layout
 from agentmem.diagnostics import Diagnostic
-from agentmem.errors import InvalidArgument, NotFound, Unavailable, from_rpc
-from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
-from gateway.cli.client import Client, client_options, not_empty, outage, retrying
+from agentmem.errors import InvalidArgument, NotFound
+from agentmem.v1 import workflow_pb2
+from gateway.cli.client import Client, client_options, not_empty
 from gateway.cli.text import Mistake, printable
 from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.state import Run, state_name
@@ -23,7 +21,6 @@ from gateway.workflows.definition.parser import MAX_BYTES, MalformedDefinition, 
 from gateway.workflows.definition.schema import json_schema
 
 _INTERRUPTED = 130
-_LOST = "the connection to the gateway was lost"
 
 
 @click.command()
@@ -88,7 +85,7 @@ def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path
     shown = Run()
     view = view_of(shown, as_json=client.as_json)
     try:
-        client.ask(partial(_followed, request=request, view=view, file=file))
+        client.ask(partial(_followed, request=request, view=view, file=file), view.outage)
     except KeyboardInterrupt:
         click.echo(f"\n{_goes_on(shown, file, request, client.gateway)}", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -105,59 +102,26 @@ def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path
 
 
 async def _followed(
-    channel: grpc.aio.Channel, request: workflow_pb2.RunWorkflowRequest, view: View, file: Path | None
+    agentmem: AsyncClient, request: workflow_pb2.RunWorkflowRequest, view: View, file: Path | None
 ) -> None:
     try:
         with view:
-            await follow(channel, request, view)
-    except grpc.aio.AioRpcError as error:
-        failure = from_rpc(error)
-        if isinstance(failure, InvalidArgument):
-            raise _refused(file, map(Diagnostic.of_violation, failure.violations)) from error
-        if isinstance(failure, NotFound) and failure.kind == "workflow":
-            raise click.ClickException(f"{failure.message}; `agentmem workflows` lists the runs") from error
+            await follow(agentmem, request, view)
+    except InvalidArgument as failure:
+        raise _refused(file, map(Diagnostic.of_violation, failure.violations)) from failure
+    except NotFound as failure:
+        if failure.kind == "workflow":
+            raise click.ClickException(f"{failure.message}; `agentmem workflows` lists the runs") from failure
         raise
 
 
-async def follow(channel: grpc.aio.Channel, request: workflow_pb2.RunWorkflowRequest, view: View) -> None:
-    """Show all events of a workflow, each once and in their order, until it has ended.
-
-    A connection that is lost is made again for up to PATIENCE seconds, counted from the last event that was new; the
-    same request_id joins the run that goes on meanwhile, after the events that are known. Raises any other failure.
-    """
-    run = view.run
-    waiting = False
-
-    def lost(why: str) -> None:
-        nonlocal waiting
-        if not waiting:
-            view.outage(why)
-        waiting = True
-
-    async def attempt() -> None:
-        nonlocal waiting
-        request.after_sequence = known = run.sequence
-        call = workflow_pb2_grpc.WorkflowServiceStub(channel).RunWorkflow(request)
-        try:
-            async with closing_stream(call) as events:
-                async for event in events:
-                    if run.add(event):
-                        waiting = False
-                        view.show(event)
-            if not run.finished:
-                raise Unavailable(_LOST)
-        except (grpc.aio.AioRpcError, Unavailable) as error:
-            if run.finished:
-                return
-            run.interrupt()
-            why = outage(error, _LOST)
-            if why is None or run.sequence == known:
-                raise
-            lost(why.message)
-
-    while not run.finished:
-        # A gateway that was never reached is more likely a wrong address than an outage.
-        await retrying(attempt, lost, gateway_too=run.sequence > 0)
+async def follow(agentmem: AsyncClient, request: workflow_pb2.RunWorkflowRequest, view: View) -> None:
+    """Show all events of a workflow, each once and in their order, until it has ended, through outages."""
+    async for event in agentmem.workflows.raw_events(request):
+        if event is None:
+            view.run.interrupt()
+        elif view.run.add(event):
+            view.show(event)
 
 
 def _read(path: Path) -> str:

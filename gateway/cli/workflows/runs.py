@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
-import grpc
 from rich.console import Group
 from rich.table import Table
 
-from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
-from gateway.cli.client import Client, all_pages, client_options, group_options, not_empty
+from agentmem import AsyncClient
+from agentmem.v1 import workflow_pb2
+from gateway.cli.client import Client, client_options, group_options, not_empty
 from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, counted, described, printable, table
 from gateway.cli.workflows.state import state_name
 
-_STUB = workflow_pb2_grpc.WorkflowServiceStub
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)
 _ID_WIDTH = 36
 """Letters of a UUID."""
@@ -48,7 +47,7 @@ def list_workflows(client: Client) -> None:
 @client_options
 def show(client: Client, workflow_id: str) -> None:
     """Show how far a run is, and who takes part. `agentmem run --resume ID` shows what was said."""
-    found = client.call(_STUB, "GetWorkflow", workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)).workflow
+    found = client.ask(lambda agentmem: agentmem.workflows.get(workflow_id)).raw
     now = datetime.now(UTC)
     rows = {
         "id": found.workflow_id,
@@ -69,7 +68,7 @@ def show(client: Client, workflow_id: str) -> None:
 @client_options
 def cancel(client: Client, workflow_id: str) -> None:
     """End a run. Turns that are running are dropped; what was said before stays."""
-    ended = client.call(_STUB, "CancelWorkflow", workflow_pb2.CancelWorkflowRequest(workflow_id=workflow_id)).workflow
+    ended = client.ask(lambda agentmem: agentmem.workflows.cancel(workflow_id)).raw
     if ended.state in _ENDED:
         line = f"{printable(workflow_id)} had ended: {state_name(ended)}"
     else:
@@ -85,13 +84,13 @@ def delete(client: Client, workflow_id: str, yes: bool) -> None:
     """Erase a run's record, with all that was said in it. Agents that persist stay. A terminal is asked before."""
     if sys.stdin.isatty() and not yes:
         click.confirm(f"Erase the record of {printable(workflow_id)} for good?", abort=True)
-    client.call(_STUB, "DeleteWorkflow", workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id))
+    client.ask(lambda agentmem: agentmem.workflows.delete(workflow_id))
     client.show({"workflow_id": workflow_id, "deleted": True}, f"erased the record of {printable(workflow_id)}")
 
 
-async def find(channel: grpc.aio.Channel) -> list[workflow_pb2.Workflow]:
+async def find(agentmem: AsyncClient) -> list[workflow_pb2.Workflow]:
     """Return all runs, the newest first."""
-    return await all_pages(_STUB(channel).ListWorkflows, workflow_pb2.ListWorkflowsRequest(), "workflows")
+    return [run.raw async for run in agentmem.workflows.list()]
 
 
 def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Table:

@@ -85,11 +85,12 @@ class AsyncWorkflows:
                 stream = messages(self._connection, self._stub.RunWorkflow, request, seconds)
                 async with aclosing(stream) as events:
                     async for event in events:
-                        kind = event.WhichOneof("event")
-                        if finished or (kind not in _UNLOGGED and event.sequence <= request.after_sequence):
+                        kind, new = event.WhichOneof("event"), event.sequence > request.after_sequence
+                        if finished or not (new or kind in _UNLOGGED):
                             continue
-                        request.after_sequence = max(request.after_sequence, event.sequence)
-                        attempts.renew()
+                        if new:
+                            request.after_sequence = event.sequence
+                            attempts.renew()
                         finished = kind == "finished"
                         yield event
                 if not finished:

@@ -1,16 +1,20 @@
 import pytest
 
-from gateway.cli.chat import Answer
+from agentmem.client.answers import Growing
+from agentmem.client.replay import Replay
+from gateway.cli.chat import Shown
 
 
 def written(*tellings: list[str]) -> str:
     """What is on the screen after an answer was told so; only the last telling is complete."""
     screen: list[str] = []
-    answer = Answer(screen.append, screen.append)
-    for telling in tellings:
-        for told in range(1, len(telling) + 1):
-            answer.show("", "".join(telling[:told]))
-    answer.show("", "".join(tellings[-1]), complete=True)
+    shown, replay = Shown(screen.append, screen.append), Replay()
+    told = [Growing(text="".join(telling[:count])) for telling in tellings for count in range(1, len(telling) + 1)]
+    for answer in told:
+        for event in replay.grown(answer):
+            shown.show(event)
+    for event in replay.grown(Growing(text="".join(tellings[-1])), complete=True):
+        shown.show(event)
     return "".join(screen)
 
 
@@ -35,10 +39,10 @@ def test_what_is_written(tellings: list[list[str]], expected: str) -> None:
 
 def test_reasoning_is_written_apart() -> None:
     screen: list[str] = []
-    answer = Answer(screen.append, lambda text: screen.append(f"({text})"))
-    for _ in range(2):
-        for reasoning, text in (("I ", ""), ("I muse.", ""), ("I muse.", "Hel"), ("I muse.", "Hello")):
-            answer.show(reasoning, text)
-        answer.show("I muse.", "Hello", complete=True)
+    shown, replay = Shown(screen.append, lambda text: screen.append(f"({text})")), Replay()
+    told = (("I ", ""), ("I muse.", ""), ("I muse.", "Hel"), ("I muse.", "Hello"))
+    for reasoning, text in (*told, *told):
+        for event in replay.grown(Growing(reasoning, text)):
+            shown.show(event)
     assert "".join(screen) == "(I )(muse.)\n\nHello"
-    assert answer.is_mid_line
+    assert shown.is_mid_line

@@ -111,7 +111,6 @@ async def test_ctrl_c_stops_the_answer_and_not_the_chat(
         assert await shown.ended() == 0
     first, second = (each for each in worker.requests if each.DESCRIPTOR.name == "GenerateRequest")
     assert first.request_id != second.request_id, "the turn that was stopped is not sent again"
-    assert second.HasField("if_version") and second.if_version == 0, "the agent is as new as it was"
 
 
 async def test_a_turn_that_fails_does_not_end_the_chat(

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.cli.main import main
 
 from ..scripted import ScriptedWorker, delta, finished, started
@@ -91,9 +91,7 @@ async def test_delete(worker: ScriptedWorker, agentmem: Command) -> None:
     assert worker.requests[-1].key.model_id == "demo"
 
 
-async def test_chat_begins_with_the_whole_chat_and_goes_on_with_what_is_new(
-    worker: ScriptedWorker, agentmem: Command
-) -> None:
+async def test_chat_says_what_is_new_under_the_system_message(worker: ScriptedWorker, agentmem: Command) -> None:
     said = await agentmem("chat", "bob", "--system", "be nice", "--max-tokens", "9", say="hi\n\nand now?\n")
     assert said.exit_code == 0
     assert (
@@ -109,11 +107,10 @@ async def test_chat_begins_with_the_whole_chat_and_goes_on_with_what_is_new(
         ("system", "be nice"),
         ("user", "hi"),
     ]
-    assert [message.content for message in second.append.messages.messages] == ["and now?"]
+    assert [message.content for message in second.messages.messages] == ["be nice", "and now?"]
+    assert {first.memory_mode, second.memory_mode} == {inference_pb2.MEMORY_MODE_AUTO}
     assert (first.key.agent_id, first.key.model_id, first.max_tokens) == ("bob", "demo", 9)
     assert first.request_id != second.request_id
-    assert first.if_version == 0 and first.HasField("if_version")
-    assert not second.HasField("if_version")
 
 
 async def test_chat_with_one_who_is_known(worker: ScriptedWorker, agentmem: Command) -> None:
@@ -121,31 +118,12 @@ async def test_chat_with_one_who_is_known(worker: ScriptedWorker, agentmem: Comm
     said = await agentmem("chat", "bob", "--message", "hi", "--model", "org/large", "--json")
     told = json.loads(said.output)
     assert (told["text"], told["match"], told["cached"]) == ("Hello 🌍", "extend", {"hot": 7, "warm": 5})
-    assert worker.requests[-1].append.messages.messages[0].content == "hi"
+    assert [message.content for message in worker.requests[-1].messages.messages] == ["hi"]
+    assert worker.requests[-1].memory_mode == inference_pb2.MEMORY_MODE_APPEND
     assert worker.requests[-1].key.model_id == "org/large"
     refused = await agentmem("chat", "bob", "--message", "hi", "--system", "be rude")
     assert refused.exit_code == 1
     assert "'bob' has a memory already" in refused.output
-
-
-@pytest.mark.parametrize("system", ["", "be rude"])
-async def test_chat_whose_agent_began_to_talk_meanwhile(worker: ScriptedWorker, agentmem: Command, system: str) -> None:
-    scripted = worker.script
-
-    async def somebody_was_first(request: Any) -> AsyncIterator[Any]:
-        if request.HasField("if_version"):
-            raise errors.Aborted("the agent is at version 1, not 0")
-        async for event in scripted(request):
-            yield event
-
-    worker.script = somebody_was_first
-    said = await agentmem("chat", "bob", "--message", "hi", "--system", system)
-    if system:
-        assert said.exit_code == 1
-        assert "'bob' has a memory already" in said.output
-    else:
-        assert said.stdout.startswith("Hello 🌍\n")
-        assert [message.content for message in worker.requests[-1].append.messages.messages] == ["hi"]
 
 
 async def test_chat_tries_again_with_the_same_id(worker: ScriptedWorker, agentmem: Command) -> None:
