@@ -1,15 +1,23 @@
 """The examples of README and docs, as they are printed, against a running stack with the demo model."""
 
 import asyncio
+import doctest
 import json
+import os
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
+
+from agentmem.client import aio, answers, connection, inputs, stream, sync
 from tests.system.files import metadata
 from tests.system.stack import Stack, running
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTED = (aio, answers, connection, inputs, stream, sync)
+"""Modules of the client, whose docstrings have examples."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -42,7 +50,10 @@ async def output(stack: Stack, code: str) -> str:
         "http://127.0.0.1:8080", stack.url
     )
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", code),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "AGENTMEM_ADDRESS": f"127.0.0.1:{stack.ports['grpc']}"},
     )
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
@@ -50,14 +61,15 @@ async def output(stack: Stack, code: str) -> str:
 
 
 async def test_examples_do_what_they_say() -> None:
-    grpc_example, openai_example, anthropic_example = blocks("python")
+    client_example, openai_example, anthropic_example, grpc_example = blocks("python")
     async with running("demo", "store", "worker", "gateway") as stack:
         client = await stack.client("gateway")
         await client.say("marco", "The key is in the cellar.", max_tokens=30)
+        assert "cellar" in await output(stack, client_example)
         printed = await output(stack, grpc_example)
         tokens = len((await stack.ledger("marco")).token_ids)
         assert "The key is in the cellar." in printed
-        assert "durable: True version: 2" in printed
+        assert "durable: True version: 3" in printed
         assert int(re.findall(r"reused: (\d+) tokens", printed)[0]) > 20
         first, second = (await output(stack, openai_example)).splitlines()
         assert first == "Noted, the colour of the boat is green. 0 tokens from memory"
@@ -66,3 +78,30 @@ async def test_examples_do_what_they_say() -> None:
         first, second = (await output(stack, anthropic_example)).splitlines()
         assert first == "Noted, the number of the locker is 417. 0 tokens from memory"
         assert re.fullmatch(r"The number of the locker is 417. [1-9]\d* tokens from memory", second)
+
+
+def failures(module: ModuleType | None, page: str = "") -> list[str]:
+    """What examples of a module's docstrings, or of a page, print that they should not."""
+    if module is not None:
+        tests = doctest.DocTestFinder().find(module)
+    else:
+        code = "\n".join(re.findall(r"```pycon\n(.*?)```", page, re.DOTALL))
+        tests = [doctest.DocTestParser().get_doctest(code, {}, "page", None, None)]
+    said, runner = list[str](), doctest.DocTestRunner(verbose=False)
+    for test in tests:
+        runner.run(test, out=said.append)
+    return said
+
+
+async def test_examples_of_the_client_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its page, in their order, and those of its docstrings, each on a stack without agents."""
+    async with running("demo", "store", "worker", "gateway") as stack:
+        monkeypatch.setenv("AGENTMEM_ADDRESS", f"127.0.0.1:{stack.ports['grpc']}")
+        monkeypatch.chdir(tmp_path)
+        page = (ROOT / "docs" / "guides" / "python.md").read_text()
+        assert page.count(">>>") > 30
+        assert await asyncio.to_thread(failures, None, page) == []
+        client = await stack.client("gateway")
+        for module in DOCUMENTED:
+            await client.delete_all()
+            assert await asyncio.to_thread(failures, module) == []

@@ -173,7 +173,7 @@ async def test_python_generates_lists_and_forks(stack: Stack, python: Program) -
     first = await python.run("generate", "pia", "The boat is green.")
     ledger = await stack.ledger("pia")
     assert ledger.text.decode(errors="replace").removesuffix("<|im_end|>").endswith(first.out)
-    assert first.err == "[0 tokens from memory]\n\n[version 1]\n"
+    assert first.err == "\n[0 tokens from memory; version 1]\n"
     assert (await python.run("fork", "pia", "pit")).out == f"pit: {len(ledger.token_ids)} tokens, version 1\n"
     assert f"pit\ttiny\t{len(ledger.token_ids)} tokens" in (await python.run("list")).out.splitlines()
     failed = await python.run("fork", "nobody", "x", status=1)
