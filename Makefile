@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
-# MLX's backend. On macOS plain mlx brings Metal; on Linux it is cpu, or cuda13 with `make setup MLX=cuda13`.
-MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu)
+# MLX's backend, an extra of the package. On Linux it may be cuda13: `make setup MLX=cuda13`.
+MLX ?= $(if $(filter Linux,$(shell uname -s)),cpu,metal)
 # One more than most CI machines have cores: tests wait for processes, disks and clocks half of their time.
 TEST_PROCESSES ?= 3
 # Tests start hundreds of interpreters, which would compile all they import where no bytecode is kept.
@@ -27,7 +27,7 @@ $(VENV)/.installed: pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Agentmem needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --locked --inexact $(addprefix --extra ,$(MLX))
+	UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --locked --inexact --extra $(MLX)
 	-@$(BIN)/python -c 'import $(STARTED)'
 	@touch $@
 

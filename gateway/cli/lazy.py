@@ -2,7 +2,9 @@
 
 import ast
 import importlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,25 @@ from typing import Any
 import click
 
 _SUMMARY_LETTERS = 120
+_OURS = ("agentmem", "benchmarks", "cache_service", "gateway", "inference_service")
+
+
+BACKEND = "metal" if sys.platform == "darwin" else "cpu"
+"""The extra that a machine takes which runs the services."""
+
+
+@contextmanager
+def needing_servers() -> Iterator[None]:
+    """Raise ClickException where the block imports what only comes with the services' packages."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in _OURS:
+            raise
+        raise click.ClickException(
+            f"this needs the services' packages, of which {error.name} is not installed: "
+            f"pip install 'agentmem[{BACKEND}]'{'' if BACKEND == 'metal' else ', or cuda13 for an NVIDIA GPU'}"
+        ) from error
 
 
 class LazyGroup(click.Group):
@@ -26,7 +47,8 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, _, name = self.lazy[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        with needing_servers():
+            command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def resolve_command(

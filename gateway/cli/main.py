@@ -1,5 +1,6 @@
 """The `agentmem` command, and those of its commands that are other programs."""
 
+import importlib
 import importlib.util
 import io
 import os
@@ -8,7 +9,7 @@ import sys
 
 import click
 
-from gateway.cli.lazy import LazyGroup
+from gateway.cli.lazy import LazyGroup, needing_servers
 
 BENCHMARKS = "benchmarks"
 _COMMANDS = {
@@ -64,6 +65,8 @@ def _exists(module: str) -> bool:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def store(arguments: tuple[str, ...]) -> None:
     """Check, weigh or recover a data directory (agentmem store --help)."""
+    with needing_servers():
+        importlib.import_module("pydantic_settings")
     # The services never import each other, so the store's own commands run as a process.
     command = [sys.executable, "-m", "cache_service.offline.commands", *(arguments or ("--help",))]
     sys.exit(subprocess.run(command, check=False).returncode)

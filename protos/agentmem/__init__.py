@@ -9,20 +9,22 @@ registered, settings, logs, the metrics page with what every process has on it, 
 `agentmem doctor` finds.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # what type checkers take for true, without an import of typing
 
 if TYPE_CHECKING:
     from agentmem.client import *  # noqa: F403
 else:
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         """Return what the client exports, all of it classes; modules of this package are asked for here first, too."""
         if name[:1].isupper():
-            client = import_module("agentmem.client")
+            from agentmem import client
+
             if name in client.__all__:
                 return getattr(client, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *import_module("agentmem.client").__all__})
+        from agentmem import client
+
+        return sorted({*globals(), *client.__all__})

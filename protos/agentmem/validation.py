@@ -84,6 +84,9 @@ MAX_TOP_LOGPROBS: Final = 20
 MAX_PENALTY: Final = 2.0
 """Presence and frequency penalties are from minus this to this."""
 
+MAX_WORKFLOW_BYTES: Final = 1024 * 1024
+"""A workflow file's, at most."""
+
 MAX_SCHEMA_BYTES: Final = 64 * 1024
 """UTF-8 bytes of a JSON Schema that a turn's text has to fit."""
 

@@ -33,7 +33,7 @@ from gateway.settings import GatewaySettings, check_files
 
 _NAME = "agentmem"
 _LOCK = Path(__file__).parents[3] / "uv.lock"
-_BACKENDS = frozenset({"cpu", "cuda13"})
+_SERVERS = frozenset({"server", "metal", "cpu", "cuda13"})
 """Extras that are builds of MLX, which the worker checks."""
 
 _MOST = 6
@@ -73,7 +73,7 @@ def versions() -> Findings:
     except metadata.PackageNotFoundError:
         return [warning("agentmem is not installed, so what it needs is not known", "make setup, or pip install it")]
     about = f"agentmem {ours['Version']}, Python {platform.python_version()}"
-    if wrong := unmet(""):
+    if wrong := [*unmet(""), *unmet("server")]:
         return [problem(f"{about}: {_some(wrong)}", "make setup, or pip install --upgrade agentmem")]
     if not _LOCK.is_file():
         return [ok(f"{about}, and all libraries are as they are asked for")]
@@ -85,7 +85,7 @@ def versions() -> Findings:
 def extras() -> Findings:
     """Say which of the optional parts are installed."""
     with suppress(metadata.PackageNotFoundError):
-        for name in sorted({*(metadata.metadata(_NAME).get_all("Provides-Extra") or ())} - _BACKENDS):
+        for name in sorted({*(metadata.metadata(_NAME).get_all("Provides-Extra") or ())} - _SERVERS):
             if wrong := unmet(name):
                 yield ok(f"{name} is not there: {_some(wrong)}", f"pip install 'agentmem[{name}]', if you want it")
             else:

@@ -12,13 +12,13 @@ from agentmem import AsyncClient, layout
 from agentmem.diagnostics import Diagnostic
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import workflow_pb2
+from agentmem.validation import MAX_WORKFLOW_BYTES
 from gateway.cli.client import Client, client_options, not_empty
+from gateway.cli.lazy import needing_servers
 from gateway.cli.text import Mistake, printable
 from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.state import Run, state_name
 from gateway.cli.workflows.view import View, view_of
-from gateway.workflows.definition.parser import MAX_BYTES, MalformedDefinition, load
-from gateway.workflows.definition.schema import json_schema
 
 _INTERRUPTED = 130
 
@@ -59,6 +59,8 @@ def run(
     line for each event. Ends with 0 if the run succeeded, 1 if not, and 2 if there is something to mend.
     """
     if schema:
+        with needing_servers():
+            from gateway.workflows.definition.schema import json_schema
         click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
         return
     if (file is None) == (workflow_id is None):
@@ -131,9 +133,9 @@ def _read(path: Path) -> str:
         if path.is_dir():
             raise Mistake(f"{name} is a directory; name a workflow file")
         with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise Mistake(f"{name} is larger than {MAX_BYTES:,} bytes, the most that a workflow file may have")
+            data = file.read(MAX_WORKFLOW_BYTES + 1)
+        if len(data) > MAX_WORKFLOW_BYTES:
+            raise Mistake(f"{name} is larger than {MAX_WORKFLOW_BYTES:,} bytes, the most that a workflow file may have")
         return data.decode()
     except OSError as error:
         raise Mistake(f"{name} cannot be read: {error.strerror}") from error
@@ -157,6 +159,8 @@ def _variables(settings: Iterable[str]) -> dict[str, str]:
 
 def _checked(path: Path, text: str, variables: dict[str, str]) -> str:
     """Return the name of a workflow that can be run. Raises Mistake."""
+    with needing_servers():  # the gateway checks a workflow that is run
+        from gateway.workflows.definition.parser import MalformedDefinition, load
     try:
         return load(text, variables).workflow
     except MalformedDefinition as error:

@@ -28,12 +28,13 @@ from ruamel.yaml.tag import Tag
 from agentmem.diagnostics import Diagnostic, did_you_mean
 from agentmem.errors import InvalidArgument, Violation
 from agentmem.jsontext import MAX_DEPTH
+from agentmem.validation import MAX_WORKFLOW_BYTES
 from gateway.api.validation import Complaint, complaints, dotted
 from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem, problems
 from gateway.workflows.definition.schema import KEYS, MAX_TEXT, Definition
 from gateway.workflows.definition.template_checks import resolved, text_problems, variable_problems
 
-MAX_BYTES: Final = 1024 * 1024
+MAX_BYTES: Final = MAX_WORKFLOW_BYTES
 """Of the file, and of all its texts after aliases are expanded."""
 MAX_NODES: Final = 20_000
 """Texts, keys, numbers, lists and mappings, after aliases are expanded."""
