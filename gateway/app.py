@@ -30,6 +30,7 @@ from gateway.grpc.authentication import GrpcAuthentication
 from gateway.grpc.forwarding import Forwarder
 from gateway.http.app import HttpServer
 from gateway.http.connections import connection_type
+from gateway.http.services import Own
 from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
 from gateway.settings import GatewaySettings, authenticator
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 _WATCH_SECONDS: Final = 0.5
 """How often running calls of revoked keys are looked for, and a renewed certificate on the disk."""
+
+_WORKFLOWS: Final = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
 
 _MAX_STREAMS: Final = 256
 """Calls at once of one gRPC connection; more wait."""
@@ -64,9 +67,6 @@ class Gateway:
         self._node = self._as_node(settings) if settings.node else None
         self._turns = self._channel if self._node is None else self._node.channel
         self._worker_is_serving = self._said_serving = False
-        self.http = HttpServer(
-            settings, self._turns, self.metrics, self._authenticator, self._admission, self._unready, self._node
-        )
         self._runs = Runs(
             Records(self._store_channel),
             self._turns,
@@ -77,6 +77,17 @@ class Gateway:
         )
         if self._node is not None:
             self._node.open(NodeWorkflowServicer(self._runs, settings.stall_limit))
+        self._workflows = WorkflowServicer(self._runs, settings.stall_limit)
+        self.http = HttpServer(
+            settings,
+            self._turns,
+            self.metrics,
+            self._authenticator,
+            self._admission,
+            self._unready,
+            self._node,
+            {_WORKFLOWS: Own(self._workflows)},
+        )
         self._grpc = self._grpc_server()
         self._address_file = settings.run_directory / GATEWAY_FILE
         self._uvicorn = _Uvicorn(_uvicorn_config(self.http.app, settings, self._tls))
@@ -196,15 +207,13 @@ class Gateway:
     def _grpc_server(self) -> GrpcServer:
         settings = self._settings
         forward = Forwarder(self._turns, settings.stall_limit, self.metrics).service
-        workflows = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
-        servicer = WorkflowServicer(self._runs, settings.stall_limit)
         return GrpcServer(
             settings.grpc,
             [
                 forward(inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]),
                 forward(agent_pb2.DESCRIPTOR.services_by_name["AgentService"]),
                 forward(model_pb2.DESCRIPTOR.services_by_name["ModelService"]),
-                (workflows, workflow_pb2_grpc.add_WorkflowServiceServicer_to_server, servicer),
+                (_WORKFLOWS, workflow_pb2_grpc.add_WorkflowServiceServicer_to_server, self._workflows),
             ],
             self._tls.grpc_credentials() if self._tls else None,
             {

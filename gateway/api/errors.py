@@ -131,7 +131,7 @@ REST: Final = Dialect()
 ANTHROPIC: Final = AnthropicDialect(_ANTHROPIC)
 
 _ENDPOINTS: Final = {"/v1/completions": COMPLETIONS, "/v1/responses": RESPONSES}
-_REST_PATHS: Final = ("/v1/agents", "/v1/turn-hints", "/v1/generations/")
+_REST_PATHS: Final = ("/v1/agents", "/v1/turn-hints", "/v1/generations/", "/v1/model-registry", "/v1/workflows")
 
 
 def dialect_of(path: str, *, anthropic: bool) -> Dialect:

@@ -1,126 +1,61 @@
-"""The agents' half of the contract over REST: one table of endpoints, of which routes, parsing and OpenAPI are made.
+"""The contract over REST: one table of endpoints, of which routes, parsing and OpenAPI are made.
 
-Generate is an exchange like those of other dialects; its events are the contract's own.
+Generate is an exchange like those of other dialects; its events are the contract's own. Of other streams each message
+is an event.
 """
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
 
-from google.protobuf.descriptor import MethodDescriptor
-from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema, create_model
+from google.protobuf.message import Message
+from pydantic import BaseModel, Field, create_model
 
-from agentmem.errors import AgentmemError, InvalidArgument
-from agentmem.v1 import agent_pb2, inference_pb2
+from agentmem.errors import AgentmemError
+from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2
+from gateway.api.endpoints import Endpoint, Flag, Kind, Number, Parameter, Token
 from gateway.api.errors import REST
 from gateway.api.exchange import Answer, Exchange, SseEvent
 from gateway.api.transcoding import ContractModel, contract_model, message_model, to_json
-from gateway.api.validation import Json, KeyPart, Strict
-
-Values = Mapping[str, str | int | bool]
-"""The parameters of a request that were given, by name."""
-
-_PATH_FIELDS: Final = {"agent": "key.agent_id", "name": "name"}
-_TURNS: Final = frozenset({"Generate", "Prefill"})
-
-
-def _int32(text: str) -> int:
-    if int(text) not in _INT32:
-        raise ValueError("must be a whole number of 32 bits")
-    return int(text)
-
-
-_INT32: Final = range(-(2**31), 2**31)
-_Flag = Annotated[
-    Literal["true", "false"], AfterValidator(lambda text: text == "true"), WithJsonSchema({"type": "boolean"})
-]
-_Number = Annotated[
-    str,
-    Field(pattern="^-?[0-9]{1,10}$"),
-    AfterValidator(_int32),
-    WithJsonSchema({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
-]
-_Token = Annotated[str, Field(max_length=4096), WithJsonSchema({"type": "string"})]
-
-
-class Parameter(NamedTuple):
-    """One query parameter of a `kind`; `field` is the path of the request's field that it fills, empty for none."""
-
-    name: str
-    field: str
-    what: str
-    kind: Any = KeyPart
-    required: bool = False
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One endpoint. What of the RPC's request comes neither from path nor query is the body.
-
-    `example` is a body, and `needed` a field of it that must be given although the contract has a default for it.
-    """
-
-    method: str
-    path: str
-    rpc: MethodDescriptor
-    summary: str
-    query: tuple[Parameter, ...]
-    needed: str
-    example: Json | None = field(hash=False)
-
-    @cached_property
-    def fields(self) -> dict[str, str]:
-        """The fields of the request that parameters fill, parts of the path and then the query's, by their names."""
-        in_path = {name: _PATH_FIELDS[name] for name in re.findall(r"{(\w+)}", self.path)}
-        return in_path | {parameter.name: parameter.field for parameter in self.query if parameter.field}
-
-    @property
-    def is_turn(self) -> bool:
-        """Whether Idempotency-Key names what it does."""
-        return self.rpc.name in _TURNS
-
-    @property
-    def has_body(self) -> bool:
-        """Whether it takes JSON."""
-        return self.method in ("POST", "PUT") and not self.rpc.client_streaming
-
-    def check(self, given: Values) -> None:
-        """Raise InvalidArgument for parameters that contradict each other."""
-        if self.rpc.name == "DeleteAgent" and ("model" in given) == bool(given.get("all_models")):
-            raise InvalidArgument("model", "name one model, or say all_models=true to delete the agent on all of them")
-
-    def renamed(self, error: InvalidArgument) -> InvalidArgument:
-        """Return `error` about the RPC's request as one about the parameter or header that was given."""
-        names = {path: name for name, path in self.fields.items()}
-        if self.is_turn:
-            names["request_id"] = "Idempotency-Key"
-        return InvalidArgument(names.get(error.field, error.field), error.problem)
-
+from gateway.api.validation import Json, Strict
 
 _MODEL: Final = Parameter("model", "key.model_id", "The agent's model.", required=True)
 _PAGE: Final = (
-    Parameter("page_size", "page_size", "At most 1000; 100 where it is not given.", _Number),
-    Parameter("page_token", "page_token", "next_page_token of the page before.", _Token),
+    Parameter("page_size", "page_size", "At most 1000; 100 where it is not given.", Number),
+    Parameter("page_token", "page_token", "next_page_token of the page before.", Token),
 )
-_TEXT: Final = Parameter("include_text", "include_text", "true: also what was said.", _Flag)
+_TEXT: Final = Parameter("include_text", "include_text", "true: also what was said.", Flag)
 _QUESTION: Final = {"append": {"messages": {"messages": [{"role": "user", "content": "Where is the key?"}]}}}
 _CONTEXT: Final = {"append": {"text": "The key is in the cellar."}}
 _HINT: Final = {"key": {"agent_id": "marco", "model_id": "demo"}, "steps": 1}
+_WORKFLOW: Final = """\
+workflow: greeting
+agents: {host: {system: You are the host.}, guest: {}}
+phases: [{name: hello, agents: [host, guest], prompts: Greet the other., max_tokens: 8}]
+"""
+_OF_NEW_RUNS: Final = frozenset({"request_id", "variables"})
 _SERVICES: Final = (
     agent_pb2.DESCRIPTOR.services_by_name["AgentService"],
     inference_pb2.DESCRIPTOR.services_by_name["InferenceService"],
+    model_pb2.DESCRIPTOR.services_by_name["ModelService"],
+    workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"],
 )
 
 
 def _endpoint(
-    route: str, rpc: str, summary: str, *query: Parameter, needed: Json | None = None, example: Json | None = None
+    route: str,
+    rpc: str,
+    summary: str,
+    *query: Parameter,
+    needed: Json | None = None,
+    example: Json | None = None,
+    **further: Any,
 ) -> Endpoint:
-    """Return an endpoint; `needed` is an example whose one field must be given."""
+    """Return an endpoint; `needed` is an example whose one field must be given, `further` is as in Endpoint."""
     method, path = route.split()
     [found] = [service.methods_by_name[rpc] for service in _SERVICES if rpc in service.methods_by_name]
-    return Endpoint(method, path, found, summary, query, next(iter(needed or ()), ""), needed or example)
+    needs = next(iter(needed or ()), "")
+    return Endpoint(method, path, found, summary, query, needs, needed if example is None else example, **further)
 
 
 def _of_agent(route: str, rpc: str, summary: str, *query: Parameter, **body: Json) -> Endpoint:
@@ -144,8 +79,8 @@ ENDPOINTS: Final = (
         "DeleteAgent",
         "Erase an agent for good",
         Parameter("model", "key.model_id", "The agent's model; this or all_models is required."),
-        Parameter("all_models", "", "true: the agent's memories on all models.", _Flag),
-        Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete.", _Flag),
+        Parameter("all_models", "", "true: the agent's memories on all models.", Flag),
+        Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete.", Flag),
     ),
     _of_agent("POST /generate", "Generate", "Run a turn", example={**_QUESTION, "max_tokens": 50}),
     _of_agent("POST /prefill", "Prefill", "Let an agent take context in", example=_CONTEXT),
@@ -181,6 +116,48 @@ ENDPOINTS: Final = (
         "End the turn with this Idempotency-Key",
         needed={"request_id": "0d6e1c7e"},
     ),
+    _endpoint("GET /v1/model-registry", "ListModels", "List the registered models, the default first", *_PAGE),
+    _endpoint("GET /v1/model-registry/{model}", "GetModel", "Describe a registered model, loaded or not"),
+    _endpoint(
+        "POST /v1/model-registry/{model}/load",
+        "LoadModel",
+        "Load a model and tell its progress, for admins",
+        example={},
+    ),
+    _endpoint("POST /v1/model-registry/{model}/unload", "UnloadModel", "Unload a model, for admins", example={}),
+    _endpoint("GET /v1/workflows", "ListWorkflows", "List runs of workflows, newest first, without agents", *_PAGE),
+    _endpoint(
+        "POST /v1/workflows",
+        "RunWorkflow",
+        "Run a workflow, or join the run of the same Idempotency-Key, and tell its events",
+        example={"definition_yaml": _WORKFLOW},
+        absent=frozenset({"resume_workflow_id", "watch_workflow_id"}),
+    ),
+    _endpoint(
+        "POST /v1/workflows/check",
+        "CheckWorkflow",
+        "What is wrong with a workflow's file, and where",
+        needed={"definition_yaml": _WORKFLOW},
+    ),
+    _endpoint("GET /v1/workflows/{workflow}", "GetWorkflow", "Describe a run"),
+    _endpoint("DELETE /v1/workflows/{workflow}", "DeleteWorkflow", "Erase the record of a run that does not go on"),
+    _endpoint(
+        "GET /v1/workflows/{workflow}/events",
+        "RunWorkflow",
+        "A run's events, and those to come while it goes on; it is not resumed",
+        Parameter("after_sequence", "after_sequence", "Events up to this sequence number are left out.", Number),
+        parts={"workflow": "watch_workflow_id"},
+        absent=_OF_NEW_RUNS,
+    ),
+    _endpoint(
+        "POST /v1/workflows/{workflow}/resume",
+        "RunWorkflow",
+        "Go on with a run that was interrupted or failed, or join it, and tell its events",
+        example={},
+        parts={"workflow": "resume_workflow_id"},
+        absent=_OF_NEW_RUNS,
+    ),
+    _endpoint("POST /v1/workflows/{workflow}/cancel", "CancelWorkflow", "End a run", example={}),
 )
 """A new RPC over REST is one entry here; its example is tried by a test."""
 
@@ -201,11 +178,9 @@ def model_of_query(endpoint: Endpoint) -> type[Strict]:
 def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
     """Return the body of an endpoint. That of Generate has `stream` besides the contract's fields."""
     further: dict[str, Any] = {}
-    if endpoint.rpc.name == "Generate":
+    if endpoint.kind is Kind.TURN:
         further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
-    bound = {path.partition(".")[0] for path in endpoint.fields.values()}
-    without = {*bound, "request_id"} if endpoint.is_turn else bound
-    return contract_model(endpoint.rpc.input_type, without, endpoint.needed, **further)
+    return contract_model(endpoint.rpc.input_type, endpoint.outside, endpoint.needed, **further)
 
 
 @cache
@@ -216,6 +191,13 @@ def model_of_answer() -> type[BaseModel]:
     for event in (inference_pb2.Started, inference_pb2.Finished):
         said[event.DESCRIPTOR.name.lower()] = (message_model(event.DESCRIPTOR), ...)
     return create_model("Turn", __base__=ContractModel, **said)
+
+
+def event_of(message: Message) -> SseEvent:
+    """Return a message of a stream as an event, whose name is that of the arm of its oneof, if it has one."""
+    descriptor = message.DESCRIPTOR
+    names = (message.WhichOneof(group.name) for group in descriptor.oneofs if not group.name.startswith("_"))
+    return SseEvent(to_json(message), next(filter(None, names), ""))
 
 
 def exchange_of(turn: inference_pb2.GenerateRequest, streamed: bool) -> Exchange:

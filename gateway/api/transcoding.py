@@ -2,7 +2,8 @@
 
 Names are the contract's. Enums are lower-case short names ("hot"), null where nothing is said; durations are numbers of
 seconds and times RFC 3339; bytes are base64; tokens per tier are an object ({"hot": 7}). Of a oneof exactly one field
-is there. `namespace` is never there: it is the caller's. Between this and messages stands protobuf's own JSON.
+is there. What is infinite is the largest number of 64 bits. `namespace` is never there: it is the caller's. Between
+this and messages stands protobuf's own JSON.
 """
 
 import base64
@@ -36,6 +37,7 @@ TIMESTAMP: Final = Timestamp.DESCRIPTOR
 TIER_TOKENS: Final = types_pb2.TierTokens.DESCRIPTOR
 
 _LARGEST_FLOAT: Final = 3.4028234663852886e38
+_LARGEST_DOUBLE: Final = 1.7976931348623157e308
 _MOST_SECONDS: Final = 315_576_000_000
 _MOST_KEYS: Final = 1024
 _INTEGERS: Final = {
@@ -174,6 +176,8 @@ def _single(field: FieldDescriptor) -> Any:
 
 
 def _map_key(field: FieldDescriptor) -> Any:
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return Text
     most = _INTEGERS[field.type][1]
 
     def check(key: str) -> str:
@@ -250,6 +254,8 @@ def _single_value(field: FieldDescriptor, value: Any) -> Any:
         return _enum(field.enum_type).get(value)
     if field.type == FieldDescriptor.TYPE_FLOAT and isinstance(value, float):
         return max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT))  # which is printed as a little more than it is
+    if field.type == FieldDescriptor.TYPE_DOUBLE and value == "Infinity":
+        return _LARGEST_DOUBLE  # JSON has no infinity
     return int(value) if field.type in _PRINTED_AS_TEXT else value
 
 

@@ -1,5 +1,7 @@
 """What a caller may name, do and see: its own namespace, what needs no admin, and models without their directories.
 
+Both doors, gRPC and REST, ask here.
+
 An empty namespace in a request means the caller's, any other than that is refused. The fields are found by the
 contract's descriptors, so that an RPC added later cannot be forgotten here. Callers who are no admins don't learn where
 on the server's disk its models are; names of files stay, so that "model.safetensors is truncated" still says what is
@@ -20,6 +22,9 @@ from agentmem.v1 import model_pb2, types_pb2
 from agentmem.validation import check_text
 from gateway.edge.callers import Caller
 
+ADMIN: Final = frozenset({"/agentmem.v1.ModelService/LoadModel", "/agentmem.v1.ModelService/UnloadModel"})
+"""RPCs that concern the callers of all namespaces."""
+
 _KEY: Final = types_pb2.AgentKey.DESCRIPTOR
 _MODEL: Final = model_pb2.Model.DESCRIPTOR
 
@@ -39,6 +44,12 @@ def require_admin(who: Caller) -> None:
             "this concerns the callers of all namespaces, so it needs a key with admin = true; "
             "`agentmem keys create --admin` makes one"
         )
+
+
+def authorize(method: str, who: Caller) -> None:
+    """Raise PermissionDenied unless `who` may call the RPC `method`, such as "/agentmem.v1.ModelService/LoadModel"."""
+    if method in ADMIN:
+        require_admin(who)
 
 
 def authorize_namespace(request: Message, namespace: str, at: str = "") -> None:

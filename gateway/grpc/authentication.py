@@ -7,9 +7,6 @@ from gateway.edge import authorization, callers
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 
-ADMIN = frozenset({"/agentmem.v1.ModelService/LoadModel", "/agentmem.v1.ModelService/UnloadModel"})
-"""RPCs that concern the callers of all namespaces."""
-
 
 class GrpcAuthentication:
     """Authenticates calls for `agentmem.rpc.RpcInterceptor`; handlers find the caller by `gateway.edge.callers`.
@@ -24,8 +21,7 @@ class GrpcAuthentication:
     def __call__(self, method: str, metadata: Metadata) -> AbstractAsyncContextManager[None]:
         """Return the context of an admitted call. Raises Unauthenticated, PermissionDenied."""
         who = self._authenticator.authenticate(_credential(metadata))
-        if method in ADMIN:
-            authorization.require_admin(who)
+        authorization.authorize(method, who)
         callers.serve(who)
         return self._admission.admitted(who)
 

@@ -1,7 +1,8 @@
 """The HTTP server as one ASGI application: routes and middleware."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import grpc
@@ -34,6 +35,7 @@ from gateway.http.middleware import ALIVE, METRICS, READY, AccessLogMiddleware, 
 from gateway.http.openapi import document
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
 from gateway.http.rest import rest_routes
+from gateway.http.services import Service
 from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
 from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
@@ -66,8 +68,12 @@ class HttpServer:
         admission: Admission,
         unready: Callable[[], str],
         node: Node | None = None,
+        own: Mapping[str, Service] = MappingProxyType({}),
     ) -> None:
-        """`unready` returns why no turn could run, or nothing; `node` is this gateway's in a cluster."""
+        """`unready` returns why no turn could run, or nothing; `node` is this gateway's in a cluster.
+
+        `own` are the services of the contract that this process serves itself, by their full names.
+        """
         self._metrics = metrics
         self._unready = unready
         self.draining = False
@@ -86,7 +92,7 @@ class HttpServer:
                 Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
-                *rest_routes(turns),
+                *rest_routes(turns, own),
                 Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
                 Route(ALIVE, self._alive),
                 Route(READY, self._ready),

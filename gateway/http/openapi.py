@@ -16,9 +16,10 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from gateway.api import answer_schemas as told
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
+from gateway.api.endpoints import Endpoint, Kind
 from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
 from gateway.api.responses_schema import ResponseRequest
-from gateway.api.rest import ENDPOINTS, Endpoint, model_of_answer, model_of_body, model_of_query
+from gateway.api.rest import ENDPOINTS, model_of_answer, model_of_body, model_of_query
 from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
 from gateway.http.middleware import ALIVE, METRICS, OPEN, READY
@@ -173,20 +174,27 @@ def document() -> Json:
     }
 
 
+_TAGS: Final = {"ModelService": "Models", "WorkflowService": "Workflows"}
+
+
 def _rest(endpoint: Endpoint) -> Operation:
-    answers: Mapping[str, Json | type[BaseModel]] = {JSON: message_model(endpoint.rpc.output_type)}
-    if endpoint.rpc.name == "Generate":
-        answers = {JSON: model_of_answer(), EVENTS: told.NAMED_EVENT}
-    elif endpoint.rpc.server_streaming:
-        answers = {FILE: {}}
-    body = model_of_body(endpoint) if endpoint.has_body else FILE if endpoint.rpc.client_streaming else None
+    message = message_model(endpoint.rpc.output_type)
+    answers: Mapping[str, Json | type[BaseModel]] = {JSON: message}
+    match endpoint.kind:
+        case Kind.TURN:
+            answers = {JSON: model_of_answer(), EVENTS: told.NAMED_EVENT}
+        case Kind.EVENTS:
+            answers = {EVENTS: message}
+        case Kind.FILE:
+            answers = {FILE: {}}
+    body = model_of_body(endpoint) if endpoint.has_body else FILE if endpoint.kind is Kind.UPLOAD else None
     return Operation(
         endpoint.summary,
-        "Agents",
+        _TAGS.get(endpoint.rpc.containing_service.name, "Agents"),
         answers,
         body,
         endpoint.example,
-        _parameters("query", model_of_query(endpoint)) + (_parameters("header", TurnName) if endpoint.is_turn else ()),
+        _parameters("query", model_of_query(endpoint)) + (_parameters("header", TurnName) if endpoint.is_named else ()),
         READ_ERRORS if body is None and endpoint.method == "GET" else WRITE_ERRORS,
     )
 

@@ -1,4 +1,4 @@
-"""REST's endpoints: parameters, unary calls, turns, and an agent's file, streamed in and out and never held whole.
+"""REST's endpoints: parameters, unary calls, turns, events, and an agent's file, streamed and never held whole.
 
 An agent's id is one part of the path, percent-encoded, and may hold any UTF-8, a "/" as %2F too: so these routes match
 the path as it was sent, where others match it decoded.
@@ -24,14 +24,17 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import agent_pb2
 from agentmem.wire import drain
 from gateway import upstream
-from gateway.api.rest import ENDPOINTS, STREAM, Endpoint, Values, exchange_of, model_of_body, model_of_query
+from gateway.api.endpoints import Endpoint, Kind, Values
+from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json, to_json
 from gateway.api.validation import checked, printable
-from gateway.edge.authorization import authorize_namespace
+from gateway.edge.authorization import authorize, authorize_namespace, redact
 from gateway.edge.callers import caller
+from gateway.http.events import send_events
 from gateway.http.middleware import log_fields
 from gateway.http.requests import TurnName, check_percent_encoding, limited, parsed_body, percent_decoded, read_headers
 from gateway.http.responses import StreamedResponse, until_disconnect
+from gateway.http.services import Forwarded, Service
 from gateway.http.turns import Turns, answer
 
 FILE_TYPE: Final = "application/octet-stream"
@@ -141,12 +144,12 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         raise InvalidArgument("query", f"has more than {_MOST_PARAMETERS} parameters") from None
 
 
-def rest_routes(shared: Turns) -> list[Route]:
-    """Return a route for each path of the table."""
+def rest_routes(shared: Turns, own: Mapping[str, Service]) -> list[Route]:
+    """Return a route for each path of the table; `own` are the services of this process, by their full names."""
     by_path: dict[str, dict[str, Endpoint]] = {}
     for endpoint in ENDPOINTS:
         by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [EncodedRoute(path, RestResource(served, shared)) for path, served in by_path.items()]
+    return [EncodedRoute(path, RestResource(served, shared, own)) for path, served in by_path.items()]
 
 
 class EncodedRoute(Route):
@@ -166,9 +169,11 @@ class RestResource:
 
     served: Mapping[str, Endpoint]
     shared: Turns
+    own: Mapping[str, Service]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint, request = self.served[scope["method"]], Request(scope, receive)
+        authorize(_path(endpoint), caller())
         try:
             values = given(endpoint, request.path_params, scope.get("query_string", b""))
             log_fields(scope, **{name: str(values[name]) for name in ("agent", "model") if name in values})
@@ -179,29 +184,43 @@ class RestResource:
     async def _serve(self, endpoint: Endpoint, request: Request, values: Values, send: Send) -> None:
         rpc, shared = endpoint.rpc, self.shared
         message: Any = GetMessageClass(rpc.input_type)()
-        call = upstream.stub(shared.channel, rpc, GetMessageClass(rpc.output_type).FromString)
         streamed = await self._read(endpoint, request, message) if endpoint.has_body else False
         fill_parameters(message, endpoint, values)
-        if endpoint.is_turn:
+        if endpoint.is_named:
             message.request_id = read_headers(request.headers, TurnName).turn
         authorize_namespace(message, caller().namespace)
-        if rpc.name == "Generate":
-            exchange = exchange_of(message, streamed)
-            await answer(shared, request, send, exchange, message.request_id, message.key.agent_id)
-            return
-        if rpc.server_streaming:
-            work = send_file(call(message), message.key.agent_id, send, shared.settings.stall_limit)
-            await until_disconnect(request.receive, work)
-            return
-        if rpc.client_streaming:
-            response = await take_file(call, message, request, shared.settings.max_import_bytes)
-        else:
-            with shared.metrics.generation("http") if endpoint.is_turn else nullcontext():
-                response = await until_disconnect(request.receive, upstream.result(call(message)))
-        await JSONResponse(to_json(response))(request.scope, request.receive, send)
+        worker = Forwarded(shared.channel)
+        service: Service = self.own.get(rpc.containing_service.full_name, worker)
+        match endpoint.kind:
+            case Kind.TURN:
+                exchange = exchange_of(message, streamed)
+                await answer(shared, request, send, exchange, message.request_id, message.key.agent_id)
+            case Kind.EVENTS:
+                work = send_events(service.stream(rpc, message), request.scope, send, shared.settings)
+                await until_disconnect(request.receive, work)
+            case Kind.FILE:
+                call = worker.connect(rpc)(message)
+                work = send_file(call, message.key.agent_id, send, shared.settings.stall_limit)
+                await until_disconnect(request.receive, work)
+            case Kind.UPLOAD:
+                limit = shared.settings.max_import_bytes
+                await _respond(await take_file(worker.connect(rpc), message, request, limit), request, send)
+            case Kind.UNARY:
+                with shared.metrics.generation("http") if endpoint.is_turn else nullcontext():
+                    made = await until_disconnect(request.receive, service.answer(rpc, message))
+                await _respond(made, request, send)
 
     async def _read(self, endpoint: Endpoint, request: Request, message: Any) -> bool:
         """Set what the body has in `message`; return whether it asks for a stream."""
         model, limit, without = model_of_body(endpoint), self.shared.settings.max_body_bytes, frozenset({STREAM})
         body = await parsed_body(request, limit, lambda content: read_json(content, model, message, without))
         return getattr(body, STREAM, False)
+
+
+async def _respond(message: Message, request: Request, send: Send) -> None:
+    redact(message, caller())
+    await JSONResponse(to_json(message))(request.scope, request.receive, send)
+
+
+def _path(endpoint: Endpoint) -> str:
+    return f"/{endpoint.rpc.containing_service.full_name}/{endpoint.rpc.name}"

@@ -105,10 +105,19 @@ class Owners:
             return False
         return self._nodes.attends(owner.node, owner.epoch)
 
-    async def follow(self, owner: Owner, key_id: str, key: Key, after: int) -> AsyncGenerator[Any, None]:
-        """Yield a run's events behind a sequence number from the gateway that has it. Raises AgentmemError."""
+    async def follow(
+        self, owner: Owner, key_id: str, key: Key, after: int, *, watch: bool = False
+    ) -> AsyncGenerator[Any, None]:
+        """Yield a run's events behind a sequence number from the gateway that has it. Raises AgentmemError.
+
+        With `watch` the run is not resumed there, where it does not go on any more.
+        """
         stub = await self._stub(owner)
-        request = workflow_pb2.RunWorkflowRequest(namespace=key[0], resume_workflow_id=key[1], after_sequence=after)
+        request = workflow_pb2.RunWorkflowRequest(namespace=key[0], after_sequence=after)
+        if watch:
+            request.watch_workflow_id = key[1]
+        else:
+            request.resume_workflow_id = key[1]
         try:
             async with closing_stream(stub.RunWorkflow(request, metadata=((KEY_ID, key_id),))) as events:
                 async for event in events:

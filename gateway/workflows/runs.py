@@ -142,6 +142,18 @@ class Runs:
         """Return whether a run goes on here."""
         return (namespace, workflow_id) in self._live
 
+    async def watch(self, who: Caller, workflow_id: str, after: int, *, at_owner: bool = False) -> _Events:
+        """Return a run's events, and those to come while it goes on. It is never resumed. Raise NotFound.
+
+        `at_owner`: another node asks, which believes that the run is here.
+        """
+        run = await self._found((who.namespace, workflow_id))
+        if (live := self._live.get(run.key)) is not None:
+            return live.log.read(after)
+        if not at_owner and self._owners.elsewhere(run.workflow, run.owner):
+            return self._owners.follow(run.owner, who.key_id, run.key, after, watch=True)
+        return _past(run, after)
+
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
         """Return a run as it is now. Raise NotFound."""
         live = self._live.get((namespace, workflow_id))
@@ -363,7 +375,7 @@ def _is_running() -> errors.FailedPrecondition:
 
 
 async def _past(run: StoredRun, after: int) -> _Events:
-    """Yield the events of a run that has ended."""
+    """Yield the events of a run that does not go on."""
     for logged in run.events:
         if logged.event.sequence > after:
             yield logged.event

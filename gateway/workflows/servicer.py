@@ -1,8 +1,9 @@
 """WorkflowService of the gateway's gRPC server, and of a node's door what other gateways ask about this one's runs."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -13,6 +14,7 @@ from agentmem.validation import MAX_REQUEST_ID_BYTES, check_text
 from gateway.edge.authorization import authorize_namespace
 from gateway.edge.callers import Caller, caller
 from gateway.grpc.forwarding import write_in_time
+from gateway.workflows.definition.parser import MalformedDefinition, load
 from gateway.workflows.owners import KEY_ID
 from gateway.workflows.runs import Runs
 
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
     _Context = grpc.aio.ServicerContext[Any, Any]
 
 
+_MOST_MISTAKES: Final = 1000
+
+
 class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
-    """Begins, shows, cancels and erases runs. `stall_limit` is as in GatewaySettings."""
+    """Checks definitions; begins, shows, cancels and erases runs. `stall_limit` is as in GatewaySettings."""
 
     def __init__(self, runs: Runs, stall_limit: float) -> None:
         self._runs = runs
@@ -30,12 +35,16 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
     async def RunWorkflow(
         self, request: workflow_pb2.RunWorkflowRequest, context: "_Context"
     ) -> AsyncIterator[workflow_pb2.RunWorkflowResponse]:
-        authorize_namespace(request, caller().namespace)
-        async with aclosing(await self._events(request)) as events:
+        async with aclosing(await self.events(request)) as events:
             async for event in events:
                 await write_in_time(context, event, self._stall_limit)
         return
         yield workflow_pb2.RunWorkflowResponse()  # a generator, as servers demand; only write() shows a stalled reader
+
+    async def CheckWorkflow(
+        self, request: workflow_pb2.CheckWorkflowRequest, context: "_Context"
+    ) -> workflow_pb2.CheckWorkflowResponse:
+        return await asyncio.to_thread(_checked, request.definition_yaml, dict(request.variables))
 
     async def GetWorkflow(
         self, request: workflow_pb2.GetWorkflowRequest, context: "_Context"
@@ -60,23 +69,41 @@ class WorkflowServicer(workflow_pb2_grpc.WorkflowServiceServicer):
         await self._runs.delete(*_named(request))
         return workflow_pb2.DeleteWorkflowResponse()
 
-    async def _events(
+    async def events(
         self, request: workflow_pb2.RunWorkflowRequest
     ) -> "AsyncGenerator[workflow_pb2.RunWorkflowResponse, None]":
+        """Return the events that a caller of RunWorkflow gets. Raise AgentmemError before anything has begun."""
+        authorize_namespace(request, caller().namespace)
         request_id = check_text("request_id", request.request_id, max_bytes=MAX_REQUEST_ID_BYTES, allow_empty=True)
-        match request.WhichOneof("source"):
+        source = request.WhichOneof("source")
+        match source:
             case "definition_yaml":
                 variables = dict(request.variables)
                 return await self._runs.begin(
                     caller(), request_id, request.definition_yaml, variables, request.after_sequence
                 )
-            case "resume_workflow_id":
+            case "resume_workflow_id" | "watch_workflow_id":
                 if request.variables:
-                    raise InvalidArgument("variables", "must be empty with resume_workflow_id: the run has its own")
-                workflow_id = check_text("resume_workflow_id", request.resume_workflow_id)
-                return await self._runs.resume(caller(), workflow_id, request.after_sequence)
+                    raise InvalidArgument("variables", f"must be empty with {source}: the run has its own")
+                workflow_id = check_text(source, getattr(request, source))
+                follow = self._runs.resume if source == "resume_workflow_id" else self._runs.watch
+                return await follow(caller(), workflow_id, request.after_sequence)
             case _:
-                raise InvalidArgument("source", "is required: definition_yaml or resume_workflow_id")
+                raise InvalidArgument("source", "is required: definition_yaml, resume_workflow_id or watch_workflow_id")
+
+
+def _checked(text: str, variables: Mapping[str, str]) -> workflow_pb2.CheckWorkflowResponse:
+    answer = workflow_pb2.CheckWorkflowResponse()
+    try:
+        definition = load(text, variables)
+    except MalformedDefinition as error:
+        for one in error.diagnostics[:_MOST_MISTAKES]:
+            answer.mistakes.add(field=one.field, problem=one.message, line=one.line, column=one.column)
+    else:
+        answer.name = definition.workflow
+        answer.agents.extend(definition.agents)
+        answer.phases.extend(phase.name for phase in definition.phases)
+    return answer
 
 
 class NodeWorkflowServicer:
@@ -93,10 +120,13 @@ class NodeWorkflowServicer:
     async def RunWorkflow(
         self, request: workflow_pb2.RunWorkflowRequest, context: "_Context"
     ) -> AsyncIterator[workflow_pb2.RunWorkflowResponse]:
-        """Stream the events of a run, as `Runs.resume` does."""
-        workflow_id = check_text("resume_workflow_id", request.resume_workflow_id)
+        """Stream the events of a run, as `Runs.resume` does, or `Runs.watch`."""
+        watches = request.WhichOneof("source") == "watch_workflow_id"
+        field = "watch_workflow_id" if watches else "resume_workflow_id"
+        workflow_id = check_text(field, getattr(request, field))
         who = _on_behalf(request.namespace, context)
-        found = await self._runs.resume(who, workflow_id, request.after_sequence, at_owner=True)
+        follow = self._runs.watch if watches else self._runs.resume
+        found = await follow(who, workflow_id, request.after_sequence, at_owner=True)
         async with aclosing(found) as events:
             async for event in events:
                 await write_in_time(context, event, self._stall_limit)

@@ -1,4 +1,7 @@
-"""A gateway before a scripted worker, on an event loop of its own: for tests whose client is not async."""
+"""A gateway before a scripted worker and a real store, on an event loop of its own.
+
+For tests whose client is not async.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +22,7 @@ from gateway.edge.admission import Admission
 from gateway.edge.callers import Everyone
 from gateway.http.app import HttpServer
 from gateway.metrics import GatewayMetrics
+from tests.cache_service import conftest as stores
 
 from .running import settings
 from .scripted import ScriptedWorker
@@ -39,7 +43,10 @@ def served(**changed: Any) -> Iterator[Served]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
+    stack = AsyncExitStack()
+
     async def start() -> tuple[Gateway, ScriptedWorker]:
+        await stack.enter_async_context(stores.running(run_dir))
         worker = ScriptedWorker(f"{run_dir}/worker.sock")
         await worker.start()
         gateway = Gateway(settings(run_dir, **changed))
@@ -52,6 +59,7 @@ def served(**changed: Any) -> Iterator[Served]:
     finally:
         asyncio.run_coroutine_threadsafe(gateway.stop(), loop).result(30)
         asyncio.run_coroutine_threadsafe(worker.stop(), loop).result(30)
+        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()

@@ -99,6 +99,8 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         """What LoadModel tells before it is ready, or before `load_error`."""
         self.freed_bytes = 1
         self.load_error: Exception | None = None
+        self.holds: asyncio.Event | None = None
+        """What LoadModel waits for before it says anything."""
         self.file: list[bytes | Exception] = [b"one", b"two"]
         self.error: Exception | None = None
         self.aborts = True
@@ -240,6 +242,8 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
 
     async def LoadModel(self, request: Any, context: Any) -> Any:
         self._worker.note(request, context)
+        if self._worker.holds is not None:
+            await self._worker.holds.wait()
         for stage, share in self._worker.stages:
             yield model_pb2.LoadModelResponse(stage=stage, progress=share)
         if self._worker.load_error is not None:

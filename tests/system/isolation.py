@@ -224,6 +224,17 @@ RPCS: dict[str, list[Rpc]] = {
             lambda ns: workflow_pb2.RunWorkflowRequest(namespace=ns, resume_workflow_id=WORKFLOW_IDS[0]),
             NOT_FOUND,
         ),
+        Rpc(
+            lambda ns: workflow_pb2.RunWorkflowRequest(namespace=ns, watch_workflow_id=WORKFLOW_IDS[0]),
+            NOT_FOUND,
+        ),
+    ],
+    f"{_WORKFLOWS}/CheckWorkflow": [
+        Rpc(
+            lambda _: workflow_pb2.CheckWorkflowRequest(definition_yaml=WORKFLOW),
+            lambda answers: answers[0].name == "talk",
+            names_none=True,
+        )
     ],
     f"{_WORKFLOWS}/ListWorkflows": [
         Rpc(

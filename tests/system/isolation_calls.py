@@ -21,7 +21,7 @@ from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, workflow_pb2
 from tests.system import isolation
 from tests.system.isolation import KEPT, LABEL, PROMPT, RPCS, SNAPSHOT, TURN, Rpc, key
-from tests.system.isolation_routes import ROUTES, Http
+from tests.system.isolation_routes import BOBS_RUN, ROUTES, Http
 from tests.system.stack import Stack, chat
 
 
@@ -111,6 +111,7 @@ async def furnish(bob: Caller, settled: Callable[[Caller], Awaitable[None]] = se
     events = await bob.call("agentmem.v1.WorkflowService/RunWorkflow", isolation.run_workflow(""))
     assert isinstance(events, list)
     isolation.WORKFLOW_IDS[:] = [events[-1].finished.workflow.workflow_id]
+    assert isolation.WORKFLOW_IDS == [BOBS_RUN]
     # The table is worth nothing unless bob himself is told what ada must not be.
     cached = 0
     for _ in range(20):  # where there are several nodes, a turn of no agent runs on any of them

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import httpx
 
 from agentmem.v1 import types_pb2
 from gateway.api.responses import Beginning, number_of_key, response_id
-from tests.system.isolation import AGENT, EXPORTED, MODEL, PROMPT, SECRET, SNAPSHOT, TURN, kept
+from tests.system.isolation import AGENT, EXPORTED, MODEL, PROMPT, SECRET, SNAPSHOT, TURN, WORKFLOW, kept
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,16 @@ def _agents(got: httpx.Response) -> set[str]:
     return {agent["key"]["agent_id"] for agent in got.json()["agents"]}
 
 
+def _bobs_run(got: httpx.Response) -> bool:
+    return BOBS_RUN in got.text
+
+
 def _shared(*models: dict[str, Any]) -> bool:
     return [(model["id"], model["agentmem"]["source"]) for model in models] == [(MODEL, None)]
 
+
+BOBS_RUN = "wf-" + sha256(b"bob\0bobs-run").hexdigest()[:20]
+"""The id of bob's run of a workflow."""
 
 RESPONSE = response_id(number_of_key("bobs-response"), Beginning.of("", ""))
 """The id of the response that bob gets under that Idempotency-Key."""
@@ -173,6 +181,35 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
     ("GET", "/v1/cluster"): [Http("/v1/cluster", 403)],
     ("GET", "/v1/models"): [Http("/v1/models", lambda got: _shared(*got.json()["data"]))],
     ("GET", "/v1/models/{id:path}"): [Http(f"/v1/models/{MODEL}", lambda got: _shared(got.json()))],
+    ("GET", "/v1/model-registry"): [
+        Http(
+            "/v1/model-registry",
+            lambda got: [(m["model_id"], m["source"]) for m in got.json()["models"]] == [(MODEL, "")],
+        )
+    ],
+    ("GET", "/v1/model-registry/{model}"): [
+        Http(f"/v1/model-registry/{MODEL}", lambda got: got.json()["model"]["source"] == "")
+    ],
+    ("POST", "/v1/model-registry/{model}/load"): [Http(f"/v1/model-registry/{MODEL}/load", 403, {})],
+    ("POST", "/v1/model-registry/{model}/unload"): [Http(f"/v1/model-registry/{MODEL}/unload", 403, {})],
+    ("GET", "/v1/workflows"): [Http("/v1/workflows", lambda got: not _bobs_run(got))],
+    ("POST", "/v1/workflows"): [
+        # A run of ada's own, although bob's was asked for in the same words.
+        Http(
+            "/v1/workflows",
+            lambda got: not _bobs_run(got),
+            {"definition_yaml": WORKFLOW},
+            {"idempotency-key": "bobs-run"},
+        ),
+    ],
+    ("POST", "/v1/workflows/check"): [
+        Http("/v1/workflows/check", lambda got: got.json()["name"] == "talk", {"definition_yaml": WORKFLOW})
+    ],
+    ("GET", "/v1/workflows/{workflow}"): [Http(f"/v1/workflows/{BOBS_RUN}", 404)],
+    ("DELETE", "/v1/workflows/{workflow}"): [Http(f"/v1/workflows/{BOBS_RUN}", 404)],
+    ("GET", "/v1/workflows/{workflow}/events"): [Http(f"/v1/workflows/{BOBS_RUN}/events", 404)],
+    ("POST", "/v1/workflows/{workflow}/resume"): [Http(f"/v1/workflows/{BOBS_RUN}/resume", 404, {})],
+    ("POST", "/v1/workflows/{workflow}/cancel"): [Http(f"/v1/workflows/{BOBS_RUN}/cancel", 404, {})],
     ("GET", "/v1/agents"): [
         Http("/v1/agents?page_size=1000", lambda got: AGENT not in _agents(got), bobs=True),
         Http(f"/v1/agents?agent={AGENT}", lambda got: not _agents(got), bobs=True),

@@ -183,6 +183,7 @@ class RunWorkflowRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     DEFINITION_YAML_FIELD_NUMBER: _builtins.int
     RESUME_WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    WATCH_WORKFLOW_ID_FIELD_NUMBER: _builtins.int
     VARIABLES_FIELD_NUMBER: _builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
@@ -193,11 +194,15 @@ class RunWorkflowRequest(_message.Message):
     """A workflow file's text (YAML)."""
     resume_workflow_id: _builtins.str
     """A run to join, or to resume at its last finished turn."""
+    watch_workflow_id: _builtins.str
+    """A run to watch: as it is joined where it goes on, and never resumed. Where it does not go on, the stream ends after
+    what there was; an event `finished` is the last one only of a run that has ended.
+    """
     after_sequence: _builtins.int
     """Events up to this sequence number are left out."""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Values for the definition's variables. With resume_workflow_id there are none."""
+        """Values for the definition's variables. Of a run that exists there are none to give."""
 
     def __init__(
         self,
@@ -206,14 +211,15 @@ class RunWorkflowRequest(_message.Message):
         request_id: _builtins.str = ...,
         definition_yaml: _builtins.str = ...,
         resume_workflow_id: _builtins.str = ...,
+        watch_workflow_id: _builtins.str = ...,
         variables: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         after_sequence: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["definition_yaml", b"definition_yaml", "resume_workflow_id", b"resume_workflow_id", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["definition_yaml", b"definition_yaml", "resume_workflow_id", b"resume_workflow_id", "source", b"source", "watch_workflow_id", b"watch_workflow_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "definition_yaml", b"definition_yaml", "namespace", b"namespace", "request_id", b"request_id", "resume_workflow_id", b"resume_workflow_id", "source", b"source", "variables", b"variables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "definition_yaml", b"definition_yaml", "namespace", b"namespace", "request_id", b"request_id", "resume_workflow_id", b"resume_workflow_id", "source", b"source", "variables", b"variables", "watch_workflow_id", b"watch_workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["definition_yaml", "resume_workflow_id"]  # noqa: Y015
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["definition_yaml", "resume_workflow_id", "watch_workflow_id"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
@@ -650,6 +656,128 @@ class WorkflowFinished(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkflowFinished: _TypeAlias = WorkflowFinished  # noqa: Y015
+
+@_typing.final
+class CheckWorkflowRequest(_message.Message):
+    """CheckWorkflowRequest is a definition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class VariablesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DEFINITION_YAML_FIELD_NUMBER: _builtins.int
+    VARIABLES_FIELD_NUMBER: _builtins.int
+    definition_yaml: _builtins.str
+    """A workflow file's text (YAML)."""
+    @_builtins.property
+    def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As in RunWorkflowRequest."""
+
+    def __init__(
+        self,
+        *,
+        definition_yaml: _builtins.str = ...,
+        variables: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_yaml", b"definition_yaml", "variables", b"variables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckWorkflowRequest: _TypeAlias = CheckWorkflowRequest  # noqa: Y015
+
+@_typing.final
+class CheckWorkflowResponse(_message.Message):
+    """CheckWorkflowResponse says what is wrong with it, or what it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISTAKES_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The definition's name; it, agents and phases are there only where there are no mistakes."""
+    @_builtins.property
+    def mistakes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkflowMistake]:
+        """In the order of the file; at most 1000. Empty: it can be run."""
+
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its agents' names."""
+
+    @_builtins.property
+    def phases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its phases' names."""
+
+    def __init__(
+        self,
+        *,
+        mistakes: _abc.Iterable[Global___WorkflowMistake] | None = ...,
+        name: _builtins.str = ...,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
+        phases: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "mistakes", b"mistakes", "name", b"name", "phases", b"phases"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckWorkflowResponse: _TypeAlias = CheckWorkflowResponse  # noqa: Y015
+
+@_typing.final
+class WorkflowMistake(_message.Message):
+    """WorkflowMistake is one mistake of a definition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    COLUMN_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """The path of what is wrong, such as phases[0].prompts; "definition" for the whole file."""
+    problem: _builtins.str
+    """What is wrong with it."""
+    line: _builtins.int
+    """Where in the text, counted from 1; 0 where it has no place in it."""
+    column: _builtins.int
+    """In characters, from 1; 0 as line."""
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        line: _builtins.int = ...,
+        column: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["column", b"column", "field", b"field", "line", b"line", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkflowMistake: _TypeAlias = WorkflowMistake  # noqa: Y015
 
 @_typing.final
 class GetWorkflowRequest(_message.Message):

@@ -43,6 +43,11 @@ class WorkflowServiceStub:
                 request_serializer=agentmem_dot_v1_dot_workflow__pb2.RunWorkflowRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_workflow__pb2.RunWorkflowResponse.FromString,
                 _registered_method=True)
+        self.CheckWorkflow = channel.unary_unary(
+                '/agentmem.v1.WorkflowService/CheckWorkflow',
+                request_serializer=agentmem_dot_v1_dot_workflow__pb2.CheckWorkflowRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_workflow__pb2.CheckWorkflowResponse.FromString,
+                _registered_method=True)
         self.GetWorkflow = channel.unary_unary(
                 '/agentmem.v1.WorkflowService/GetWorkflow',
                 request_serializer=agentmem_dot_v1_dot_workflow__pb2.GetWorkflowRequest.SerializeToString,
@@ -78,6 +83,14 @@ class WorkflowServiceServicer:
         was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
         violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
         the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckWorkflow(self, request, context):
+        """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
+        nothing and asks no worker: whether the models exist is found out by a run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,6 +133,11 @@ def add_WorkflowServiceServicer_to_server(servicer, server):
                     servicer.RunWorkflow,
                     request_deserializer=agentmem_dot_v1_dot_workflow__pb2.RunWorkflowRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_workflow__pb2.RunWorkflowResponse.SerializeToString,
+            ),
+            'CheckWorkflow': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckWorkflow,
+                    request_deserializer=agentmem_dot_v1_dot_workflow__pb2.CheckWorkflowRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_workflow__pb2.CheckWorkflowResponse.SerializeToString,
             ),
             'GetWorkflow': grpc.unary_unary_rpc_method_handler(
                     servicer.GetWorkflow,
@@ -173,6 +191,33 @@ class WorkflowService:
             '/agentmem.v1.WorkflowService/RunWorkflow',
             agentmem_dot_v1_dot_workflow__pb2.RunWorkflowRequest.SerializeToString,
             agentmem_dot_v1_dot_workflow__pb2.RunWorkflowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckWorkflow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.WorkflowService/CheckWorkflow',
+            agentmem_dot_v1_dot_workflow__pb2.CheckWorkflowRequest.SerializeToString,
+            agentmem_dot_v1_dot_workflow__pb2.CheckWorkflowResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,10 @@ class WorkflowServiceStub:
     violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
     the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
     """
+    CheckWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.CheckWorkflowRequest, _workflow_pb2.CheckWorkflowResponse]
+    """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
+    nothing and asks no worker: whether the models exist is found out by a run.
+    """
     GetWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
     ListWorkflows: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.ListWorkflowsRequest, _workflow_pb2.ListWorkflowsResponse]
@@ -72,6 +76,10 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
     violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
     the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
+    """
+    CheckWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.CheckWorkflowRequest, _workflow_pb2.CheckWorkflowResponse]  # type: ignore[assignment]
+    """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
+    nothing and asks no worker: whether the models exist is found out by a run.
     """
     GetWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.GetWorkflowRequest, _workflow_pb2.GetWorkflowResponse]  # type: ignore[assignment]
     """GetWorkflow describes one run. NOT_FOUND if there is none."""
@@ -103,6 +111,15 @@ class WorkflowServiceServicer:
         was interrupted; with another definition or other variables it is INVALID_ARGUMENT. So is a bad definition: each
         violation names line, column and field, and nothing has begun. RESOURCE_EXHAUSTED with RetryInfo where too many of
         the namespace's runs are in progress. Durability: an AgentSpoke is sent when its turn is fsynced.
+        """
+
+    def CheckWorkflow(
+        self,
+        request: _workflow_pb2.CheckWorkflowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workflow_pb2.CheckWorkflowResponse, _abc.Awaitable[_workflow_pb2.CheckWorkflowResponse]]:
+        """CheckWorkflow says what RunWorkflow would find wrong with a definition, as an answer and not as an error. It begins
+        nothing and asks no worker: whether the models exist is found out by a run.
         """
 
     def GetWorkflow(

@@ -64,7 +64,8 @@ async def test_both_doors(worker: ScriptedWorker, run_dir: Path, admin: bool) ->
     chat = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
     async with secured(run_dir) as gateway, showing(gateway, key) as (http, channel):
         models = model_pb2_grpc.ModelServiceStub(channel)
-        told = [(await http.get(path)).text for path in ("/v1/models", "/v1/models/demo")]
+        paths = "/v1/models", "/v1/models/demo", "/v1/model-registry", "/v1/model-registry/demo"
+        told = [(await http.get(path)).text for path in paths]
         told.append(str(await models.ListModels(model_pb2.ListModelsRequest())))
         told.append(str(await models.GetModel(model_pb2.GetModelRequest(model_id="demo"))))
         worker.error = errors.FailedPrecondition(f"'{SECRET}/config.json' is missing")

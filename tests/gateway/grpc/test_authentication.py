@@ -135,8 +135,8 @@ async def test_models_are_loaded_by_admins_only(worker: ScriptedWorker, run_dir:
     plain, admin = add_key(run_dir), add_key(run_dir, admin=True)
     async with (
         secured(run_dir) as gateway,
-        showing(gateway, plain) as (_, channel),
-        showing(gateway, admin) as (_, admins),
+        showing(gateway, plain) as (http, channel),
+        showing(gateway, admin) as (admins_http, admins),
     ):
         models: Any = model_pb2_grpc.ModelServiceStub(channel)
         await models.ListModels(model_pb2.ListModelsRequest())
@@ -150,6 +150,14 @@ async def test_models_are_loaded_by_admins_only(worker: ScriptedWorker, run_dir:
         can: Any = model_pb2_grpc.ModelServiceStub(admins)
         assert [step.stage async for step in can.LoadModel(model_pb2.LoadModelRequest())] == ["ready"]
         await can.UnloadModel(model_pb2.UnloadModelRequest())
+        asked = len(worker.requests)
+        for verb in ("load", "unload"):
+            url = f"/v1/model-registry/demo/{verb}"
+            assert (await http.post(url, json={})).status_code == 403
+            assert len(worker.requests) == asked
+            assert (await admins_http.post(url, json={})).status_code == 200
+            asked += 1
+        assert (await http.get("/v1/model-registry")).status_code == 200
 
 
 async def test_limits_of_a_key_hold_at_both_doors_together(worker: ScriptedWorker, run_dir: Path) -> None:

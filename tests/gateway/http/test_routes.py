@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,10 +14,11 @@ import httpx
 import pytest
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from gateway.api.rest import ENDPOINTS, Endpoint
+from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2
+from gateway.api.endpoints import Endpoint
+from gateway.api.rest import ENDPOINTS
 from gateway.app import Gateway
-from tests.gateway.running import eventually
+from tests.gateway.running import eventually, running
 from tests.gateway.scripted import ScriptedWorker, delta, started
 
 pytestmark = pytest.mark.sampled(2)
@@ -53,14 +56,21 @@ WANTED: dict[str, Any] = {
     "ImportAgent": agent_pb2.ImportAgentRequest(key=KEY),
     "SetTurnHints": agent_pb2.SetTurnHintsRequest(hints=[agent_pb2.TurnHint(key=MARCO, steps=1)]),
     "Abort": inference_pb2.AbortRequest(namespace="default", request_id="0d6e1c7e"),
+    "ListModels": model_pb2.ListModelsRequest(),
+    "GetModel": model_pb2.GetModelRequest(model_id="org/large"),
+    "LoadModel": model_pb2.LoadModelRequest(model_id="org/large"),
+    "UnloadModel": model_pb2.UnloadModelRequest(model_id="org/large"),
 }
 WANTED["SetAgentTtl"].ttl.FromSeconds(86400)
 WANTED["SetAgentTtl"].delete_after.FromSeconds(2592000)
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: one.rpc.name)
+OF_THE_WORKER = [one for one in ENDPOINTS if one.rpc.containing_service.name != "WorkflowService"]
+
+
+@pytest.mark.parametrize("endpoint", OF_THE_WORKER, ids=lambda one: one.rpc.name)
 async def test_what_reaches_the_worker(worker: ScriptedWorker, http: httpx.AsyncClient, endpoint: Endpoint) -> None:
-    url = endpoint.path.replace("{agent}", "a%2Fb").replace("{name}", "s%2F1")
+    url = endpoint.path.replace("{agent}", "a%2Fb").replace("{name}", "s%2F1").replace("{model}", "org%2Flarge")
     sent: dict[str, Any] = {"headers": {"idempotency-key": "turn", "x-request-id": "trace"}}
     if any(parameter.name == "model" for parameter in endpoint.query):
         sent["params"] = {"model": "org/m"}
@@ -73,7 +83,7 @@ async def test_what_reaches_the_worker(worker: ScriptedWorker, http: httpx.Async
     (request,) = worker.requests
     assert request == WANTED[endpoint.rpc.name]
     assert worker.metadata[0]["x-request-id"] == "trace"
-    assert "default" not in answer.text, "namespaces are not REST's"
+    assert '"default"' not in answer.text, "namespaces are not REST's"
 
 
 @pytest.mark.parametrize(
@@ -238,6 +248,47 @@ async def test_a_failed_turn_ends_as_a_failure(worker: ScriptedWorker, http: htt
     assert (name, said["error"]["code"]) == ("error", "unavailable")
     answer = await http.post(f"{A}/generate?model=demo", json={"prompt": "x"})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+
+
+async def test_progress_as_events(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    worker.stages = [("read", 0.25), ("read", 1.0)]
+    answer = await http.post("/v1/model-registry/demo/load", json={})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    said = [json.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line]
+    assert [(one["stage"], one["progress"]) for one in said] == [("read", 0.25), ("read", 1.0), ("ready", 1.0)]
+    assert said[0]["model"] is None
+    assert said[2]["model"]["model_id"] == "demo"
+
+
+async def test_a_stream_that_fails(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    worker.load_error = errors.FailedPrecondition("it does not fit")
+    answer = await http.post("/v1/model-registry/demo/load", json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "failed_precondition")
+    worker.stages = [("read", 0.25)]
+    answer = await http.post("/v1/model-registry/demo/load", json={})
+    assert answer.status_code == 200
+    assert '"stage":"read"' in answer.text
+    *_, (name, said) = events(answer.text.partition("\n\n")[2])
+    assert (name, said["error"]["code"]) == ("error", "failed_precondition")
+
+
+async def test_a_stream_that_says_nothing_is_there_all_the_same(worker: ScriptedWorker, run_dir: Path) -> None:
+    worker.holds = asyncio.Event()
+    async with (
+        running(run_dir, keep_alive=0.05) as gateway,
+        httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as http,
+        http.stream("POST", "/v1/model-registry/demo/load", json={}) as answer,
+    ):
+        parts = answer.aiter_text()
+        assert await anext(parts) == ": keep-alive\n\n"
+        worker.holds.set()
+        assert '"stage":"ready"' in "".join([part async for part in parts])
+
+
+async def test_infinite_numbers_are_json(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    worker.models[0].kv_bits_measured.add(kv_bits="4", kl_divergence=float("inf"))
+    told = (await http.get("/v1/model-registry/demo")).json()["model"]
+    assert told["kv_bits_measured"][0]["kl_divergence"] == sys.float_info.max
 
 
 async def test_leaving_cancels_the_turn(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
