@@ -182,6 +182,18 @@ def warmth(connection: sqlite3.Connection, uids: Sequence[str]) -> dict[str, War
     return dict.fromkeys(uids, Warmth()) | {str(uid): Warmth(*sums) for uid, *sums in rows}
 
 
+def blocks(connection: sqlite3.Connection, uid: str, fingerprint: str = "") -> dict[int, int]:
+    """Up to where the blocks of an agent's own state here go, by their first tokens; of one fingerprint, "": of any."""
+    rows = connection.execute(
+        "SELECT f.first_token, max(f.first_token + f.token_count) FROM held AS h"
+        " CROSS JOIN files AS f USING (kind, chain_hash)"
+        f" WHERE h.uid = ? AND h.snapshot = 0 AND f.kind = {FileKind.BLOCK:d} AND ? IN ('', f.fingerprint)"
+        " GROUP BY f.first_token",
+        (uid, fingerprint),
+    )
+    return {int(first): int(end) for first, end in rows}
+
+
 def held_bytes(connection: sqlite3.Connection, uids: Iterable[str]) -> int:
     """Bytes of the files here that these agents, or their snapshots, consist of; each file once."""
     (size,) = connection.execute(

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from agentmem.identity import Version
 from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.connection import Connection
@@ -39,6 +40,15 @@ def page(connection: Connection, key: AgentKey, after: int | None, limit: int) -
     pieces = [piece for piece in segments.chain(connection, head, checksums.of_agent(key)) if piece.id > (after or 0)]
     shown = [piece for piece in pieces if piece.kept or not piece.tokens]
     return [_entry(connection, piece) for piece in shown[:limit]]
+
+
+def text_ends(connection: Connection, key: AgentKey) -> tuple[Version, list[int]]:
+    """The agent's present state, and where in its text each of its tokens ends, in bytes.
+
+    Raises NotFound and LedgerDamaged.
+    """
+    state = agents.existing(connection, key)
+    return state.version, segments.read(connection, state.head, checksums.of_agent(key)).offsets.tolist()
 
 
 def _entry(connection: Connection, piece: Piece) -> Entry:

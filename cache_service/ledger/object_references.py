@@ -7,7 +7,7 @@ of them, by triggers.
 from collections.abc import Iterable, Set
 from itertools import starmap
 
-from agentmem.identity import FileName, Version
+from agentmem.identity import FileKind, FileName, Version
 from cache_service.connection import Connection
 from cache_service.files.holding import OWN
 from cache_service.files.references import named
@@ -111,6 +111,17 @@ def fingerprint(connection: Connection, uid: str) -> str:
         (uid,),
     ).fetchone()
     return "" if row is None else str(row[0])
+
+
+def blocks(connection: Connection, uid: str, fingerprint: str = "") -> dict[int, int]:
+    """Up to where an agent's blocks in the object store go, by their first tokens; of one fingerprint, "": of any."""
+    rows = connection.execute(
+        "SELECT o.first_token, max(o.first_token + o.token_count) FROM object_refs AS r CROSS JOIN objects AS o"
+        " WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash AND r.uid = ? AND o.present = 1"
+        f" AND o.kind = {FileKind.BLOCK:d} AND ? IN ('', o.fingerprint) GROUP BY o.first_token",
+        (uid, fingerprint),
+    )
+    return {int(first): int(end) for first, end in rows}
 
 
 def remote_uids(connection: Connection) -> set[str]:

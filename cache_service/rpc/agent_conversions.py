@@ -50,14 +50,20 @@ def turn_message(entry: Entry, *, text: bool) -> agent_pb2.Turn:
     )
     if entry.created:
         message.create_time.FromNanoseconds(entry.created)
+    record = cache_store_pb2.TurnRecord.FromString(entry.record or b"")
+    if record.HasField("finished"):
+        told = record.finished
+        report = agent_pb2.TurnReport(
+            cache=record.started.cache, usage=told.usage, timings=told.timings, reason=told.reason
+        )
+        message.report.CopyFrom(report)
     if text:
-        message.messages.extend(_messages(entry))
+        message.messages.extend(_messages(entry, record))
         message.text = entry.prompt + entry.generated
     return message
 
 
-def _messages(entry: Entry) -> Iterator[types_pb2.ChatMessage]:
-    record = cache_store_pb2.TurnRecord.FromString(entry.record or b"")
+def _messages(entry: Entry, record: cache_store_pb2.TurnRecord) -> Iterator[types_pb2.ChatMessage]:
     said = False
     for place in record.messages:
         start, end = entry.prompt_bytes - place.start_from_end, entry.prompt_bytes - place.end_from_end

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import grpc
 
-from agentmem import paging
+from agentmem import kv_tiers, paging
 from agentmem.errors import InvalidArgument, NotFound, Unavailable
 from agentmem.hints import TurnHints, from_request
 from agentmem.shielding import run_shielded
@@ -19,7 +19,7 @@ from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_r
 from cache_service.cluster import nodes
 from cache_service.cluster.membership import Membership
 from cache_service.files import holding
-from cache_service.ledger import agents, branches, finding, history, snapshots
+from cache_service.ledger import agents, branches, finding, history, object_references, snapshots
 from cache_service.ledger.agents import Agent
 from cache_service.ledger.clock import LedgerClock
 from cache_service.ledger.erasure import Erased
@@ -81,6 +81,18 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         page, following = paging.cut(found, size, lambda entry: (str(entry.id),))
         turns = [turn_message(entry, text=request.include_text) for entry in page]
         return pb.ListTurnsResponse(turns=turns, next_page_token=following)
+
+    async def ListBlocks(self, request: pb.ListBlocksRequest, context: Context) -> pb.ListBlocksResponse:
+        version, ends = await self._database.read(history.text_ends, AgentKey.from_proto(request.key))
+        stored = (
+            (types_pb2.TIER_WARM, await self._rows.read(holding.blocks, version.uid, request.fingerprint)),
+            (
+                types_pb2.TIER_REMOTE,
+                await self._database.read(object_references.blocks, version.uid, request.fingerprint),
+            ),
+        )
+        blocks = kv_tiers.messages(kv_tiers.parts(len(ends), stored), ends)
+        return pb.ListBlocksResponse(version=version.to_proto(), tokens=len(ends), blocks=blocks)
 
     async def FindAgent(self, request: pb.FindAgentRequest, context: Context) -> pb.FindAgentResponse:
         model_id = check_text("model_id", request.model_id)

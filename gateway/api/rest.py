@@ -103,6 +103,7 @@ ENDPOINTS: Final = (
         needed={"context_policy": "summarize"},
     ),
     _of_agent("GET /turns", "ListTurns", "Read a memory, oldest turn first", _TEXT, *_PAGE),
+    _of_agent("GET /blocks", "ListBlocks", "Where an agent's KV is, block by block"),
     _of_agent("GET /snapshots", "ListSnapshots", "List snapshots, newest first", *_PAGE),
     _of_agent("POST /snapshots", "CreateSnapshot", "Name the agent's present state", needed={"name": "before"}),
     _of_agent("POST /snapshots/{name}/restore", "RestoreSnapshot", "Go back to a snapshot", example={}),

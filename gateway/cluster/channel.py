@@ -43,7 +43,9 @@ ROUTED: Final = {
     **_paths(
         _AGENTS,
         {
-            **dict.fromkeys(("GetAgent", "ProbeAgent", "PrefetchAgent", "EvictAgent", "ExportAgent"), _READ),
+            **dict.fromkeys(
+                ("GetAgent", "ListBlocks", "ProbeAgent", "PrefetchAgent", "EvictAgent", "ExportAgent"), _READ
+            ),
             **dict.fromkeys(("TrimAgent", "ForkAgent", "CreateSnapshot", "RestoreSnapshot"), _Kind()),
             **dict.fromkeys(("DeleteAgent", "ImportAgent"), _Kind()),
         },

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
+from agentmem import kv_tiers
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import AgentmemError, InvalidArgument, NotFound
 from agentmem.hints import TurnHints, from_request
@@ -63,6 +64,18 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def ListTurns(self, request: pb.ListTurnsRequest, context: Any) -> pb.ListTurnsResponse:
         AgentKey.from_proto(request.key)
         return await self.store.call(self.store.agents.ListTurns, request)
+
+    async def ListBlocks(self, request: pb.ListBlocksRequest, context: Any) -> pb.ListBlocksResponse:
+        key = AgentKey.from_proto(request.key)
+        await self.locks.settled(key)
+        model = self.models.loaded(key.model_id)
+        if model is not None and not request.fingerprint:
+            request.fingerprint = model.fingerprint
+        response = await self.store.call(self.store.agents.ListBlocks, request)
+        state = self._hot(key)
+        if state is not None and state.version == Version.from_proto(response.version):
+            kv_tiers.with_hot(response, state.table.tokens, state.ledger.offsets.tolist())
+        return response
 
     async def FindAgent(self, request: pb.FindAgentRequest, context: Any) -> pb.FindAgentResponse:
         response = await self.store.call(self.store.agents.FindAgent, request)

@@ -158,6 +158,7 @@ RPCS: dict[str, list[Rpc]] = {
         ),
     ],
     f"{_AGENTS}/ListTurns": [_on_agent(agent_pb2.ListTurnsRequest, include_text=True)],
+    f"{_AGENTS}/ListBlocks": [_on_agent(agent_pb2.ListBlocksRequest)],
     f"{_AGENTS}/FindAgent": [
         Rpc(
             lambda ns: agent_pb2.FindAgentRequest(namespace=ns, model_id=MODEL, message_hashes=chain_of(PROMPT)),

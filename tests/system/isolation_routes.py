@@ -237,6 +237,7 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
     ("PUT", "/v1/agents/{agent}/ttl"): [_on_agent("/ttl", {"delete_after": 1})],
     ("PUT", "/v1/agents/{agent}/context-policy"): [_on_agent("/context-policy", {"context_policy": "refuse"})],
     ("GET", "/v1/agents/{agent}/turns"): [_on_agent("/turns", bobs=True)],
+    ("GET", "/v1/agents/{agent}/blocks"): [_on_agent("/blocks", bobs=True)],
     ("GET", "/v1/agents/{agent}/snapshots"): [_on_agent("/snapshots", bobs=True)],
     ("POST", "/v1/agents/{agent}/snapshots"): [_on_agent("/snapshots", {"name": "adas"})],
     ("POST", "/v1/agents/{agent}/snapshots/{name}/restore"): [_on_agent(f"/snapshots/{SNAPSHOT}/restore", {})],

@@ -48,6 +48,8 @@ async def test_a_turn_resumes_from_the_object_store(tmp_path: Path, write: Calla
             await evict(client, agent)
         assert not stack.block_files() and not stack.window_files()
         assert (await client.agent("leaves")).tier == types_pb2.TIER_REMOTE
+        listed = await client.agents.ListBlocks(agent_pb2.ListBlocksRequest(key=client.key("leaves")))
+        assert {block.tier for block in listed.blocks} == {types_pb2.TIER_REMOTE}
         expected = await probed(client, "leaves", append=append)
         turn = await client.turn("leaves", append=append, **ARGUMENTS)
         assert turn.started.cache == expected

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -97,6 +99,7 @@ async def test_the_whole_life_of_an_agent(http: httpx.AsyncClient) -> None:
     assert prefilled["finished"]["reason"] == "prefilled"
     before = await a.on_disk()
     assert (before["turns"], before["tier"], before["key"]) == (3, "hot", {"agent_id": "a", "model_id": "tiny"})
+    assert await blocks(a, before["tokens"]) == {"hot"}
 
     await branches(a, Agent(http, "fork"), before)
     await tiers(http, a)
@@ -158,10 +161,36 @@ async def tiers(http: httpx.AsyncClient, a: Agent) -> None:
     assert (await http.post("/v1/generations/abort", json={"request_id": "nobody"})).json() == {"aborted": False}
     agent = await a.on_disk()
     await a.call("POST", "/evict", {"tier": "hot"})
+    assert await blocks(a, agent["tokens"]) == {"warm"}
     probe = {"append": {"text": "x"}}
     assert (await a.call("POST", "/probe", probe))["cache"]["cached"] == {"warm": agent["tokens"]}
     assert (await a.call("POST", "/prefetch", {}))["tokens"] == agent["tokens"]
     assert (await a.call("POST", "/probe", probe))["cache"]["cached"] == {"hot": agent["tokens"]}
+    assert await blocks(a, agent["tokens"]) == {"hot"}
+    await a.call("POST", "/evict", {"tier": "warm"})
+    assert await blocks(a, agent["tokens"]) == {"none"}
+    turned = await a.say("Is it all there?")
+    assert turned["started"]["cache"]["cached"] == {}
+    *_, last = (await a.call("GET", "/turns"))["turns"]
+    assert (last["report"]["cache"], last["report"]["usage"]) == (
+        turned["started"]["cache"],
+        turned["finished"]["usage"],
+    )
+    assert (last["report"]["timings"], last["report"]["reason"]) == (turned["finished"]["timings"], "length")
+    assert last["report"]["cache"]["miss_reason"] == "evicted"
+
+
+async def blocks(a: Agent, tokens: int) -> set[str]:
+    """The tiers that its KV is in, by the blocks, which must be of all of its text."""
+    listed = await a.call("GET", "/blocks")
+    turns = (await a.call("GET", "/turns", params={"model": "tiny", "include_text": "true"}))["turns"]
+    text = b"".join(base64.b64decode(turn["text"]) for turn in turns)
+    found = listed["blocks"]
+    assert listed["tokens"] == sum(block["tokens"] for block in found) == tokens
+    assert [block["first_token"] for block in found] == list(range(0, tokens, 256))
+    assert [block["first_byte"] for block in found] == [0, *accumulate(block["bytes"] for block in found[:-1])]
+    assert found[-1]["first_byte"] + found[-1]["bytes"] == len(text)
+    return {block["tier"] for block in found}
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", "%2F", "ä 😀\u202e", "a?b#c&d=e;", "\x00", "x" * 256, " "])

@@ -448,6 +448,7 @@ class Turn(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The version that it made; of an agent that was forked from another, that of the other."""
     first_token: _builtins.int
@@ -476,6 +477,12 @@ class Turn(_message.Message):
         tokens.
         """
 
+    @_builtins.property
+    def report(self) -> Global___TurnReport:
+        """What it reused and how long it took. Absent where that is not known: of a turn of another agent that is deleted, and
+        of an imported one.
+        """
+
     def __init__(
         self,
         *,
@@ -488,14 +495,155 @@ class Turn(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         messages: _abc.Iterable[_types_pb2.ChatMessage] | None = ...,
         text: _builtins.bytes = ...,
+        report: Global___TurnReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "cut", b"cut", "first_token", b"first_token", "generated_tokens", b"generated_tokens", "messages", b"messages", "request_id", b"request_id", "text", b"text", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "cut", b"cut", "first_token", b"first_token", "generated_tokens", b"generated_tokens", "messages", b"messages", "report", b"report", "request_id", b"request_id", "text", b"text", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
+class TurnReport(_message.Message):
+    """TurnReport is what a turn told its caller, without what it said."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CACHE_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _types_pb2.FinishReason.ValueType
+    """Why it ended; unspecified where it only took context in."""
+    @_builtins.property
+    def cache(self) -> _types_pb2.CacheReport:
+        """What memory gave."""
+
+    @_builtins.property
+    def usage(self) -> _types_pb2.Usage:
+        """Counts; what was reused, by tier, is what it really came to."""
+
+    @_builtins.property
+    def timings(self) -> _types_pb2.Timings:
+        """Times, up to its last token; they add up to how long it took."""
+
+    def __init__(
+        self,
+        *,
+        cache: _types_pb2.CacheReport | None = ...,
+        usage: _types_pb2.Usage | None = ...,
+        timings: _types_pb2.Timings | None = ...,
+        reason: _types_pb2.FinishReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache", b"cache", "reason", b"reason", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnReport: _TypeAlias = TurnReport  # noqa: Y015
+
+@_typing.final
+class ListBlocksRequest(_message.Message):
+    """ListBlocksRequest names an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    fingerprint: _builtins.str
+    """Only KV of this fingerprint counts; empty: of any. The worker fills in that of the agent's model, where it is loaded."""
+    @_builtins.property
+    def key(self) -> _types_pb2.AgentKey:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        key: _types_pb2.AgentKey | None = ...,
+        fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBlocksRequest: _TypeAlias = ListBlocksRequest  # noqa: Y015
+
+@_typing.final
+class ListBlocksResponse(_message.Message):
+    """ListBlocksResponse is the ledger in blocks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """Its tokens."""
+    @_builtins.property
+    def version(self) -> _types_pb2.AgentVersion:
+        """The state that it is about."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___KVBlock]:
+        """All of them, in order: a block of 256 tokens is one entry, or several where its tokens are not all in one tier."""
+
+    def __init__(
+        self,
+        *,
+        version: _types_pb2.AgentVersion | None = ...,
+        tokens: _builtins.int = ...,
+        blocks: _abc.Iterable[Global___KVBlock] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "tokens", b"tokens", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBlocksResponse: _TypeAlias = ListBlocksResponse  # noqa: Y015
+
+@_typing.final
+class KVBlock(_message.Message):
+    """KVBlock is where some of a ledger's tokens, all of one block, have their KV."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_TOKEN_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    FIRST_BYTE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    first_token: _builtins.int
+    """Position of the first one in the ledger."""
+    tokens: _builtins.int
+    """How many."""
+    tier: _types_pb2.Tier.ValueType
+    """The hottest tier that has their KV."""
+    first_byte: _builtins.int
+    """Where their text begins in the ledger's, in bytes. The ledger's text is that of all of its turns (Turn.text) in order."""
+    bytes: _builtins.int
+    """Bytes of their text. It may begin and end inside a character."""
+    def __init__(
+        self,
+        *,
+        first_token: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        tier: _types_pb2.Tier.ValueType = ...,
+        first_byte: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "first_byte", b"first_byte", "first_token", b"first_token", "tier", b"tier", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KVBlock: _TypeAlias = KVBlock  # noqa: Y015
 
 @_typing.final
 class DeleteAgentRequest(_message.Message):

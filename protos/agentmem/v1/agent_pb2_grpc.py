@@ -60,6 +60,11 @@ class AgentServiceStub:
                 request_serializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsResponse.FromString,
                 _registered_method=True)
+        self.ListBlocks = channel.unary_unary(
+                '/agentmem.v1.AgentService/ListBlocks',
+                request_serializer=agentmem_dot_v1_dot_agent__pb2.ListBlocksRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_agent__pb2.ListBlocksResponse.FromString,
+                _registered_method=True)
         self.DeleteAgent = channel.unary_unary(
                 '/agentmem.v1.AgentService/DeleteAgent',
                 request_serializer=agentmem_dot_v1_dot_agent__pb2.DeleteAgentRequest.SerializeToString,
@@ -179,6 +184,16 @@ class AgentServiceServicer:
     def ListTurns(self, request, context):
         """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
         some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBlocks(self, request, context):
+        """ListBlocks says where the agent's KV is: in the pool, on the disk, in the object store, or nowhere, so that it would
+        be computed. It touches nothing: no KV is read, moved, or counts as used. It is about the agent's own references: of
+        what a running turn computes or holds, and of what the pool has for other agents only, it says nothing. Checkpoints of
+        sliding and recurrent layers are no blocks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -350,6 +365,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ListTurns,
                     request_deserializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_agent__pb2.ListTurnsResponse.SerializeToString,
+            ),
+            'ListBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBlocks,
+                    request_deserializer=agentmem_dot_v1_dot_agent__pb2.ListBlocksRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_agent__pb2.ListBlocksResponse.SerializeToString,
             ),
             'DeleteAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteAgent,
@@ -546,6 +566,33 @@ class AgentService:
             '/agentmem.v1.AgentService/ListTurns',
             agentmem_dot_v1_dot_agent__pb2.ListTurnsRequest.SerializeToString,
             agentmem_dot_v1_dot_agent__pb2.ListTurnsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.AgentService/ListBlocks',
+            agentmem_dot_v1_dot_agent__pb2.ListBlocksRequest.SerializeToString,
+            agentmem_dot_v1_dot_agent__pb2.ListBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,12 @@ class AgentServiceStub:
     """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
     some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
     """
+    ListBlocks: _grpc.UnaryUnaryMultiCallable[_agent_pb2.ListBlocksRequest, _agent_pb2.ListBlocksResponse]
+    """ListBlocks says where the agent's KV is: in the pool, on the disk, in the object store, or nowhere, so that it would
+    be computed. It touches nothing: no KV is read, moved, or counts as used. It is about the agent's own references: of
+    what a running turn computes or holds, and of what the pool has for other agents only, it says nothing. Checkpoints of
+    sliding and recurrent layers are no blocks.
+    """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]
     """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
     no byte of it is left, neither in the data directory nor in the object store. UNAVAILABLE: the agent is gone, but
@@ -157,6 +163,12 @@ class AgentServiceAsyncStub(AgentServiceStub):
     ListTurns: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListTurnsRequest, _agent_pb2.ListTurnsResponse]  # type: ignore[assignment]
     """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
     some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+    """
+    ListBlocks: _aio.UnaryUnaryMultiCallable[_agent_pb2.ListBlocksRequest, _agent_pb2.ListBlocksResponse]  # type: ignore[assignment]
+    """ListBlocks says where the agent's KV is: in the pool, on the disk, in the object store, or nowhere, so that it would
+    be computed. It touches nothing: no KV is read, moved, or counts as used. It is about the agent's own references: of
+    what a running turn computes or holds, and of what the pool has for other agents only, it says nothing. Checkpoints of
+    sliding and recurrent layers are no blocks.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]  # type: ignore[assignment]
     """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
@@ -278,6 +290,17 @@ class AgentServiceServicer:
     ) -> _typing.Union[_agent_pb2.ListTurnsResponse, _abc.Awaitable[_agent_pb2.ListTurnsResponse]]:
         """ListTurns pages through what an agent's memory consists of, oldest first: its turns, and what trims have left of
         some. A page ends early where its texts are long. It is of the state that the agent has when the page is read.
+        """
+
+    def ListBlocks(
+        self,
+        request: _agent_pb2.ListBlocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agent_pb2.ListBlocksResponse, _abc.Awaitable[_agent_pb2.ListBlocksResponse]]:
+        """ListBlocks says where the agent's KV is: in the pool, on the disk, in the object store, or nowhere, so that it would
+        be computed. It touches nothing: no KV is read, moved, or counts as used. It is about the agent's own references: of
+        what a running turn computes or holds, and of what the pool has for other agents only, it says nothing. Checkpoints of
+        sliding and recurrent layers are no blocks.
         """
 
     def DeleteAgent(

@@ -113,6 +113,23 @@ async def test_a_fork_has_what_its_parent_was_told_even_when_that_is_gone(store:
     assert not turn.HasField("create_time")
 
 
+async def test_what_a_turn_reported_is_kept_with_it(store: Running) -> None:
+    cache = types_pb2.CacheReport(match=types_pb2.MATCH_EXTEND, miss_reason=types_pb2.MISS_REASON_EVICTED)
+    finished = inference_pb2.Finished(
+        reason=types_pb2.FINISH_REASON_STOP,
+        usage=types_pb2.Usage(cached=[types_pb2.TierTokens(tier=types_pb2.TIER_WARM, tokens=7)]),
+    )
+    finished.timings.time_to_first_token.FromMilliseconds(120)
+    record = pb.TurnRecord(started=inference_pb2.Started(cache=cache), finished=finished)
+    await commit(store, [10, 4])
+    await commit(store, [11, 4], record=record)
+    for text in (False, True):
+        unknown, told = await turns(store, include_text=text)
+        assert not unknown.HasField("report")
+        wanted = {"cache": cache, "usage": finished.usage, "timings": finished.timings, "reason": finished.reason}
+        assert told.report == agent_pb2.TurnReport(**wanted)  # type: ignore[arg-type]
+
+
 async def test_a_page_ends_where_its_texts_are_long(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "MAX_PAGE_BYTES", 9)
     for _ in range(4):

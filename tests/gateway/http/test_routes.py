@@ -48,6 +48,7 @@ WANTED: dict[str, Any] = {
     "SetAgentTtl": agent_pb2.SetAgentTtlRequest(key=KEY),
     "SetContextPolicy": agent_pb2.SetContextPolicyRequest(key=KEY, context_policy=types_pb2.CONTEXT_POLICY_SUMMARIZE),
     "ListTurns": agent_pb2.ListTurnsRequest(key=KEY),
+    "ListBlocks": agent_pb2.ListBlocksRequest(key=KEY),
     "ListSnapshots": agent_pb2.ListSnapshotsRequest(key=KEY),
     "CreateSnapshot": agent_pb2.CreateSnapshotRequest(key=KEY, name="before"),
     "RestoreSnapshot": agent_pb2.RestoreSnapshotRequest(key=KEY, name="s/1"),
