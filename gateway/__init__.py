@@ -10,6 +10,7 @@ worker, and its workflow runs are in the store. Import contracts in pyproject.to
     peers.py      whether worker and store serve, for /readyz, health and metrics
     upstream.py   calls to them: failures as our errors, streams; retries.py: through outages
     metrics.py    what the servers count
+    scraping.py   reading another process's page of metrics; pages.py: such a page, and how much it grows
     settings.py   settings of the process; those that `agentmem up` has, too
     edge/         who is calling, and what they may: keys, TLS, admission, namespaces, redaction
     cluster/      a gateway among others: which node has an agent's turn, the calls to it, the door for other nodes

@@ -176,6 +176,12 @@ class GatewaySettings(ListenSettings):
     worker: str = Field("", description="the worker's gRPC target (default: unix:RUN_DIR/worker.sock)")
     store: str = Field("", description="the cache store's gRPC target (default: unix:RUN_DIR/store.sock)")
     metrics: OptionalLoopbackAddress = Field(layout.metrics(), description="HOST:PORT of /metrics; empty: none")
+    worker_metrics: OptionalTcpAddress = Field(
+        "", description="HOST:PORT of the worker's /metrics, for the overview (default: the port after --metrics)"
+    )
+    store_metrics: OptionalTcpAddress = Field(
+        "", description="HOST:PORT of the store's /metrics, for the overview (default: the port after the worker's)"
+    )
     namespace: Annotated[str, AfterValidator(check_namespace)] = Field(
         DEFAULT_NAMESPACE, description="the namespace of all callers; with --keys each key has its own"
     )

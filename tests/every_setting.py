@@ -166,6 +166,8 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
     | {
         "worker": text("unix:/run/w.sock"),
         "store": text("unix:/run/s.sock"),
+        "worker_metrics": text("127.0.0.1:7005"),
+        "store_metrics": text("127.0.0.1:7006"),
         "namespace": text("team-a"),
         "cors_origin": texts("https://a.example", "https://b.example"),
         "anonymous": text("forget"),

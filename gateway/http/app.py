@@ -33,6 +33,7 @@ from gateway.http.cluster import ClusterEndpoint
 from gateway.http.guards import Authentication, KnownHosts, RequestLimits
 from gateway.http.middleware import ALIVE, METRICS, READY, AccessLogMiddleware, error_page, speaks_anthropic
 from gateway.http.openapi import document
+from gateway.http.overview import Overview, OverviewEndpoint
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
 from gateway.http.rest import rest_routes
 from gateway.http.services import Service
@@ -93,6 +94,7 @@ class HttpServer:
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns, own),
+                Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry)), methods=["GET"]),
                 Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
                 Route(ALIVE, self._alive),
                 Route(READY, self._ready),

@@ -125,6 +125,11 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ),
     ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: told.MODELS}),
     ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: told.MODEL}),
+    ("GET", "/v1/overview"): Operation(
+        "What the processes count, for admins: requests, tokens by tier, times, pool, disk, evictions",
+        "Operations",
+        {JSON: told.OVERVIEW},
+    ),
     ("GET", "/v1/cluster"): Operation(
         "List the nodes of the cluster, for admins; 404 on a single machine", "Operations", {JSON: told.CLUSTER}
     ),

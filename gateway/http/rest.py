@@ -176,7 +176,7 @@ class RestResource:
         authorize(_path(endpoint), caller())
         try:
             values = given(endpoint, request.path_params, scope.get("query_string", b""))
-            log_fields(scope, **{name: str(values[name]) for name in ("agent", "model") if name in values})
+            log_fields(scope, **{name: str(values[name]) for name in ("agent", "model", "workflow") if name in values})
             await self._serve(endpoint, request, values, send)
         except InvalidArgument as error:
             raise endpoint.renamed(error) from None

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.v1 import agent_pb2, types_pb2
 
-Tier = types_pb2.Tier.ValueType
+Tier: TypeAlias = types_pb2.Tier.ValueType
 
 
 class Part(NamedTuple):

@@ -23,12 +23,12 @@ from agentmem.checkup import Checks, Finding, Findings, main, ok, problem, refus
 from agentmem.settings import SettingsError
 from agentmem.sockets import MAX_SOCKET_PATH_BYTES, Address, parse_address
 from gateway.cli.text import Mistake
-from gateway.cli.top.metrics import Page
-from gateway.cli.top.sources import Service, read_page
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import doors
 from gateway.cli.up.readiness import NAMES, gateway_addresses, unready
 from gateway.cli.up.settings import UpSettings, gateway_settings
+from gateway.pages import Page
+from gateway.scraping import Service, read_page
 from gateway.settings import GatewaySettings, check_files
 
 _NAME = "agentmem"

@@ -22,7 +22,8 @@ from gateway.cli.client import Client, client_options, flag_address
 from gateway.cli.text import Mistake, console
 from gateway.cli.top.measure import Figures, History, silent
 from gateway.cli.top.screen import NOTHING_ANSWERS, Screen
-from gateway.cli.top.sources import HttpDoor, Service, Sources
+from gateway.cli.top.sources import HttpDoor, Sources
+from gateway.scraping import Service
 
 _LAST_PORT: Final = 65535
 _INTERRUPTED: Final = 130

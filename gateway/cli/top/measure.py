@@ -8,8 +8,9 @@ from agentmem.v1 import agent_pb2, model_pb2
 from agentmem.words import tier_name
 from gateway.api.reports import state_name
 from gateway.cli.text import iso_time
-from gateway.cli.top.metrics import Page, increase, restarted
-from gateway.cli.top.sources import Reading, Service
+from gateway.cli.top.sources import Reading
+from gateway.pages import Page, increase, restarted
+from gateway.scraping import Service, condition
 
 Figures = dict[str, Any]
 """What --json writes of an interval, or a part of it: `deploy/top.schema.json` describes all of its names."""
@@ -100,13 +101,11 @@ def _figures(service: Service, process: _Process, now: float) -> Figures:
     started = page.total("process_start_time_seconds")
     ended = {**grown.by("grpc_code", "grpc_server_handled_total"), **grown.by("code", "agentmem_http_requests_total")}
     failed = sum(count for code, count in ended.items() if code in _FAILED or code.startswith("5"))
-    missing = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
-    why = process.why or (f"does not reach the {' and the '.join(missing)}" if missing else None)
-    not_ready = page.total("agentmem_ready") == 0
+    state, why = condition(process.why or page)
     return {
         "service": service,
-        "state": "down" if process.why else "not_ready" if not_ready else "up",
-        "why": why or ("it says that it is not serving; its log says why" if not_ready else None),
+        "state": state,
+        "why": why,
         "version": next(iter(page.by("version", "agentmem_build_info")), None),
         "interval_seconds": seconds or None,
         "memory_bytes": process.value("process_resident_memory_bytes"),

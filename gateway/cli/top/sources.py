@@ -10,20 +10,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
 from agentmem.addresses import parse_address
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
-from gateway.cli.top.metrics import Page
+from gateway import scraping
+from gateway.pages import Page
+from gateway.scraping import Service, read_page
 
-Service = Literal["gateway", "worker", "store"]
-
-PATIENCE: Final = 5.0
-"""Seconds that a source has to answer: a machine that is busy is not down."""
-
-_LARGEST_PAGE: Final = 16 * 1024 * 1024
 _MOST_PAGES: Final = 10
 _PAUSE: Final = 10
 """Agents are listed again after so many times as long as listing them took, which spares the store."""
@@ -77,7 +73,7 @@ class Sources:
         self._list_again = float("-inf") if with_agents else float("inf")
 
     async def read(self) -> Reading:
-        """Return a reading, in a little more than PATIENCE at most. No failure of a source raises."""
+        """Return a reading, in a little more than scraping.PATIENCE at most. No failure of a source raises."""
         at, now = time.monotonic(), datetime.now(UTC)
         pages, models, agents, nodes = await asyncio.gather(
             asyncio.gather(*(read_page(service, address) for service, address in self._pages.items())),
@@ -116,78 +112,26 @@ class Sources:
 
     async def _ask(self, question: Callable[[], Awaitable[_T]]) -> _T | str:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(scraping.PATIENCE):
                 return await question()
         except grpc.aio.AioRpcError as error:
             return self._explain(error)
         except TimeoutError:
-            return f"the gateway does not answer within {PATIENCE:g} seconds"
-
-
-async def read_page(service: Service, address: str) -> Page | str:
-    """Return the service's metrics page at "host:port", or why it cannot be read."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            status, body = await _get(address)
-        if status != "200":
-            return f"{address} answers with status {status}; is that its page of metrics?"
-        page = Page.parse(body.decode(), time.monotonic())
-    except TimeoutError:
-        return f"{address} does not answer within {PATIENCE:g} seconds"
-    except ConnectionRefusedError:
-        return f"nothing listens at {address}"
-    except OSError as error:
-        return f"{address} cannot be read: {error.strerror or str(error) or 'the connection broke'}"
-    except ValueError as error:
-        what = "is no page of metrics" if isinstance(error, UnicodeDecodeError) else error
-        return f"what {address} answers {what}; another program may have its port"
-    owners = list(page.by("service", "agentmem_build_info"))
-    if owners != [service]:
-        whose = f"the {owners[0]}'s page" if owners else "another program's page"
-        return f"{address} has {whose}, not the {service}'s; give the address that it really has"
-    return page
+            return f"the gateway does not answer within {scraping.PATIENCE:g} seconds"
 
 
 async def read_nodes(door: HttpDoor) -> list[dict[str, Any]] | str:
     """Return the nodes that a gateway lists at its HTTP door, or why it does not."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            status, body = await _get(door.address, "/v1/cluster", "application/json", door.key, door.tls)
+        async with asyncio.timeout(scraping.PATIENCE):
+            status, body = await scraping.get(door.address, "/v1/cluster", "application/json", door.key, door.tls)
         told = json.loads(body)
         if status != "200":
             return str(told["error"]["message"])
         return list(told["nodes"])
     except TimeoutError:
-        return f"{door.address} does not answer within {PATIENCE:g} seconds"
+        return f"{door.address} does not answer within {scraping.PATIENCE:g} seconds"
     except OSError as error:
         return f"{door.address} cannot be asked: {error.strerror or error}; name the gateway's HTTP door with --http"
     except (ValueError, KeyError, TypeError):
         return f"what {door.address} answers is no list of nodes; name the gateway's HTTP door with --http"
-
-
-async def _get(
-    address: str,
-    path: str = "/metrics",
-    accept: str = "text/plain; version=0.0.4",
-    key: str = "",
-    tls: ssl.SSLContext | None = None,
-) -> tuple[str, bytes]:
-    """Return status and body by HTTP/1.0: the server closes the connection at the end of the body.
-
-    Unlike a request on a thread this can be cancelled. Raises OSError, and ValueError for what is not HTTP.
-    """
-    headers = {"Host": address, "Accept": accept, **({"Authorization": f"Bearer {key}"} if key else {})}
-    lines = [f"GET {path} HTTP/1.0", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    reader, writer = await asyncio.open_connection(*parse_address(address), ssl=tls)
-    try:
-        writer.write("\r\n".join(lines).encode())
-        answer = b""
-        while len(answer) < _LARGEST_PAGE and (part := await reader.read(1 << 16)):
-            answer += part
-    finally:
-        writer.close()
-    head, separator, body = answer.partition(b"\r\n\r\n")
-    words = head.split(None, 2)
-    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/"):
-        raise ValueError("is no page of metrics")
-    return words[1].decode("ascii", "replace"), body

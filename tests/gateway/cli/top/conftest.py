@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cli.top import sources
+from gateway import scraping
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy answers late."""
-    monkeypatch.setattr(sources, "PATIENCE", 60.0)
+    monkeypatch.setattr(scraping, "PATIENCE", 60.0)

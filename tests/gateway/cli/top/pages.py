@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from agentmem.exposition import LATENCY_BUCKETS
 from agentmem.v1 import agent_pb2, model_pb2
-from gateway.cli.top.metrics import Page
-from gateway.cli.top.sources import Reading, Service
+from gateway.cli.top.sources import Reading
+from gateway.pages import Page
+from gateway.scraping import Service
 
 SERVICES: tuple[Service, ...] = ("gateway", "worker", "store")
 DOWN = "nothing listens there"

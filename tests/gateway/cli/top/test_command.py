@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from agentmem.sockets import parse_address
+from gateway import scraping
 from gateway.app import Gateway
 from gateway.cli.client import Client
 from gateway.cli.main import main
 from gateway.cli.text import Mistake
-from gateway.cli.top import sources
 from gateway.cli.top.command import addresses, measure, until_stopped
 from gateway.cli.top.measure import Figures
 from gateway.cli.top.sources import Service
@@ -114,7 +114,7 @@ async def test_a_key_is_asked_for_and_shown(worker: ScriptedWorker, run_dir: Pat
 
 def test_a_page_that_hangs_is_left_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole command, with its loop, ends while the page would be waited for for an hour."""
-    monkeypatch.setattr(sources, "PATIENCE", 3600.0)
+    monkeypatch.setattr(scraping, "PATIENCE", 3600.0)
 
     async def leave(silent: socket.socket) -> object:
         pages: dict[Service, str] = {**NOWHERE, "store": f"127.0.0.1:{silent.getsockname()[1]}"}

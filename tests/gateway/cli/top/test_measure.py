@@ -12,7 +12,7 @@ import pytest
 
 from gateway.cli.top import measure
 from gateway.cli.top.measure import Figures, History, silent
-from gateway.cli.top.metrics import Page
+from gateway.pages import Page
 
 from .example import NODES, Processes, agent, at_work, node
 from .pages import DOWN, Process, reading

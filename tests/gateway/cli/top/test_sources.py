@@ -15,10 +15,12 @@ import pytest
 from agentmem.channels import connect
 from agentmem.exposition import MetricsServer
 from agentmem.v1 import agent_pb2
+from gateway import scraping
 from gateway.cli.client import Client
 from gateway.cli.top import sources
-from gateway.cli.top.metrics import Page
-from gateway.cli.top.sources import HttpDoor, Service, Sources, read_nodes, read_page
+from gateway.cli.top.sources import HttpDoor, Sources, read_nodes
+from gateway.pages import Page
+from gateway.scraping import Service, read_page
 from tests.gateway.scripted import ScriptedWorker
 
 from .example import NODES, Processes, agent
@@ -117,7 +119,7 @@ async def test_no_source_has_to_be_there(gateway: object, channel: grpc.aio.Chan
 
 
 async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PATIENCE", 0.2)
+    monkeypatch.setattr(scraping, "PATIENCE", 0.2)
     with listening() as silent:
         async with connect(silent) as channel:
             reading = await Sources({"worker": silent}, channel, Client().explain, True).read()
@@ -198,6 +200,6 @@ async def test_why_no_nodes_are_listed(status: int, body: bytes, why: str) -> No
 async def test_a_door_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     told = await read_nodes(HttpDoor("127.0.0.1:1"))
     assert isinstance(told, str) and "name the gateway's HTTP door with --http" in told
-    monkeypatch.setattr(sources, "PATIENCE", 0.2)
+    monkeypatch.setattr(scraping, "PATIENCE", 0.2)
     with listening() as silent:
         assert await read_nodes(HttpDoor(silent)) == f"{silent} does not answer within 0.2 seconds"

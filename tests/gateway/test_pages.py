@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.exposition import LATENCY_BUCKETS
-from gateway.cli.top.metrics import Page, histogram_quantile, increase, restarted
-
-from .pages import Process
+from gateway.pages import Page, histogram_quantile, increase, restarted
+from tests.gateway.cli.top.pages import Process
 
 FIRST_TOKEN = "agentmem_time_to_first_token_seconds"
 TEXT = """\

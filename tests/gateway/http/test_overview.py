@@ -1,0 +1,126 @@
+"""GET /v1/overview, on a real socket, of pages that real servers give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agentmem.exposition import MetricsServer
+from gateway.http import overview
+from tests.gateway.cli.top.example import STARTED, Processes
+from tests.gateway.running import running
+from tests.gateway.scripted import ScriptedWorker
+from tests.gateway.secured import add_key, secured, showing
+
+
+@pytest.fixture
+def processes() -> Processes:
+    made = Processes()
+    made.work()
+    return made
+
+
+@pytest.fixture
+def pages(processes: Processes) -> Iterator[dict[str, str]]:
+    """The settings that say where worker and store have their pages."""
+    servers = {name: MetricsServer("127.0.0.1:0", getattr(processes, name).registry) for name in ("worker", "store")}
+    yield {f"{name}_metrics": server.address for name, server in servers.items()}
+    for server in servers.values():
+        server.stop()
+
+
+@pytest.fixture
+async def http(run_dir: Path, pages: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        running(run_dir, **pages) as gateway,
+        httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as client,
+    ):
+        yield client
+
+
+async def told(http: httpx.AsyncClient) -> Any:
+    answer = await http.get("/v1/overview")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_what_the_pages_say(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    found = await told(http)
+    gateway, told_worker, store = found["processes"]
+    assert [one["service"] for one in found["processes"]] == ["gateway", "worker", "store"]
+    assert gateway["version"] and "store" in gateway["why"], "there is none behind its socket"
+    assert (told_worker["state"], told_worker["why"], told_worker["start_time_seconds"]) == ("up", None, STARTED)
+    assert (store["state"], store["memory_bytes"], store["requests"]["OK"]) == ("up", 84_200_000, 100)
+    demo, large = found["models"]
+    assert (demo["model_id"], demo["loaded"], demo["running"], demo["waiting"]) == ("demo", True, 3, 1)
+    assert demo["prompt_tokens"] == {"hot": 4100, "warm": 0, "computed": 900}
+    assert (demo["generated_tokens"], demo["turns"], demo["evictions"]) == (600, {"stop": 2}, {"capacity": 4})
+    assert (demo["pool_blocks"], demo["hot_agents"]) == ({"free": 392, "used": 120}, 12)
+    assert (large["loaded"], large["time_to_first_token"], large["inter_token_latency"]) == (False, {}, None)
+    assert found["agents_by_tier"] == {"hot": 12, "warm": 40, "remote": 7, "none": 3}
+    assert found["disk"] == {
+        "bytes": {"blocks": 900_000_000, "ledger": 5_000_000, "windows": 60_000_000},
+        "limit_bytes": 1_000_000_000,
+        "free_bytes": 80_000_000_000,
+        "free_floor_bytes": 5_000_000_000,
+        "evictions": {"capacity": 5, "ttl": 1},
+    }
+    assert (found["remote"], found["quarantined"]) == (None, {"digest": 1, "truncated": 2})
+    assert found["workflows_running"] == 0
+
+
+async def test_histograms_can_be_subtracted(
+    worker: ScriptedWorker, http: httpx.AsyncClient, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "_FRESH_SECONDS", 0.0)
+    first = (await told(http))["models"][0]["time_to_first_token"]
+    assert [(tier, one["count"]) for tier, one in first.items()] == [("hot", 20), ("none", 1)]
+    processes.worker.observe("agentmem_time_to_first_token_seconds", [0.3] * 5, model_id="demo", tier="hot")
+    later = (await told(http))["models"][0]["time_to_first_token"]["hot"]
+    grown = [
+        (bound, now - was) for (bound, now), (_, was) in zip(later["buckets"], first["hot"]["buckets"], strict=True)
+    ]
+    assert [bound for bound, more in grown if more] == [bound for bound, _ in grown if bound is None or bound >= 0.5]
+    assert {more for _, more in grown} == {0, 5}
+    assert later["buckets"][-1][0] is None
+    assert later["sum_seconds"] == pytest.approx(20 * 0.02 + 5 * 0.3)
+
+
+async def test_all_who_ask_are_told_of_one_reading(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answers = await asyncio.gather(*(told(http) for _ in range(8)))
+    assert len({answer["time"] for answer in answers}) == 1
+
+
+async def test_a_page_that_does_not_answer_is_left_out(
+    worker: ScriptedWorker, run_dir: Path, pages: dict[str, str]
+) -> None:
+    for known, why in (
+        ({**pages, "worker_metrics": "127.0.0.1:1"}, "nothing listens at 127.0.0.1:1"),
+        ({"store_metrics": pages["store_metrics"]}, "is not known; set --worker-metrics"),
+        ({**pages, "worker_metrics": pages["store_metrics"]}, "has the store's page, not the worker's"),
+    ):
+        async with (
+            running(run_dir, **known) as gateway,
+            httpx.AsyncClient(base_url=f"http://{gateway.addresses['http']}", timeout=30) as http,
+        ):
+            found = await told(http)
+        states = {one["service"]: (one["state"], one["why"]) for one in found["processes"]}
+        assert states["worker"][0] == "down" and why in states["worker"][1]
+        assert (found["models"], found["disk"]["limit_bytes"]) == (None, 1_000_000_000)
+        assert found["agents_by_tier"] == {"warm": 40, "remote": 7, "none": 3}
+
+
+async def test_it_is_for_admins(worker: ScriptedWorker, run_dir: Path, pages: dict[str, str]) -> None:
+    plain, admin = add_key(run_dir), add_key(run_dir, admin=True)
+    async with (
+        secured(run_dir, **pages) as gateway,
+        showing(gateway, plain) as (http, _),
+        showing(gateway, admin) as (admins, _),
+    ):
+        assert (await http.get("/v1/overview")).status_code == 403
+        assert (await told(admins))["models"]
