@@ -64,6 +64,9 @@ class Agent(NamedTuple):
     delete_after: int | None
     context_policy: int
     template_time: str
+    forked_from: str | None = None
+    """The agent that it was forked from, while that is there, and the version of it."""
+    forked_version: int | None = None
 
     def with_warmth(self, warmth: Warmth) -> "Agent":
         """The same, with what is on the disk."""
@@ -116,14 +119,17 @@ def create(
     template_time: str,
     context_policy: int = DEFAULT_CONTEXT_POLICY,
     idle_times: IdleTimes = NEVER,
+    source: Version | None = None,
 ) -> None:
-    """A new agent, at this version. `template_time` is its head's segment's."""
+    """A new agent, at this version. `template_time` is its head's segment's; `source` is what it is a fork of."""
     row = {
         **_columns(key, version, head, conversation, now, template_time),
         "created": now.wall,
         "context_policy": context_policy,
         **idle_times._asdict(),
     }
+    if source is not None:
+        row |= {"forked_uid": source.uid, "forked_version": source.number}
     summed.insert(connection, "agents", row)
 
 
@@ -189,7 +195,8 @@ def delete(connection: Connection, key: AgentKey) -> int:
         kv_changes.erase(connection, key, uid)
     if not uids:
         kv_changes.erase(connection, key, "")
-    connection.executemany("DELETE FROM agents WHERE uid = ?", [(uid,) for uid in uids])
+    for statement in (_FORGET_SOURCE, "DELETE FROM agents WHERE uid = ?"):
+        connection.executemany(statement, [(uid,) for uid in uids])
     ledger.drop_unused(connection, sorted(segments, reverse=True))
     return len(uids)
 
@@ -200,13 +207,16 @@ def count(connection: Connection) -> tuple[int, set[str]]:
     return int(agents), object_references.remote_uids(connection)
 
 
+_FORGET_SOURCE = "UPDATE agents SET forked_uid = NULL, forked_version = NULL WHERE forked_uid = ?"
+
 # The page first, then its objects.
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
     " text_bytes, 0, 0, 0, 0, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
     " WHERE r.uid = page.uid AND o.present = 1),"
-    " page.created, updated, pinned, ttl, delete_after, context_policy, template_time FROM page"
+    " page.created, updated, pinned, ttl, delete_after, context_policy, template_time,"
+    " (SELECT source.agent_id FROM agents AS source WHERE source.uid = page.forked_uid), forked_version FROM page"
     " ORDER BY page.agent_id, page.model_id"
 )
 

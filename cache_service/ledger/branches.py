@@ -60,12 +60,12 @@ def fork(
     if agents.find(connection, target) is not None:
         raise AlreadyExists(f"agent {target.agent_id!r} exists; delete it, or choose another id")
     present = state.version.number
-    source = _state(connection, state, present if at_version is None else at_version, at_revision)
-    kept = _cut(connection, source, keep_tokens)
-    version = versions.first()
+    number = present if at_version is None else at_version
+    kept = _cut(connection, _state(connection, state, number, at_revision), keep_tokens)
+    version, source = versions.first(), state.version._replace(number=number)
     time = segments.template_time(connection, kept.head)
     place = target, version, kept.head, kept.conversation, now, time
-    agents.create(connection, *place, state.context_policy, idle_times)
+    agents.create(connection, *place, state.context_policy, idle_times, source)
     _give(connection, target, version, kept)
     return agents.described(connection, target)
 

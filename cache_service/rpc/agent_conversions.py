@@ -35,6 +35,8 @@ def agent_message(agent: Agent) -> agent_pb2.Agent:
             duration.FromNanoseconds(nanoseconds)
     message.create_time.FromNanoseconds(agent.created)
     message.update_time.FromNanoseconds(agent.updated)
+    if agent.forked_from is not None:
+        message.forked_from.agent_id, message.forked_from.version = agent.forked_from, agent.forked_version or 0
     return message
 
 

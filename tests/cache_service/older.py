@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-SCHEMAS: Final = (1, 2, 3)
-"""Of store.db: 2 came with `b04ce36f`, 3 with `27df0baa`, and 4 with warm.db."""
+SCHEMAS: Final = (1, 2, 3, 4)
+"""Of store.db: 2 came with `b04ce36f`, 3 with `27df0baa`, 4 with warm.db, and 5 with `forked_uid`."""
 
 _PACKED: Final = Path(__file__).with_name("older_directories")
 

@@ -58,7 +58,8 @@ LEDGERS: Final = (
         "agents",
         "uid",
         "uid namespace agent_id model_id version revision head_segment tokens text_bytes turns label messages"
-        " message_hash created updated used pinned ttl delete_after context_policy template_time",
+        " message_hash created updated used pinned ttl delete_after context_policy template_time forked_uid"
+        " forked_version",
         head_segment="segments",
     ),
     _table(

@@ -44,6 +44,7 @@ class Agent(_message.Message):
     WARM_TOKENS_FIELD_NUMBER: _builtins.int
     CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     TEMPLATE_TIME_FIELD_NUMBER: _builtins.int
+    FORKED_FROM_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
     """Tokens in the ledger."""
     turns: _builtins.int
@@ -92,6 +93,10 @@ class Agent(_message.Message):
     def delete_after(self) -> _duration_pb2.Duration:
         """Idle time after which the agent is deleted."""
 
+    @_builtins.property
+    def forked_from(self) -> Global___ForkSource:
+        """What it was forked from. Absent where it was not forked, and where that agent is deleted."""
+
     def __init__(
         self,
         *,
@@ -112,16 +117,43 @@ class Agent(_message.Message):
         warm_tokens: _builtins.int = ...,
         context_policy: _types_pb2.ContextPolicy.ValueType = ...,
         template_time: _builtins.str = ...,
+        forked_from: Global___ForkSource | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "ttl", b"ttl", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "forked_from", b"forked_from", "key", b"key", "ttl", b"ttl", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_policy", b"context_policy", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "key", b"key", "pinned", b"pinned", "template_time", b"template_time", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes", "warm_tokens", b"warm_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining", "blocks", b"blocks", "context_policy", b"context_policy", "context_remaining", b"context_remaining", "create_time", b"create_time", "delete_after", b"delete_after", "forked_from", b"forked_from", "key", b"key", "pinned", b"pinned", "template_time", b"template_time", "text_bytes", b"text_bytes", "tier", b"tier", "tokens", b"tokens", "ttl", b"ttl", "turns", b"turns", "update_time", b"update_time", "version", b"version", "warm_bytes", b"warm_bytes", "warm_tokens", b"warm_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__context_remaining: _TypeAlias = _typing.Literal["context_remaining"]  # noqa: Y015
     _WhichOneofArgType__context_remaining: _TypeAlias = _typing.Literal["_context_remaining", b"_context_remaining"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context_remaining) -> _WhichOneofReturnType__context_remaining | None: ...
 
 Global___Agent: _TypeAlias = Agent  # noqa: Y015
+
+@_typing.final
+class ForkSource(_message.Message):
+    """ForkSource is a state of another agent, of the same namespace and model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """That agent."""
+    version: _builtins.int
+    """Its version that was forked."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkSource: _TypeAlias = ForkSource  # noqa: Y015
 
 @_typing.final
 class Snapshot(_message.Message):

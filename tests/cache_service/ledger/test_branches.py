@@ -79,6 +79,27 @@ async def test_a_fork_has_the_same_memory_and_a_life_of_its_own(store: Running) 
     assert (await commit(store, [6], "eve")).version == 3
 
 
+async def test_a_fork_knows_its_source_until_that_is_deleted(store: Running) -> None:
+    async def source(agent: str) -> tuple[str, int] | None:
+        found = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent
+        return (found.forked_from.agent_id, found.forked_from.version) if found.HasField("forked_from") else None
+
+    await commit(store, [1])
+    parent = await commit(store, [2])
+    child = await fork(store, "eve")
+    assert (child.forked_from.agent_id, child.forked_from.version) == ("ada", 2)
+    await fork(store, "old", at_version=1)
+    await fork(store, "kid", "eve")
+    await commit(store, [3], "eve")
+    await commit(store, [3])
+    assert [await source(agent) for agent in ("ada", "eve", "old", "kid")] == [None, ("ada", 2), ("ada", 1), ("eve", 1)]
+    await store.delete(kv.key())
+    await commit(store, [9])
+    assert [await source(agent) for agent in ("ada", "eve", "old", "kid")] == [None, None, None, ("eve", 1)]
+    rows = store.store._database.read_blocking(lambda c: c.execute("SELECT uid, forked_uid FROM agents").fetchall())
+    assert len(rows) == 4 and parent.uid not in {uid for row in rows for uid in row}
+
+
 async def test_a_fork_is_born_with_its_own_times(store: Running) -> None:
     await commit(store, [1])
     for times in (types_pb2.Expiry(), types_pb2.Expiry(ttl={"seconds": 5}, delete_after={"seconds": 9})):
