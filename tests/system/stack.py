@@ -169,6 +169,7 @@ class Stack:
             ),
             "gateway": (
                 *("gateway", "--run-dir", str(self.run), "--grace", "5", "--metrics", self._address("gateway")),
+                *("--worker-metrics", self._address("worker"), "--store-metrics", self._address("store")),
                 *("--http", self._address("http"), "--grpc", self._address("grpc"), *gateway_flags),
             ),
         }

@@ -1,0 +1,59 @@
+"""GET /v1/overview of real processes: two answers differ by what happened in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from agentmem.v1 import types_pb2
+from tests.system.stack import Stack
+
+PROMPT = "An overseen agent. " + "The colour of the boat is green. " * 40
+
+
+async def told(http: httpx.AsyncClient) -> Any:
+    """What it says now."""
+    return (await http.get("/v1/overview")).raise_for_status().json()
+
+
+def of_model(overview: Any) -> Any:
+    """What it says of the model that is loaded."""
+    [found] = [model for model in overview["models"] if model["loaded"]]
+    return found
+
+
+def ended(overview: Any) -> int:
+    """How many of that model's turns have ended by it."""
+    return int(sum(of_model(overview)["turns"].values()))
+
+
+async def test_what_two_turns_change(stack: Stack) -> None:
+    await stack.renew("gateway")
+    client = await stack.client("gateway")
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        before = await told(http)
+        settings: Any = {"max_tokens": 4, "sampling": types_pb2.Sampling(ignore_eos=True)}
+        first = await client.turn("overseen", prompt=PROMPT, **settings)
+        second = await client.turn("overseen", append=types_pb2.Append(text="And now?"), **settings)
+        async with asyncio.timeout(60):
+            while ended(after := await told(http)) < ended(before) + 2:
+                await asyncio.sleep(0.1)
+        await http.delete("/v1/agents/overseen?all_models=true")
+    assert [one["service"] for one in after["processes"]] == ["gateway", "worker", "store"]
+    assert {(one["state"], one["why"]) for one in after["processes"]} == {("up", None)}
+    old, new = of_model(before), of_model(after)
+    grown = {tier: n - old["prompt_tokens"].get(tier, 0) for tier, n in new["prompt_tokens"].items()}
+    assert grown["hot"] == second.cached["hot"] > 0
+    prompts = first.finished.usage.prompt_tokens + second.finished.usage.prompt_tokens
+    assert grown["computed"] == prompts - second.cached["hot"]
+    assert new["generated_tokens"] - old["generated_tokens"] == 8
+    for tier in ("none", "hot"):
+        found = new["time_to_first_token"][tier]
+        earlier = old["time_to_first_token"].get(tier, {"count": 0})["count"]
+        assert found["count"] - earlier == 1
+        bounds = [bound for bound, _ in found["buckets"]]
+        assert bounds == [*sorted(bounds[:-1]), None]
+    assert sum(new["pool_blocks"].values()) > 0
+    assert after["disk"]["limit_bytes"] > 0
