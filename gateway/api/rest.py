@@ -181,7 +181,10 @@ def model_of_body(endpoint: Endpoint) -> type[ContractModel]:
     further: dict[str, Any] = {}
     if endpoint.kind is Kind.TURN:
         further[STREAM] = (bool, Field(False, description="Answer with server-sent events."))
-    return contract_model(endpoint.rpc.input_type, endpoint.outside, endpoint.needed, **further)
+    request = endpoint.rpc.input_type
+    # What is left of a request whose parts of the path are others than usual is not what others call by its name.
+    name = f"{endpoint.path.rpartition('/')[2].title()}{request.name}" if endpoint.parts else ""
+    return contract_model(request, endpoint.outside, endpoint.needed, name, **further)
 
 
 @cache

@@ -80,16 +80,17 @@ class ContractModel(Strict):
 
 
 def contract_model(
-    descriptor: Descriptor, without: Collection[str] = (), needed: str = "", **further: Any
+    descriptor: Descriptor, without: Collection[str] = (), needed: str = "", name: str = "", **further: Any
 ) -> type[ContractModel]:
     """Return a model of a message but for the fields in `without`; `needed` must be given.
 
-    `further` are fields that the contract does not have, as pydantic.create_model takes them.
+    `name` is the schema's, by default the message's. `further` are fields that the contract does not have, as
+    pydantic.create_model takes them.
     """
     shown = [field for field in descriptor.fields if not is_hidden(field) and field.name not in without]
     definitions: dict[str, Any] = {field.name: _field(field, needed=field.name == needed) for field in shown}
     made: type[ContractModel] = create_model(
-        descriptor.name, __base__=ContractModel, __module__=__name__, **definitions, **further
+        name or descriptor.name, __base__=ContractModel, __module__=__name__, **definitions, **further
     )
     groups: dict[str, tuple[str, ...]] = {}
     for field in shown:
