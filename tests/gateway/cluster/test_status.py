@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 from gateway.cli.client import Client
 from gateway.cli.main import main
 from gateway.cli.top.command import measure
-from gateway.cli.top.sources import HttpDoor, Service
+from gateway.cli.top.sources import HttpDoor
+from gateway.scraping import Service
 from tests.gateway.cluster.world import cluster, eventually
 from tests.system.stack import free_port
 

@@ -21,7 +21,7 @@ from gateway.cli.main import main
 from gateway.cli.text import Mistake
 from gateway.cli.top.command import addresses, measure, until_stopped
 from gateway.cli.top.measure import Figures
-from gateway.cli.top.sources import Service
+from gateway.scraping import Service
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured
 
