@@ -5,7 +5,7 @@ import ssl
 import time
 from typing import Final, Literal
 
-from agentmem.sockets import parse_address
+from agentmem.addresses import parse_address
 from gateway.pages import Page
 
 Service = Literal["gateway", "worker", "store"]

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from agentmem import layout
-from agentmem.sockets import parse_address
+from agentmem.addresses import parse_address
 from gateway.api.validation import Json
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller

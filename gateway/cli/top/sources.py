@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from agentmem.addresses import parse_address
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
 from gateway import scraping
 from gateway.pages import Page
