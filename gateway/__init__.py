@@ -16,5 +16,6 @@ worker, and its workflow runs are in the store. Import contracts in pyproject.to
     cluster/      a gateway among others: which node has an agent's turn, the calls to it, the door for other nodes
     api/          the dialects as pure translation: requests to turns, events to answers, errors to pages
     workflows/    multi-agent workflows: their files, and their runs
+    ui/           the page at /ui/, as files that the browser takes as they are
     cli/          the `agentmem` command
 """

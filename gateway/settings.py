@@ -97,6 +97,7 @@ class ListenSettings(NodeSettings):
     tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain: TLS for HTTP and gRPC")
     tls_key: Path | None = Field(None, description="PEM file of its private key")
     tls_client_ca: Path | None = Field(None, description="PEM file of the CA of clients, which need certificates then")
+    ui: bool = Field(True, description="serve the page at /ui/ (--no-ui: don't)")
     allowed_host: list[str] = Field(
         default_factory=list,
         description="name that the HTTP server answers to without keys, besides localhost and loopback; repeatable",

@@ -80,6 +80,7 @@ _DOORS = {
     "tls_cert": path("/cert.pem", with_also=["--tls-key", "/k.pem"]),
     "tls_key": path("/key.pem", with_also=["--tls-cert", "/c.pem"]),
     "tls_client_ca": path("/ca.pem", with_also=_PAIR),
+    "ui": switch(False),
     "allowed_host": texts("a.example", "b.example"),
 }
 

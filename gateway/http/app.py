@@ -41,6 +41,7 @@ from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
 from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
+from gateway.ui.files import page_routes
 
 _CORS: Final[Any] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
@@ -96,6 +97,7 @@ class HttpServer:
                 *rest_routes(turns, own),
                 Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry)), methods=["GET"]),
                 Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
+                *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),
                 Route(READY, self._ready),
                 Route(METRICS, self._metrics_page),

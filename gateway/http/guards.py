@@ -19,7 +19,7 @@ from gateway.edge import callers
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.connections import SURPLUS
-from gateway.http.middleware import OPEN, ErrorPage, log_fields
+from gateway.http.middleware import PROBES, ErrorPage, is_keyless, log_fields
 from gateway.settings import GatewaySettings
 
 _REFUSAL: Final = (
@@ -42,7 +42,7 @@ class KnownHosts:
         self._allowed = frozenset(name.lower() for name in allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] not in OPEN:
+        if scope["path"] not in PROBES:
             asked = Headers(scope=scope).get("host")
             if asked is not None and not is_loopback(name := asked_host(asked)) and name not in self._allowed:
                 raise HTTPException(421, _REFUSAL)
@@ -61,7 +61,7 @@ class RequestLimits:
         self._body_timeout = settings.body_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["state"].get(SURPLUS) and scope["path"] not in OPEN:
+        if scope["state"].get(SURPLUS) and scope["path"] not in PROBES:
             busy = ErrorPage(Unavailable("all connections of this gateway are taken; try again"), scope)
             busy.headers["connection"] = "close"
             await busy(scope, receive, send)
@@ -111,7 +111,7 @@ class Authentication:
         self._admission = admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in OPEN:
+        if is_keyless(scope["path"]):
             await self._app(scope, receive, send)
             return
         who = self._authenticator.authenticate(_credential(Headers(scope=scope)))

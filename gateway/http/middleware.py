@@ -24,15 +24,17 @@ from agentmem import tracing as spans
 from agentmem.logs import event
 from gateway.api.errors import Dialect, dialect_of
 from gateway.metrics import GatewayMetrics
+from gateway.ui.files import PAGE
 
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
 METRICS: Final = "/metrics"
 
-OPEN: Final = frozenset({ALIVE, READY})
-"""Paths that everybody may ask, and over any connection: who restarts a gateway has no key, and must not wait."""
+PROBES: Final = frozenset({ALIVE, READY})
+"""Paths that answer whatever name they are asked under and however many connections there are: who restarts a gateway
+must not wait."""
 
-PROBES: Final = OPEN | {METRICS}
+POLLED: Final = PROBES | {METRICS}
 """Paths that machines ask all the time: their lines in the log are DEBUG."""
 
 
@@ -57,6 +59,14 @@ _ANTHROPICS_NAME = b"request-id"
 def speaks_anthropic(scope: Scope) -> bool:
     """Return whether the request has the header that Anthropic's SDKs always send."""
     return "anthropic-version" in Headers(scope=scope)
+
+
+def is_keyless(path: str) -> bool:
+    """Return whether everybody may ask for a path: probes, and the page's files, in which there is nothing of anybody.
+
+    All that the page shows it asks for with a key.
+    """
+    return path in PROBES or path == PAGE.rstrip("/") or path.startswith(PAGE)
 
 
 def _dialect(scope: Scope) -> Dialect:
@@ -151,7 +161,7 @@ class AccessLogMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         trace = tracing.received((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         within = trace
-        if scope["path"] not in PROBES:  # the route is known only at the end
+        if scope["path"] not in POLLED:  # the route is known only at the end
             method = spans.identifier(scope["method"])
             within = spans.served(method, trace, {"http.request.method": method})
         with tracing.serving(within):
@@ -197,7 +207,7 @@ class AccessLogMiddleware:
             event(
                 log,
                 "answered",
-                logging.DEBUG if route in PROBES else logging.INFO,
+                logging.DEBUG if route in POLLED else logging.INFO,
                 method=scope["method"],
                 route=route,
                 status=status or CLIENT_CLOSED,

@@ -22,12 +22,13 @@ from gateway.api.responses_schema import ResponseRequest
 from gateway.api.rest import ENDPOINTS, model_of_answer, model_of_body, model_of_query
 from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
-from gateway.http.middleware import ALIVE, METRICS, OPEN, READY
+from gateway.http.middleware import ALIVE, METRICS, READY, is_keyless
 from gateway.http.requests import TurnHeaders, TurnName
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 TEXT: Final = "text/plain"
+HTML: Final = "text/html"
 FILE: Final = "application/octet-stream"
 
 _LARGE_HEADERS: Final = 431
@@ -89,6 +90,8 @@ _TURN: Final = Operation(
 """A route that runs turns: JSON, or events where `stream` asks for them."""
 
 _ANTHROPIC: Final[Any] = {"tag": "Anthropic", "dialect": "anthropic", "errors": (*WRITE_ERRORS, 529)}
+_TEXT: Final = {"type": "string"}
+_PAGE_ERRORS: Final = (421, _LARGE_HEADERS, 503)
 _CHAT: Final = {"model": "demo", "messages": [{"role": "user", "content": "The colour of the boat is green."}]}
 _NOT_SERVED: Final = Operation("Not served: says what to do", "OpenAI", {}, errors=(*GUARD_ERRORS, 404))
 
@@ -141,7 +144,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         errors=(_LARGE_HEADERS,),
         further={503: told.UNREADY},
     ),
-    ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: {"type": "string"}}, errors=GUARD_ERRORS),
+    ("GET", "/ui"): Operation("The page", "Page", {HTML: _TEXT}, errors=_PAGE_ERRORS),
+    ("GET", "/ui/{file}"): Operation("A file of the page", "Page", {"*/*": {}}, errors=(404, *_PAGE_ERRORS)),
+    ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: _TEXT}, errors=GUARD_ERRORS),
     ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: told.ANY}, errors=GUARD_ERRORS),
 }
 """All routes but REST's; tests compare them with those that are served."""
@@ -234,7 +239,7 @@ def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
     elif operation.body is not None:
         body = {"schema": refs[operation.body, "validation"], "example": operation.example}
         written["requestBody"] = {"required": True, "content": {JSON: body}}
-    if path in OPEN:
+    if is_keyless(path):
         written["security"] = []
     return written
 

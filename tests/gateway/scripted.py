@@ -89,6 +89,8 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         self.metadata: list[dict[str, str]] = []
         self.time_remaining: list[float | None] = []
         self.agents: list[agent_pb2.Agent] = []
+        self.page = 2
+        """Agents of a page of ListAgents."""
         self.turns: dict[str, agent_pb2.FindAgentResponse] = {}
         """What FindAgent finds by request_id; by content it finds nothing."""
         self.models: list[model_pb2.Model] = [
@@ -214,7 +216,7 @@ class _Agents:
         if request.page_token and not re.fullmatch("[0-9]{1,9}", request.page_token):
             raise InvalidArgument("page_token", "is none that was given out")
         first = int(request.page_token or 0)
-        size = 2
+        size = self._worker.page
         more = str(first + size) if first + size < len(wanted) else ""
         return agent_pb2.ListAgentsResponse(agents=wanted[first : first + size], next_page_token=more)
 

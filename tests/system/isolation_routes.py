@@ -255,6 +255,9 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
         Http("/v1/generations/abort", lambda got: got.json() == {"aborted": False}, {"request_id": "bobs-running-turn"})
     ],
     ("GET", "/openapi.json"): [Http("/openapi.json", lambda got: "bobs-" not in got.text)],
+    # The page's files, in which there is nothing of anybody; what it shows it asks the other routes for.
+    ("GET", "/ui"): [Http("/ui", 308, open=True)],
+    ("GET", "/ui/{file:path}"): [Http("/ui/", 200, open=True), Http("/ui/bob", 404, open=True)],
     ("GET", "/healthz"): [Http("/healthz", 200, open=True)],
     ("GET", "/readyz"): [Http("/readyz", 200, open=True)],
     ("GET", "/metrics"): [Http("/metrics", lambda got: "bob" not in got.text)],

@@ -88,6 +88,8 @@ def services(settings: UpSettings) -> list[Service]:
 def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
     scheme = "https" if "tls" in addresses else "http"
     say(f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)")
+    if gateway_settings(settings).ui:
+        say(f"page     {scheme}://{addresses['http']}/ui/   (memories, chats and models, in a browser)")
     say(f"gRPC     {addresses['grpc']}{'   (TLS)' if 'tls' in addresses else ''}")
     if settings.node:
         say(f"cluster  node {settings.node}, which others reach at {settings.advertise}")

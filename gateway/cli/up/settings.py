@@ -143,7 +143,9 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
     return ServiceArguments(
         store=_flags({**data, **ledger, **common(layout.STORE_METRICS)}),
         worker=_flags({**data, **models, **common(layout.WORKER_METRICS)}),
-        gateway=_flags({**servers, **node, "node_listen": settings.node_listen or None, **common(0)}),
+        gateway=_flags(
+            {**servers, "no_ui": not settings.ui, **node, "node_listen": settings.node_listen or None, **common(0)}
+        ),
     )
 
 

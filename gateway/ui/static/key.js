@@ -1,0 +1,94 @@
+/**
+ * The key that requests show: kept in this tab only, and forgotten with it.
+ *
+ * Whoever is refused for want of a key waits in `ask` until one is entered. So a view keeps what was typed into it: its
+ * request goes on with the new key.
+ */
+import { html, useEffect, useRef, useState } from './vendor/preact.js';
+
+const STORED = 'agentmem.key';
+const changes = new EventTarget();
+
+/** @type {{promise: Promise<void>, done: () => void, refused: boolean} | null} */
+let question = null;
+
+/** @returns {string} the key, or nothing */
+export function key() {
+  return sessionStorage.getItem(STORED) ?? '';
+}
+
+/** @param {string} entered a key, or nothing to forget it */
+export function keep(entered) {
+  if (entered) sessionStorage.setItem(STORED, entered);
+  else sessionStorage.removeItem(STORED);
+  if (entered && question) {
+    const { done } = question;
+    question = null;
+    done();
+  }
+  changes.dispatchEvent(new Event('change'));
+}
+
+/**
+ * Wait until another key is entered than the one that was refused; at once where that happened meanwhile.
+ *
+ * @param {string} refused the key that was shown
+ * @param {AbortSignal} [signal] ends the waiting
+ */
+export async function ask(refused, signal) {
+  if (refused !== key()) return;
+  if (question === null) {
+    let done = () => {};
+    const promise = /** @type {Promise<void>} */ (new Promise((resolve) => { done = () => resolve(); }));
+    question = { promise, done, refused: refused !== '' };
+    changes.dispatchEvent(new Event('change'));
+  }
+  const waiting = question.promise;
+  await new Promise((resolve, reject) => {
+    signal?.addEventListener('abort', () => reject(signal.reason), { once: true });
+    waiting.then(resolve);
+  });
+}
+
+/** Whether a key is kept, and whether one is asked for; the caller is drawn again when that changes. */
+export function useKeyState() {
+  const state = () => ({ kept: key() !== '', asked: question !== null, refused: question?.refused ?? false });
+  const [now, setNow] = useState(state);
+  useEffect(() => {
+    const changed = () => setNow(state());
+    changes.addEventListener('change', changed);
+    changed(); // what happened before this was drawn
+    return () => changes.removeEventListener('change', changed);
+  }, []);
+  return now;
+}
+
+/** The question for a key, over everything else. */
+export function KeyQuestion() {
+  const { asked, refused } = useKeyState();
+  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  const [typed, setTyped] = useState('');
+  useEffect(() => {
+    if (asked) dialog.current?.showModal();
+    else dialog.current?.close();
+  }, [asked]);
+  /** @param {Event} event */
+  const enter = (event) => {
+    event.preventDefault();
+    if (!typed.trim()) return;
+    setTyped('');
+    keep(typed.trim());
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(/** @type {Event} */ e) => e.preventDefault()}>
+    <form onSubmit=${enter}>
+      <h2 id="key-title">A key, please</h2>
+      <p>${refused
+        ? 'The gateway no longer takes the key that this tab had. What you typed is still there.'
+        : 'This gateway asks for a key. Whoever runs it makes one with agentmem keys create.'}</p>
+      <label>Key <input type="password" autocomplete="off" spellcheck=${false} required value=${typed}
+        onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setTyped(e.target.value)} /></label>
+      <p class="quiet">It stays in this tab and goes to this gateway only.</p>
+      <div class="row end"><button class="primary">Use it</button></div>
+    </form>
+  </dialog>`;
+}

@@ -1,0 +1,45 @@
+/** The question before something is done to an agent: what it costs, and what it needs to know. */
+import { html, useState } from '../../vendor/preact.js';
+import { notify } from '../../notices.js';
+import { Dialog, Name, Problem } from '../../parts.js';
+
+/**
+ * @param {{deed: import('./deeds.js').Deed, onDone: (given: Record<string, string>) => void, onClose: () => void}} props
+ */
+export function Confirm({ deed, onDone, onClose }) {
+  const [given, setGiven] = useState(() => Object.fromEntries((deed.fields ?? []).map(({ name, value }) => [name, value])));
+  const [typed, setTyped] = useState('');
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState(/** @type {unknown} */ (null));
+  /** @param {Event} event */
+  const confirm = async (event) => {
+    event.preventDefault();
+    setBusy(true);
+    setError(null);
+    try {
+      notify(await deed.run(given));
+      onDone(given);
+    } catch (failure) {
+      setError(failure);
+      setBusy(false);
+    }
+  };
+  return html`<${Dialog} title=${deed.title} onClose=${onClose}>
+    <form onSubmit=${confirm}>
+      <p>${deed.cost}</p>
+      ${(deed.fields ?? []).map(({ name, label, type, max }) => html`<label>${label}
+        <input required dir="auto" type=${type ?? 'text'} min=${type ? 0 : undefined} max=${max} maxlength="256"
+          autocomplete="off" spellcheck=${false} value=${given[name]}
+          onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setGiven({ ...given, [name]: e.target.value })} /></label>`)}
+      ${deed.typed !== undefined && html`<label><span>Type <strong><${Name} text=${deed.typed} /></strong> to confirm</span>
+        <input dir="auto" autocomplete="off" spellcheck=${false} value=${typed}
+          onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setTyped(e.target.value)} /></label>`}
+      ${error && html`<${Problem} error=${error} />`}
+      <div class="row end">
+        <button type="button" onClick=${onClose}>Cancel</button>
+        <button class=${deed.destroys ? 'danger' : 'primary'}
+          disabled=${busy || (deed.typed !== undefined && typed !== deed.typed)}>${busy ? 'Working…' : deed.verb}</button>
+      </div>
+    </form>
+  </${Dialog}>`;
+}

@@ -1,0 +1,206 @@
+/** What can be done to an agent: what it costs, what is asked for, and the request. */
+import { agentPath, json, request } from '../../gateway.js';
+import { bytes, counted, number } from '../../format.js';
+
+/** @typedef {import('../../gateway.js').Json} Json */
+/**
+ * @typedef {object} Deed
+ * @property {string} title
+ * @property {string} cost what it takes and what is lost, to be read before it is done
+ * @property {string} verb what its button says
+ * @property {{name: string, label: string, value: string, type?: string, max?: number}[]} [fields]
+ * @property {string} [typed] what has to be typed to confirm it
+ * @property {boolean} [destroys]
+ * @property {(given: Record<string, string>) => Promise<string>} run returns what was done
+ * @property {'gone' | 'fork'} [after] where the page goes then
+ */
+
+/**
+ * @param {Json} agent
+ * @param {string} method
+ * @param {string} below
+ * @param {Json} [body]
+ */
+function ask({ key }, method, below, body) {
+  return json(method, agentPath(key.agent_id, below), { query: { model: key.model_id }, body });
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function fork(agent) {
+  return {
+    title: 'Fork',
+    cost: 'A second agent with the same memory. It takes no room and no time now: both share what they have in common.',
+    verb: 'Fork',
+    fields: [{ name: 'new_agent_id', label: 'Name of the fork', value: `${agent.key.agent_id}-fork` }],
+    after: 'fork',
+    run: async (given) => {
+      await ask(agent, 'POST', 'fork', given);
+      return `Forked as ${given.new_agent_id}.`;
+    },
+  };
+}
+
+/** @param {Json} agent @param {Json} snapshot @returns {Deed} */
+export function forkAt(agent, snapshot) {
+  const at = { at_version: snapshot.version.version, ...(snapshot.version.revision ? { at_revision: snapshot.version.revision } : {}) };
+  return {
+    ...fork(agent),
+    title: `Fork ${snapshot.name}`,
+    cost: `A second agent with the memory of version ${number(snapshot.version.version)}. This one stays as it is.`,
+    run: async (given) => {
+      await ask(agent, 'POST', 'fork', { ...given, ...at });
+      return `Forked as ${given.new_agent_id}.`;
+    },
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function snapshot(agent) {
+  return {
+    title: 'Snapshot',
+    cost: `Keeps the present state, ${counted(agent.tokens, 'token')}, under a name. It takes no room until the memory goes
+      another way.`,
+    verb: 'Keep it',
+    fields: [{ name: 'name', label: 'Name', value: '' }],
+    run: async (given) => {
+      await ask(agent, 'POST', 'snapshots', given);
+      return `Kept as ${given.name}.`;
+    },
+  };
+}
+
+/** @param {Json} agent @param {Json} kept @returns {Deed} */
+export function restore(agent, kept) {
+  return {
+    title: `Restore ${kept.name}`,
+    cost: `The memory becomes what it was: ${counted(kept.tokens, 'token')} instead of ${number(agent.tokens)}. What it is
+      now stays as an automatic snapshot where something is dropped. KV that is no longer there is computed again.`,
+    verb: 'Restore',
+    run: async () => {
+      await ask(agent, 'POST', `snapshots/${encodeURIComponent(kept.name)}/restore`, {});
+      return `Restored ${kept.name}.`;
+    },
+  };
+}
+
+/** @param {Json} agent @param {Json} kept @returns {Deed} */
+export function deleteSnapshot(agent, kept) {
+  return {
+    title: `Delete snapshot ${kept.name}`,
+    cost: 'Erases what only this snapshot has, text and KV, for good. The agent stays as it is.',
+    verb: 'Delete',
+    destroys: true,
+    run: async () => {
+      await ask(agent, 'DELETE', `snapshots/${encodeURIComponent(kept.name)}`);
+      return `Deleted snapshot ${kept.name}.`;
+    },
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function trim(agent) {
+  return {
+    title: 'Trim',
+    cost: `Drops the end of the memory, which has ${counted(agent.tokens, 'token')}. What is dropped stays as an automatic
+      snapshot, of which the last four are kept.`,
+    verb: 'Trim',
+    fields: [{ name: 'keep_tokens', label: 'Tokens to keep', value: String(agent.tokens), type: 'number', max: agent.tokens }],
+    run: async ({ keep_tokens: kept }) => {
+      await ask(agent, 'POST', 'trim', { keep_tokens: Number(kept), if_version: agent.version.version });
+      return `Trimmed to ${number(Number(kept))} tokens.`;
+    },
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function pin(agent) {
+  const pinned = !agent.pinned;
+  return {
+    title: pinned ? 'Pin' : 'Unpin',
+    cost: pinned
+      ? `Its KV, ${bytes(agent.warm_bytes)} on disk, is not evicted to make room for others, which have so much less.`
+      : 'Its KV may be evicted again to make room for others. Its memory stays.',
+    verb: pinned ? 'Pin' : 'Unpin',
+    run: async () => {
+      await ask(agent, 'PUT', 'pin', { pinned });
+      return pinned ? 'Pinned.' : 'Unpinned.';
+    },
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function prefetch(agent) {
+  return {
+    title: 'Prefetch',
+    cost: `Reads up to ${bytes(agent.warm_bytes)} of KV into the worker’s memory, so that its next turn begins at once. Idle
+      agents may leave that memory for it.`,
+    verb: 'Prefetch',
+    run: async () => {
+      const { tokens, bytes: read } = await ask(agent, 'POST', 'prefetch', { tier: 'hot' });
+      return `${counted(tokens, 'token')} are hot; ${bytes(read)} were read.`;
+    },
+  };
+}
+
+/** @param {Json} agent @param {'hot' | 'warm' | 'remote'} tier @returns {Deed} */
+export function evict(agent, tier) {
+  const costs = {
+    hot: 'Its KV leaves the worker’s memory. The next turn reads it from disk: milliseconds.',
+    warm: `Its KV leaves the worker’s memory and the disk. Without a copy in the object store the next turn computes
+      ${counted(agent.tokens, 'token')} again.`,
+    remote: `Its KV is dropped everywhere. The next turn computes ${counted(agent.tokens, 'token')} again.`,
+  };
+  return {
+    title: `Evict from ${tier}`,
+    cost: `${costs[tier]} The memory itself stays.`,
+    verb: 'Evict',
+    destroys: tier !== 'hot',
+    run: async () => `${bytes((await ask(agent, 'POST', 'evict', { tier })).freed_bytes)} freed.`,
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function exported(agent) {
+  return {
+    title: 'Export',
+    cost: `A file with its memory and about ${bytes(agent.warm_bytes)} of KV, which this browser holds until it is saved. The
+      agent waits while the state is copied.`,
+    verb: 'Export',
+    run: async () => {
+      const answer = await request('GET', agentPath(agent.key.agent_id, 'export'), { query: { model: agent.key.model_id } });
+      save(await answer.blob(), `${agent.key.agent_id}.safetensors`);
+      return 'Exported.';
+    },
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function erase(agent) {
+  return {
+    title: 'Delete',
+    cost: `Erases ${counted(agent.turns, 'turn')}, ${counted(agent.tokens, 'token')}, their text and their KV for good, with
+      all snapshots. Nothing brings them back. Forks stay.`,
+    verb: 'Delete for good',
+    typed: agent.key.agent_id,
+    destroys: true,
+    after: 'gone',
+    run: async () => {
+      const { freed_bytes: freed } = await ask(agent, 'DELETE', '');
+      return `Deleted ${agent.key.agent_id}; ${bytes(freed)} freed.`;
+    },
+  };
+}
+
+/**
+ * Have the browser save a file.
+ *
+ * @param {Blob} content
+ * @param {string} name
+ */
+export function save(content, name) {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

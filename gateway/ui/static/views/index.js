@@ -1,0 +1,11 @@
+/** The views, in the order of the navigation. The first one is where the page begins. */
+import { Agents } from './agents.js';
+import { Talk } from './talk.js';
+
+/** @typedef {{name: string, title: string, View: (props: {place: import('../routing.js').Place}) => unknown}} View */
+
+/** @type {View[]} */
+export const VIEWS = [
+  { name: 'agents', title: 'Agents', View: Agents },
+  { name: 'talk', title: 'Talk', View: Talk },
+];

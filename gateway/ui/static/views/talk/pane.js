@@ -1,0 +1,91 @@
+/** One chat: what was said, what is being said, and what to say next. */
+import { html, useEffect, useLayoutEffect, useRef, useState } from '../../vendor/preact.js';
+import { agentPath, json } from '../../gateway.js';
+import { counted } from '../../format.js';
+import { linkTo } from '../../routing.js';
+import { Loading, Name, Problem, useLoaded } from '../../parts.js';
+import { Composer } from './composer.js';
+import { ForkDialog } from './fork.js';
+import { SHOWN, history } from './history.js';
+import { PastTurn, PresentTurn } from './turns.js';
+import { newQuestion, noAnswer, run } from './turn.js';
+
+/** @typedef {{asked: import('./turn.js').Asked, answer: import('./turn.js').Answer}} Exchange */
+
+/**
+ * @param {{model: string, agent: string, onFork?: (fork: string) => void, onClose?: () => void}} props `onFork` where
+ *   there is room for another chat, `onClose` where this is that one
+ */
+export function Pane({ model, agent, onFork, onClose }) {
+  const past = useLoaded((signal) => history(model, agent, signal), [model, agent]);
+  const [present, setPresent] = useState(/** @type {Exchange[]} */ ([]));
+  const [forking, setForking] = useState(false);
+  const stop = useRef(/** @type {AbortController | null} */ (null));
+  const log = useFollowed([past.value, present]);
+  const running = present.length > 0 && present[present.length - 1].answer.state === 'running';
+  useEffect(() => () => stop.current?.abort(), []);
+
+  /** @param {import('./turn.js').Asked} asked */
+  const begin = (asked) => {
+    const ending = new AbortController();
+    stop.current = ending;
+    setPresent((now) => [...now.filter((each) => each.asked !== asked), { asked, answer: noAnswer() }]);
+    run(asked, ending.signal, (answer) => {
+      setPresent((now) => now.map((each) => (each.asked === asked ? { asked, answer } : each)));
+    });
+  };
+  /** @param {import('./turn.js').Asked} asked */
+  const forget = (asked) => setPresent((now) => now.filter((each) => each.asked !== asked));
+
+  return html`<section class="pane" aria-label=${`Chat with ${agent}`}>
+    <header class="row">
+      <h2><${Name} text=${agent} /></h2><span class="quiet">on ${model}</span>
+      <span class="push row">
+        <a href=${linkTo(['agents', model, agent])}>Memory</a>
+        ${onFork && html`<button onClick=${() => setForking(true)} disabled=${running}>Fork beside</button>`}
+        ${onClose && html`<button onClick=${onClose}>Close</button>`}
+      </span>
+    </header>
+    <div class="log" ref=${log} role="log" aria-busy=${running} tabindex="0" aria-label="What was said">
+      ${past.error && html`<${Problem} error=${past.error} retry=${past.again} />`}
+      ${!past.value && !past.error && html`<${Loading} what="Reading the memory" />`}
+      ${past.value && past.value.left > 0 && html`<p class="quiet">${counted(past.value.left, 'turn')} before these
+        ${SHOWN} are in <a href=${linkTo(['agents', model, agent])}>its memory</a>.</p>`}
+      ${past.value && !past.value.turns.length && !present.length && html`<p class="quiet">Nothing was said yet.</p>`}
+      ${past.value?.turns.map((turn) => html`<${PastTurn} key=${turn.version} turn=${turn} />`)}
+      ${present.map(({ asked, answer }) => html`<${PresentTurn} key=${asked.name} asked=${asked} answer=${answer}
+        onRetry=${running ? undefined : () => begin(asked)} onForget=${() => forget(asked)} />`)}
+    </div>
+    <${Composer} running=${running} onStop=${() => stop.current?.abort()}
+      onSay=${(/** @type {string} */ text, /** @type {Record<string, number>} */ settings) =>
+        begin(newQuestion({ model, agent, text, settings }))} />
+    ${forking && html`<${ForkDialog} agent=${agent} onClose=${() => setForking(false)}
+      onFork=${async (/** @type {string} */ name) => {
+        await json('POST', agentPath(agent, 'fork'), { query: { model }, body: { new_agent_id: name } });
+        setForking(false);
+        onFork?.(name);
+      }} />`}
+  </section>`;
+}
+
+/**
+ * A scrolled element that stays at its end while things are added, unless its reader went up.
+ *
+ * @param {readonly unknown[]} inputs
+ */
+function useFollowed(inputs) {
+  const element = useRef(/** @type {HTMLElement | null} */ (null));
+  const follows = useRef(true);
+  useEffect(() => {
+    const scrolled = element.current;
+    if (!scrolled) return undefined;
+    const look = () => { follows.current = scrolled.scrollHeight - scrolled.scrollTop - scrolled.clientHeight < 60; };
+    scrolled.addEventListener('scroll', look, { passive: true });
+    return () => scrolled.removeEventListener('scroll', look);
+  }, []);
+  useLayoutEffect(() => {
+    if (follows.current && element.current) element.current.scrollTop = element.current.scrollHeight;
+  }, inputs);
+  return element;
+}
+

@@ -1,0 +1,64 @@
+"""A real Chromium, and what must be true of the page whatever a test does with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+LAUNCH_SECONDS = 60
+IMAGES = Path(__file__).parents[3] / "docs" / "guides" / "images"
+SCREENSHOTS = "AGENTMEM_SCREENSHOTS"
+"""The variable that has the tests write the screenshots of the documentation."""
+_EXPECTED = "Failed to load resource"
+"""What Chromium itself says of each answer that is an error."""
+
+
+@asynccontextmanager
+async def launched() -> AsyncIterator[Browser]:
+    """A browser. Skips where there is none."""
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip(f"none of {', '.join(PROGRAMS)} is in PATH; install Debian's chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=program, timeout=LAUNCH_SECONDS * 1000, args=["--disable-gpu", "--no-first-run"]
+        )
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
+async def opened(browser: Browser, url: str, place: str = "", **context: object) -> AsyncIterator[Page]:
+    """The page of the gateway at `url`. It must ask nobody else, and no script may fail or be stopped by the policy."""
+    within = await browser.new_context(**{"viewport": {"width": 1200, "height": 760}, **context})  # type: ignore[arg-type]
+    within.set_default_timeout(15_000)
+    page = await within.new_page()
+    asked: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("dialog", lambda dialog: wrong.append(f"a dialog: {dialog.message}"))
+    try:
+        await page.goto(f"{url}/ui/{place}")
+        yield page
+        assert [each for each in wrong if not each.startswith(_EXPECTED)] == []
+        assert [each for each in asked if not each.startswith((f"{url}/", "blob:", "data:"))] == []
+    finally:
+        await within.close()
+
+
+async def screenshot(page: Page, name: str) -> None:
+    """Write a picture of the page for the documentation, where that is asked for."""
+    if os.environ.get(SCREENSHOTS):
+        IMAGES.mkdir(exist_ok=True)
+        await page.screenshot(path=IMAGES / f"page-{name}.png", animations="disabled", caret="hide")

@@ -1,0 +1,25 @@
+"""One browser and one stack for all tests of the page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.system.page.browser import launched
+from tests.system.stack import Stack, running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium."""
+    async with launched() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def live() -> AsyncIterator[Stack]:
+    """Store, worker and gateway with the demo model."""
+    async with running("demo", "store", "worker", "gateway") as stack:
+        yield stack

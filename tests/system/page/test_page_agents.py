@@ -1,0 +1,117 @@
+"""Agents in the page: the table, an agent's memory, its branches, and what is done to it; with a real model."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.system.page.browser import opened, screenshot
+from tests.system.stack import Client, Stack
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def known(live: Stack, name: str) -> Client:
+    """A client, once the agent has said two things."""
+    client = await live.client()
+    await client.say(name, "The colour of the boat is green.", max_tokens=20)
+    await client.say(name, "What is the colour of the boat?", max_tokens=20)
+    return client
+
+
+async def act(page: Page, what: str, button: str, field: tuple[str, str] | None = None) -> None:
+    """Choose an action and confirm it."""
+    await page.get_by_text("Actions", exact=True).click()
+    await page.get_by_role("button", name=f"{what}…", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    if field is not None:
+        await dialog.get_by_label(field[0]).fill(field[1])
+    await dialog.get_by_role("button", name=button, exact=True).click()
+    await expect(dialog).not_to_be_visible()
+
+
+async def test_the_table_leads_to_a_memory(browser: Browser, live: Stack) -> None:
+    for name in ("crew danny", "crew marco", "crew polo"):
+        await known(live, name)
+    async with opened(browser, live.url) as page:
+        await expect(page.get_by_role("status").filter(has_text="agents")).to_be_visible()
+        await screenshot(page, "agents")
+        names = page.locator("tbody .who")
+        await page.get_by_label("Search").fill("CREW")
+        await page.get_by_role("button", name="Agent", exact=True).click()
+        await expect(names).to_have_text(["crew danny", "crew marco", "crew polo"])
+        await page.get_by_role("button", name="Agent", exact=True).click()
+        await expect(names).to_have_text(["crew polo", "crew marco", "crew danny"])
+        await page.get_by_label("Search").fill("MARCO")
+        await expect(names).to_have_text(["crew marco"])
+        await page.get_by_role("region", name="Agents").focus()
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="crew marco")).to_be_visible()
+        await expect(page.locator("ol.turns > li")).to_have_count(2)
+        await expect(page.locator("ol.turns .said.user").last).to_contain_text("What is the colour of the boat?")
+        await screenshot(page, "agent")
+        await page.get_by_label("As the model sees it").check()
+        await expect(page.locator(".markup").first).to_contain_text("The colour of the boat is green.")
+
+
+async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> None:
+    client = await known(live, "ada")
+    tokens = (await client.agent("ada")).tokens
+    async with opened(browser, live.url, "#/agents/demo/ada") as page:
+        await act(page, "Snapshot", "Keep it", ("Name", "before"))
+        await act(page, "Pin", "Pin")
+        await expect(page.get_by_text("pinned: never evicted")).to_be_visible()
+        await act(page, "Trim", "Trim", ("Tokens to keep", "5"))
+        await expect(page.get_by_text("5 tokens in")).to_be_visible()
+        assert (await client.agent("ada")).tokens == 5
+        await page.get_by_role("link", name="Branches").click()
+        await screenshot(page, "branches")
+        await page.get_by_role("listitem").filter(has_text="before").get_by_role("button", name="Restore").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+        await expect(page.get_by_text(f"{tokens} tokens in")).to_be_visible()
+        await act(page, "Evict everywhere", "Evict")
+        await expect(page.locator(".facts .tier")).to_have_text("none")
+        async with page.expect_download() as saved:
+            await act(page, "Export", "Export")
+        assert (await saved.value).suggested_filename == "ada.safetensors"
+        await act(page, "Fork", "Fork", ("Name of the fork", "ada's fork"))
+        await expect(page.get_by_role("heading", name="ada's fork")).to_be_visible()
+    assert (await client.agent("ada")).pinned and (await client.agent("ada's fork")).tokens == tokens
+
+
+async def test_nothing_is_deleted_by_accident(browser: Browser, live: Stack) -> None:
+    client = await known(live, "eve")
+    async with opened(browser, live.url, "#/agents/demo/eve") as page:
+        await page.get_by_text("Actions", exact=True).click()
+        await page.get_by_role("button", name="Delete…").click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog.get_by_role("button", name="Delete for good")).to_be_disabled()
+        await dialog.get_by_role("textbox").fill("Eve")
+        await expect(dialog.get_by_role("button", name="Delete for good")).to_be_disabled()
+        await page.keyboard.press("Escape")
+        await expect(dialog).not_to_be_visible()
+        assert (await client.agent("eve")).turns == 2
+        await act(page, "Delete", "Delete for good", ("to confirm", "eve"))
+        await expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+    with pytest.raises(grpc.aio.AioRpcError) as gone:
+        await client.agent("eve")
+    assert gone.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_probe_says_how_far_and_why_no_further(browser: Browser, live: Stack) -> None:
+    client = await known(live, "noa")
+    before = (await client.agent("noa")).version
+    async with opened(browser, live.url, "#/agents/demo/noa/probe") as page:
+        await page.get_by_role("textbox", name="Prompt").fill("Nothing of that.")
+        await page.get_by_role("button", name="Probe").click()
+        await expect(page.locator(".found")).to_contain_text("No more, because")
+        await page.get_by_label("It is").select_option("append")
+        await page.get_by_role("button", name="Probe").click()
+        await expect(page.locator(".found .match")).to_have_text("extend")
+        await screenshot(page, "probe")
+        await page.get_by_label("It is").select_option("messages")
+        await page.get_by_role("button", name="Probe").click()
+        await expect(page.get_by_role("alert")).to_contain_text("This is no JSON")
+    assert (await client.agent("noa")).version == before

@@ -1,0 +1,117 @@
+"""Whom the page might shut out: axe-core looks at each view, in light and dark, and a phone shows all of it."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from agentmem.v1 import agent_pb2
+from benchmarks.packages import Tarball, Unavailable, kept
+from tests.system.page.browser import opened, screenshot
+from tests.system.stack import Client, Stack
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+AXE = Tarball(
+    "axe-core", "4.14.1", "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
+)
+PLACES = {
+    "#/agents": "tbody tr[data-row]",
+    "#/agents/demo/reader": "ol.turns .said",
+    "#/agents/demo/reader/branches": ".tree li >> nth=1",
+    "#/agents/demo/reader/probe": "textarea",
+    "#/talk": "ul.plain li",
+    "#/talk/demo/reader?beside=reader-fork": "article >> nth=1",
+}
+"""The views, and what is there once they are."""
+PHONE = {"viewport": {"width": 390, "height": 760}}
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of axe-core. Skips where it cannot be fetched."""
+
+    def script(scratch: Path) -> Path:
+        with tarfile.open(AXE.fetch(scratch)) as archive:
+            archive.extract("package/axe.min.js", scratch, filter="data")
+        return scratch / "package" / "axe.min.js"
+
+    try:
+        return kept("npm-tools", f"axe-{AXE.version}.js", script).read_text(encoding="utf-8")
+    except Unavailable as problem:
+        pytest.skip(f"axe-core: {problem}")
+
+
+async def remembers(live: Stack) -> Client:
+    """A client, once reader has a memory, a snapshot and a fork."""
+    client = await live.client()
+    if (await client.say("reader", "The colour of the boat is green.", max_tokens=20)).finished.version.version == 1:
+        key = client.key("reader")
+        await client.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=key, name="before"))
+        await client.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=key, new_agent_id="reader-fork"))
+    return client
+
+
+async def problems(page: Page, axe: str, rules: str = "[]") -> list[str]:
+    """What axe-core finds that is serious, by all of its rules or by some."""
+    await page.evaluate(axe)  # by the debugger, past the page's policy, which allows no scripts but its own
+    found: list[dict[str, Any]] = (await page.evaluate("axe.run(document, {resultTypes: ['violations']})"))[
+        "violations"
+    ]
+    return [
+        f"{one['id']}: {json.dumps([node['html'][:200] for node in one['nodes'][:3]])}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_axe_finds_nothing_serious(browser: Browser, live: Stack, axe: str, scheme: str) -> None:
+    await remembers(live)
+    rules = "[]" if scheme == "light" else "['color-contrast']"  # the rest is the same in both
+    async with opened(browser, live.url, color_scheme=scheme) as page:
+        for place, there in PLACES.items():
+            await page.goto(f"{live.url}/ui/{place}")
+            await page.wait_for_selector(there)
+            assert await problems(page, axe, rules) == [], place
+        await page.goto(f"{live.url}/ui/#/agents/demo/reader")
+        await page.get_by_text("Actions", exact=True).click()
+        assert await problems(page, axe, rules) == [], "the menu"
+        await page.get_by_role("button", name="Delete…").click()
+        assert await problems(page, axe, rules) == [], "the question before a deletion"
+
+
+async def test_axe_would_find_something(browser: Browser, live: Stack, axe: str) -> None:
+    async with opened(browser, live.url) as page:
+        await page.evaluate("document.querySelector('main').innerHTML = '<input><a href=\"#\"></a>'")
+        found = await problems(page, axe)
+        assert {each.partition(":")[0] for each in found} == {"label", "link-name"}
+
+
+async def test_a_phone_shows_all_of_it(browser: Browser, live: Stack) -> None:
+    await remembers(live)
+    async with opened(browser, live.url, **PHONE) as page:
+        for place, there in PLACES.items():
+            await page.goto(f"{live.url}/ui/{place}")
+            await page.wait_for_selector(there)
+            wide = "[document.scrollingElement, document.querySelector('main')].map(e => e.scrollWidth - e.clientWidth)"
+            assert await page.evaluate(wide) == [0, 0], place
+            if place == "#/agents/demo/reader":
+                await screenshot(page, "phone")
+
+
+async def test_light_and_dark_are_a_choice(browser: Browser, live: Stack) -> None:
+    async with opened(browser, live.url, color_scheme="light") as page:
+        ground = "getComputedStyle(document.documentElement).backgroundColor"
+        light = await page.evaluate(ground)
+        await page.get_by_label("Theme").select_option("dark")
+        assert await page.evaluate(ground) != light
+        await page.reload()
+        await expect(page.get_by_label("Theme")).to_have_value("dark")
+        await page.get_by_label("Theme").select_option("system")
+        assert await page.evaluate(ground) == light

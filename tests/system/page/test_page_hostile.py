@@ -1,0 +1,194 @@
+"""What the page meets besides: many agents, names and texts of anybody, streams that break, keys that are revoked.
+
+The worker is scripted, for it has to say what a test wants; the gateway and the browser are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from agentmem import errors
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from tests.gateway.background import served
+from tests.gateway.scripted import delta, finished, hello, started
+from tests.gateway.secured import add_key, revoke
+from tests.system.page.browser import opened
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "javascript:alert(1)",
+    "\u202egnp.exe\u202c and \u05d0\u05d1\u05d2 \u0627\u0644",
+    "../../v1/models?x=#y",
+    "{{7*7}}${7*7}%00",
+    "w" * 256,
+)
+"""Names of agents, and things to say."""
+
+
+def agent(name: str, **fields: object) -> agent_pb2.Agent:
+    """An agent as ListAgents tells it."""
+    key = types_pb2.AgentKey(namespace="default", agent_id=name, model_id="demo")
+    return agent_pb2.Agent(key=key, version=types_pb2.AgentVersion(uid="u", version=1), **fields)  # type: ignore[arg-type]
+
+
+async def test_ten_thousand_agents(browser: Browser) -> None:
+    with served() as gateway:
+        gateway.worker.page = 1000
+        gateway.worker.agents = [agent(f"agent-{n:05}", tokens=n, tier=types_pb2.TIER_WARM) for n in range(10_000)]
+        async with opened(browser, gateway.url) as page:
+            await expect(page.get_by_role("status").filter(has_text="10,000 agents")).to_be_visible()
+            await page.get_by_role("button", name="Tokens").click()
+            rows = page.locator("tbody tr[data-row]")
+            await expect(rows.first).to_contain_text("agent-09999")
+            await page.get_by_role("region", name="Agents").focus()
+            await page.keyboard.press("ArrowDown")
+            await page.keyboard.press("End")
+            await expect(page.get_by_role("link", name="agent-00000")).to_be_focused()
+            await page.keyboard.press("PageUp")
+            await expect(page.get_by_role("link", name="agent-00000")).not_to_be_focused()
+            assert await rows.count() < 100
+            assert await page.locator("table").get_attribute("aria-rowcount") == "10001"
+            await page.get_by_label("Search").fill("agent-0512")
+            await expect(rows).to_have_count(10)
+
+
+async def test_names_and_texts_are_text(browser: Browser) -> None:
+    with served() as gateway:
+        gateway.worker.page = 100
+        gateway.worker.agents = [agent(name) for name in HOSTILE]
+        text = "".join(f"{each}\n" for each in HOSTILE)
+
+        async def echo(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+            yield started()
+            yield delta(text, reasoning=HOSTILE[0])
+            yield finished()
+
+        gateway.worker.script = echo
+        async with opened(browser, gateway.url) as page:
+            await page.get_by_role("button", name="Agent", exact=True).click()
+            assert sorted(await page.locator("tbody .who").all_inner_texts()) == sorted(HOSTILE)
+            for name in HOSTILE:
+                await page.get_by_role("link", name="Talk").click()
+                await page.get_by_label("Agent", exact=True).fill(name)
+                await page.get_by_role("button", name="Talk").click()
+                await page.get_by_label("Say", exact=True).fill(HOSTILE[1])
+                await page.keyboard.press("Enter")
+                said = page.locator("article[data-state=done]")
+                assert await said.locator(".said.user .text").inner_text() == HOSTILE[1]
+                assert await said.locator(".said.assistant .words > .text").inner_text() == text
+                assert await page.locator("h2 .name").inner_text() == name
+                assert gateway.worker.generated[-1].key.agent_id == name
+            assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
+
+
+async def test_a_text_of_a_megabyte(browser: Browser) -> None:
+    with served(max_body_bytes=1 << 20) as gateway:
+        text = "".join(f"{n:07} {'x' * 55}\n" for n in range(16_384))
+        assert len(text) == 1 << 20
+
+        async def long(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+            yield started()
+            for first in range(0, len(text), 1 << 16):
+                yield delta(text[first : first + (1 << 16)])
+            yield finished()
+
+        gateway.worker.script = long
+        async with opened(browser, gateway.url, "#/talk/demo/long") as page:
+            await page.get_by_label("Say", exact=True).fill("Tell me all")
+            await page.keyboard.press("Enter")
+            await page.wait_for_selector("article[data-state=done]")
+            assert len(await page.locator(".said.assistant .text").inner_text()) < 20_000
+            await page.get_by_role("button", name="more characters").click()
+            await expect(page.locator(".said.assistant .piece")).not_to_have_count(1)
+            await page.get_by_label("Say", exact=True).fill("y" * (1 << 19))
+            await page.keyboard.press("Enter")
+            await page.wait_for_selector("article[data-state=done] >> nth=1")
+            assert len(gateway.worker.generated[-1].append.messages.messages[0].content) == 1 << 19
+
+
+async def test_a_stream_that_fails_is_repeated_under_its_name(browser: Browser) -> None:
+    with served() as gateway:
+
+        async def breaks(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+            yield started()
+            yield delta("Half of an ans")
+            raise errors.Unavailable("the engine died; <b>try again</b>")
+
+        gateway.worker.script = breaks
+        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
+            await page.get_by_label("Say", exact=True).fill("Hello")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("alert")).to_contain_text("<b>try again</b>")
+            await expect(page.locator(".said.assistant")).to_contain_text("Half of an ans")
+            gateway.worker.script = hello
+            await page.get_by_role("button", name="Try again").click()
+            await expect(page.locator("article[data-state=done] .said.assistant")).to_contain_text("Hello")
+            await expect(page.locator("article")).to_have_count(1)
+        first, second = gateway.worker.generated
+        assert first.request_id and first.request_id == second.request_id
+
+
+async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
+    key, other = add_key(tmp_path), add_key(tmp_path)
+    with served(keys=tmp_path / "keys.json") as gateway:
+        going_on = threading.Event()
+
+        async def waits(request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+            yield started()
+            yield delta("Half of an ans")
+            while not going_on.is_set():
+                await asyncio.sleep(0.02)
+            async for event in hello(request):
+                yield event
+
+        gateway.worker.script = waits
+        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
+            question = page.get_by_role("dialog", name="A key, please")
+            await question.get_by_label("Key").fill("amk_wrong")
+            await question.get_by_role("button", name="Use it").click()
+            await expect(question).to_contain_text("no longer takes the key")
+            await question.get_by_label("Key").fill(key)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_text("key in this tab")).to_be_visible()
+            await page.get_by_label("Say", exact=True).fill("Hello")
+            await page.keyboard.press("Enter")
+            await expect(page.locator(".said.assistant")).to_contain_text("Half of an ans")
+            await page.get_by_label("Say", exact=True).fill("not sent yet")
+            revoke(tmp_path, key)
+            await expect(page.get_by_role("alert")).to_contain_text("The connection broke")
+            going_on.set()
+            gateway.worker.script = hello
+            await page.get_by_role("button", name="Try again").click()
+            await expect(question).to_contain_text("What you typed is still there")
+            await question.get_by_label("Key").fill(other)
+            await page.keyboard.press("Enter")
+            await expect(page.locator("article[data-state=done] .said.assistant")).to_contain_text("Hello")
+            assert await page.get_by_label("Say", exact=True).input_value() == "not sent yet"
+            kept = await page.evaluate("[Object.keys(localStorage), document.cookie, Object.keys(sessionStorage)]")
+            assert kept == [["agentmem.theme"], "", ["agentmem.key"]]
+            await page.get_by_role("button", name="Forget it").click()
+            assert await page.evaluate("sessionStorage.length") == 0
+        first, second = gateway.worker.generated
+        assert first.request_id == second.request_id
+
+
+async def test_a_gateway_that_is_away(browser: Browser) -> None:
+    with served() as gateway:
+        gateway.worker.agents = [agent("marco")]
+        async with opened(browser, gateway.url, "#/talk") as page:
+            await expect(page.get_by_role("link", name="marco")).to_be_visible()
+            await page.context.set_offline(True)
+            await page.get_by_role("link", name="Agents").click()
+            await expect(page.get_by_role("alert")).to_contain_text("The gateway does not answer")
+            await page.context.set_offline(False)
+            await page.get_by_role("button", name="Try again").click()
+            await expect(page.get_by_role("link", name="marco")).to_be_visible()
