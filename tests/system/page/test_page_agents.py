@@ -52,8 +52,13 @@ async def test_the_table_leads_to_a_memory(browser: Browser, live: Stack) -> Non
         await expect(page.locator("ol.turns > li")).to_have_count(2)
         await expect(page.locator("ol.turns .said.user").last).to_contain_text("What is the colour of the boat?")
         await screenshot(page, "agent")
+        await expect(page.locator("ol.turns .report .match").last).to_have_text("extend")
+        await expect(page.locator("ol.turns .report").last).to_contain_text("prompt tokens reused")
         await page.get_by_label("As the model sees it").check()
-        await expect(page.locator(".markup").first).to_contain_text("The colour of the boat is green.")
+        await expect(page.locator(".coloured").first).to_contain_text("The colour of the boat is green.")
+        await expect(page.locator(".stretch").first).to_have_class("stretch hot")
+        await expect(page.get_by_role("img", name="KV by block")).to_be_visible()
+        await screenshot(page, "memory")
 
 
 async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> None:

@@ -2,29 +2,40 @@
 import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 import { agentPath, json } from '../../gateway.js';
 import { clock, number } from '../../format.js';
-import { Loading, LongText, Problem } from '../../parts.js';
-import { textOf } from '../talk/history.js';
+import { Loading, Problem, useLoaded } from '../../parts.js';
+import { BlockStrip, Coloured } from './coloured.js';
 import { PastTurn } from '../talk/turns.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
 
 const PAGE = 20;
 
+/** @type {Json[]} */
+const NOTHING = [];
+
 /** @param {{agent: Json}} props */
 export function Memory({ agent }) {
+  const { key, version } = agent;
   const { turns, more, error, again } = useTurns(agent);
   const [raw, setRaw] = useState(false);
+  const blocks = useLoaded(
+    async (signal) => (await json('GET', agentPath(key.agent_id, 'blocks'), { query: { model: key.model_id }, signal })).blocks,
+    [key.model_id, key.agent_id, version?.uid, version?.version, agent.tier, agent.warm_bytes],
+  );
   if (!agent.turns) return html`<p class="quiet">It has no turns.</p>`;
   return html`
+    ${blocks.error && html`<${Problem} error=${blocks.error} retry=${blocks.again} />`}
+    ${blocks.value && html`<${BlockStrip} blocks=${blocks.value} />`}
     <label class="row raw"><input type="checkbox" checked=${raw}
       onChange=${(/** @type {{target: HTMLInputElement}} */ e) => setRaw(e.target.checked)} />
-      As the model sees it, with the markup of its template</label>
+      As the model sees it, coloured by where the KV is</label>
     <ol class="plain turns">${turns.map((turn) => html`<li key=${turn.first_token}>
       <div class="row where"><span>tokens ${number(turn.first_token)}–${number(turn.first_token + turn.tokens)}</span>
         <span>version ${number(turn.version)}</span>
         ${turn.create_time && html`<time>${clock(turn.create_time)}</time>`}
         ${turn.cut && html`<span>its end was dropped</span>`}</div>
-      ${raw ? html`<div class="said markup"><${LongText} text=${textOf(turn.text)} /></div>` : html`<${PastTurn} turn=${turn} />`}
+      ${raw ? html`<${Coloured} text=${turn.bytes} at=${turn.at} blocks=${blocks.value ?? NOTHING} />`
+        : html`<${PastTurn} turn=${turn} />`}
     </li>`)}</ol>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
     ${more && !error && html`<${More} onSeen=${again} />`}`;
@@ -60,7 +71,7 @@ function useTurns({ key, version }) {
     json('GET', agentPath(key.agent_id, 'turns'), { query, signal: stop.signal }).then(
       ({ turns, next_page_token: token }) => {
         busy.current = null;
-        setRead({ turns: [...from.turns, ...turns], token, more: token !== '', error: null });
+        setRead({ turns: placed(from.turns, turns), token, more: token !== '', error: null });
       },
       (error) => {
         if (stop.signal.aborted) return;
@@ -78,4 +89,21 @@ function useTurns({ key, version }) {
     };
   }, [state]);
   return { ...read, again: () => { if (!busy.current) load({ ...read, error: null }); } };
+}
+
+/**
+ * @param {Json[]} before
+ * @param {Json[]} turns that come next
+ * @returns {Json[]} all, with the bytes of their texts and where they are in the text of the ledger
+ */
+function placed(before, turns) {
+  const last = before[before.length - 1];
+  let at = last ? last.at + last.bytes.length : 0;
+  const added = turns.map((turn) => {
+    const bytes = Uint8Array.from(atob(turn.text), (letter) => letter.charCodeAt(0));
+    const place = at;
+    at += bytes.length;
+    return { ...turn, bytes, at: place };
+  });
+  return [...before, ...added];
 }

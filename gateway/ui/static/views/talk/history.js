@@ -28,11 +28,3 @@ export async function history(model, agent, signal) {
   }
   return { turns, left };
 }
-
-/**
- * @param {string} base64 UTF-8 that may begin and end inside a character
- * @returns {string}
- */
-export function textOf(base64) {
-  return new TextDecoder().decode(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)));
-}

@@ -9,7 +9,7 @@ import { Report } from './report.js';
 /** A turn of before.
  * @param {{turn: Json}} props */
 export function PastTurn({ turn }) {
-  const { cache, usage, timings, finish_reason: reason } = turn;
+  const { cache, usage, timings, reason } = turn.report ?? {};
   return html`<article class="turn">
     ${turn.messages.map((/** @type {Json} */ said) => html`<${Said} role=${said.role || 'text'} text=${said.content}
       reasoning=${said.reasoning_content} calls=${said.tool_calls_json} />`)}
