@@ -57,8 +57,13 @@ async def opened(browser: Browser, url: str, place: str = "", **context: object)
         await within.close()
 
 
+def documenting() -> bool:
+    """Whether the screenshots of the documentation are wanted."""
+    return bool(os.environ.get(SCREENSHOTS))
+
+
 async def screenshot(page: Page, name: str) -> None:
     """Write a picture of the page for the documentation, where that is asked for."""
-    if os.environ.get(SCREENSHOTS):
+    if documenting():
         IMAGES.mkdir(exist_ok=True)
         await page.screenshot(path=IMAGES / f"page-{name}.png", animations="disabled", caret="hide")

@@ -72,7 +72,6 @@ async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> No
         await expect(page.get_by_text("5 tokens in")).to_be_visible()
         assert (await client.agent("ada")).tokens == 5
         await page.get_by_role("link", name="Branches").click()
-        await screenshot(page, "branches")
         await page.get_by_role("listitem").filter(has_text="before").get_by_role("button", name="Restore").click()
         await page.get_by_role("dialog").get_by_role("button", name="Restore").click()
         await expect(page.get_by_text(f"{tokens} tokens in")).to_be_visible()
@@ -83,6 +82,16 @@ async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> No
         assert (await saved.value).suggested_filename == "ada.safetensors"
         await act(page, "Fork", "Fork", ("Name of the fork", "ada's fork"))
         await expect(page.get_by_role("heading", name="ada's fork")).to_be_visible()
+        await page.get_by_role("link", name="Branches").click()
+        await (
+            page.get_by_role("listitem")
+            .filter(has_text="forked from")
+            .get_by_role("link", name="ada", exact=True)
+            .click()
+        )
+        await page.get_by_role("link", name="Branches").click()
+        await expect(page.locator(".forks").get_by_role("link")).to_have_text(["ada's fork"])
+        await screenshot(page, "branches")
     assert (await client.agent("ada")).pinned and (await client.agent("ada's fork")).tokens == tokens
 
 

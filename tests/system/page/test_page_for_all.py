@@ -25,6 +25,8 @@ PLACES = {
     "#/agents/demo/reader": "ol.turns .said",
     "#/agents/demo/reader/branches": ".tree li >> nth=1",
     "#/agents/demo/reader/probe": "textarea",
+    "#/overview": ".uplot",
+    "#/models": "article",
     "#/talk": "ul.plain li",
     "#/talk/demo/reader?beside=reader-fork": "article >> nth=1",
 }

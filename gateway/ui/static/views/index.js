@@ -1,5 +1,7 @@
 /** The views, in the order of the navigation. The first one is where the page begins. */
 import { Agents } from './agents.js';
+import { Models } from './models.js';
+import { Overview } from './overview.js';
 import { Talk } from './talk.js';
 
 /** @typedef {{name: string, title: string, View: (props: {place: import('../routing.js').Place}) => unknown}} View */
@@ -8,4 +10,6 @@ import { Talk } from './talk.js';
 export const VIEWS = [
   { name: 'agents', title: 'Agents', View: Agents },
   { name: 'talk', title: 'Talk', View: Talk },
+  { name: 'models', title: 'Models', View: Models },
+  { name: 'overview', title: 'Overview', View: Overview },
 ];

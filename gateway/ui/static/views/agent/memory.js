@@ -22,7 +22,7 @@ export function Memory({ agent }) {
     async (signal) => (await json('GET', agentPath(key.agent_id, 'blocks'), { query: { model: key.model_id }, signal })).blocks,
     [key.model_id, key.agent_id, version?.uid, version?.version, agent.tier, agent.warm_bytes],
   );
-  if (!agent.turns) return html`<p class="quiet">It has no turns.</p>`;
+  if (!agent.tokens) return html`<p class="quiet">It has no memory.</p>`;
   return html`
     ${blocks.error && html`<${Problem} error=${blocks.error} retry=${blocks.again} />`}
     ${blocks.value && html`<${BlockStrip} blocks=${blocks.value} />`}

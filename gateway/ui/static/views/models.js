@@ -1,0 +1,135 @@
+/** Models: what is loaded, how the device's memory is divided, and what bits do to the quality of KV. */
+import { html, useEffect, useRef, useState } from '../vendor/preact.js';
+import { events } from '../events.js';
+import { json, pages, request } from '../gateway.js';
+import { bytes, number } from '../format.js';
+import { notify } from '../notices.js';
+import { Dialog, Loading, Problem, useLoaded } from '../parts.js';
+
+/** @typedef {import('../gateway.js').Json} Json */
+
+export function Models() {
+  const found = useLoaded(async (signal) => {
+    /** @type {Json[]} */
+    const models = [];
+    for await (const page of pages('v1/model-registry', { page_size: 100 }, signal)) models.push(...page.models);
+    return models;
+  }, []);
+  return html`<section>
+    <div class="row head"><h1>Models</h1><span class="push"><button onClick=${found.again}>Refresh</button></span></div>
+    ${found.error && html`<${Problem} error=${found.error} retry=${found.again} />`}
+    ${!found.value && !found.error && html`<${Loading} what="Looking" />`}
+    ${found.value?.map((model) => html`<${Model} key=${model.model_id} model=${model} onChanged=${found.again} />`)}
+  </section>`;
+}
+
+/** @param {{model: Json, onChanged: () => void}} props */
+function Model({ model, onChanged }) {
+  const [unloading, setUnloading] = useState(false);
+  const loading = useLoading(model.model_id, onChanged);
+  const loaded = model.state === 'loaded';
+  const facts = [model.architecture, model.dtype, model.context_length && `context of ${number(model.context_length)} tokens`,
+    model.kv_bits && `KV of ${model.kv_bits} bits, ${bytes(model.kv_bytes_per_token)} a token`];
+  return html`<article class="model">
+    <div class="row">
+      <h2><bdi>${model.model_id}</bdi></h2>
+      <span class=${`tier ${loaded ? 'hot' : 'none'}`}>${model.state}</span>
+      ${model.is_default && html`<span class="quiet">default</span>`}${model.pinned && html`<span class="quiet">pinned</span>`}
+      <span class="push row">${loaded
+        ? html`<button onClick=${() => setUnloading(true)}>Unload…</button>`
+        : html`<button disabled=${loading.stage !== ''} onClick=${loading.begin}>Load</button>`}</span>
+    </div>
+    <p class="quiet">${facts.filter(Boolean).join(', ')}</p>
+    ${model.error && html`<p class="problem">${model.error}</p>`}
+    ${loading.error && html`<${Problem} error=${loading.error} retry=${loading.begin} />`}
+    ${loading.stage && html`<p class="row" role="status"><label class="row">${loading.stage}
+      <progress max="1" value=${loading.progress}></progress></label><button onClick=${loading.stop}>Stop waiting</button></p>`}
+    ${model.memory && html`<${Memory} memory=${model.memory} loaded=${loaded} />`}
+    ${model.kv_bits_measured?.length > 0 && html`<${Quality} model=${model} />`}
+    ${unloading && html`<${Unload} model=${model} onClose=${() => setUnloading(false)} onChanged=${onChanged} />`}
+  </article>`;
+}
+
+/**
+ * Loading a model, and how far it is.
+ *
+ * @param {string} name
+ * @param {() => void} onChanged
+ */
+function useLoading(name, onChanged) {
+  const nothing = { stage: '', progress: 0, error: /** @type {unknown} */ (null) };
+  const [state, setState] = useState(nothing);
+  const stopping = useRef(new AbortController());
+  useEffect(() => () => stopping.current.abort(), []);
+  const begin = async () => {
+    const { signal } = (stopping.current = new AbortController());
+    setState({ ...nothing, stage: 'wait' });
+    try {
+      const path = `v1/model-registry/${encodeURIComponent(name)}/load`;
+      const answer = await request('POST', path, { body: {}, signal });
+      let ready = false;
+      for await (const event of events(/** @type {ReadableStream<Uint8Array>} */ (answer.body))) {
+        const told = JSON.parse(event.data);
+        if (event.name === 'error') throw new Error(told.error.message);
+        ready = told.stage === 'ready';
+        setState({ stage: told.stage, progress: told.progress, error: null });
+      }
+      if (!ready) throw new Error('The connection broke; whether it is loaded is shown after a refresh.');
+      setState(nothing);
+      notify(`${name} is loaded.`);
+      onChanged();
+    } catch (error) {
+      setState({ ...nothing, error: signal.aborted ? null : error });
+    }
+  };
+  return { ...state, begin, stop: () => stopping.current.abort() };
+}
+
+/** @param {{memory: Json, loaded: boolean}} props */
+function Memory({ memory, loaded }) {
+  const parts = /** @type {[string, string, number][]} */ ([
+    ['weights', 'weights', memory.weight_bytes], ['activations', 'activations', memory.activation_bytes],
+    ['pool', 'pool of KV', memory.pool_bytes], ['batches', 'batches', memory.batch_bytes],
+    ['others', 'other models', memory.other_models_bytes],
+  ]);
+  const taken = parts.reduce((sum, [, , size]) => sum + size, 0);
+  parts.push(['left', 'left', Math.max(0, memory.usable_bytes - taken)]);
+  const said = parts.filter(([, , size]) => size > 0);
+  return html`<div class="bar-of" role="img" aria-label=${said.map(([, name, size]) => `${name} ${bytes(size)}`).join(', ')}>
+      ${said.map(([kind, , size]) => html`<span class=${`part ${kind}`} style=${{ flexGrow: size }}></span>`)}</div>
+    <p class="legend">${said.map(([kind, name, size]) => html`<span><i class=${`part ${kind}`}></i>${name} ${bytes(size)}</span>`)}</p>
+    <p class="quiet">${bytes(memory.usable_bytes)} of the device’s ${bytes(memory.device_bytes)}${loaded ? '' : ', if it were loaded'};
+      ${' '}the pool holds ${number(memory.agents_4k)} agents of 4,096 tokens.</p>`;
+}
+
+/** @param {{model: Json}} props */
+function Quality({ model }) {
+  const measured = /** @type {Json[]} */ (model.kv_bits_measured);
+  const worst = Math.max(...measured.map((each) => each.kl_divergence).filter(Number.isFinite), 1e-9);
+  return html`<table class="kl"><caption class="unseen">Quality of KV by bits</caption>
+    <thead><tr><th scope="col">Bits</th><th scope="col">KL divergence</th><th scope="col"></th><th scope="col" class="num">A token</th></tr></thead>
+    <tbody>${measured.map((each) => html`<tr><th scope="row">${each.kv_bits}</th>
+      <td>${Number.isFinite(each.kl_divergence) ? Number(each.kl_divergence).toPrecision(2) : 'infinite'}${each.good ? '' : ', too much'}</td>
+      <td><div class="track"><span style=${{ width: `${Math.min(100, (100 * each.kl_divergence) / worst)}%` }}></span></div></td>
+      <td class="num">${bytes(each.bytes_per_token)}</td></tr>`)}</tbody></table>`;
+}
+
+/** @param {{model: Json, onClose: () => void, onChanged: () => void}} props */
+function Unload({ model, onClose, onChanged }) {
+  const [error, setError] = useState(/** @type {unknown} */ (null));
+  const unload = async () => {
+    try {
+      const { freed_bytes: freed } = await json('POST', `v1/model-registry/${encodeURIComponent(model.model_id)}/unload`, { body: {} });
+      notify(`${model.model_id} is unloaded; ${bytes(freed)} freed.`);
+      onClose();
+      onChanged();
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  return html`<${Dialog} title=${`Unload ${model.model_id}`} onClose=${onClose}>
+    <p>Its running turns end first, and new ones load it again. KV that is hot leaves the memory and stays on disk.</p>
+    ${error && html`<${Problem} error=${error} />`}
+    <div class="row end"><button onClick=${onClose}>Cancel</button><button class="primary" onClick=${unload}>Unload</button></div>
+  </${Dialog}>`;
+}
