@@ -83,8 +83,8 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
                 await page.get_by_label("Say", exact=True).fill(HOSTILE[1])
                 await page.keyboard.press("Enter")
                 said = page.locator("article[data-state=done]")
-                assert await said.locator(".said.user .text").inner_text() == HOSTILE[1]
-                assert await said.locator(".said.assistant .words > .text").inner_text() == text
+                assert await said.locator(".said.user .text").text_content() == HOSTILE[1]
+                assert await said.locator(".said.assistant .words > .text").text_content() == text
                 assert await page.locator("h2 .name").inner_text() == name
                 assert gateway.worker.generated[-1].key.agent_id == name
             assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
