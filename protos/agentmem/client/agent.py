@@ -186,7 +186,8 @@ class AsyncAgent:
 
     async def delete_snapshot(self, name: str, *, timeout: Timeout = UNSET) -> None:
         """Forget a snapshot, and erase what only it has kept."""
-        await self._asked("DeleteSnapshot", timeout, name=name)
+        request = agent_pb2.DeleteSnapshotRequest(key=await self._key(), name=name)
+        await self._connection.erase(self._agents.DeleteSnapshot, request, timeout)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
         """Drop the memory behind its first tokens. What it was stays as an automatic snapshot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -97,21 +98,36 @@ class AsyncClient:
     ) -> Imported:
         """Make an agent of a file that `AsyncAgent.export` wrote; name and model are the file's unless they are given.
 
-        A file that cannot be sought is sent once, also through an outage. Raises AlreadyExists, DataLoss for a damaged
-        file, FailedPrecondition for one of another model, and OSError as files do.
+        A file that cannot be sought is sent once, also through an outage. Raises AlreadyExists, also where an outage
+        hid that this very call has made the agent; DataLoss for a damaged file, FailedPrecondition for one of another
+        model, and OSError as files do.
         """
         key = types_pb2.AgentKey(agent_id=name, model_id=model)
         call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ImportAgent
         with opened(file) as source:
             start = source.tell() if source.seekable() else 0
             sent = False
+            failed: list[Exception] = []
+
+            async def sending() -> AsyncIterator[agent_pb2.ImportAgentRequest]:
+                try:
+                    async for piece in pieces(source, key, start):
+                        yield piece
+                except Exception as error:  # gRPC would cancel the call, and say nothing of this
+                    failed.append(error)
+                    raise
 
             async def attempt(seconds: float | None) -> agent_pb2.ImportAgentResponse:
                 nonlocal sent
                 if sent and not source.seekable():
                     raise Unavailable("the connection was lost, and the file cannot be read again")
                 sent = True
-                return await call(pieces(source, key, start), timeout=seconds)
+                try:
+                    return await call(sending(), timeout=seconds)
+                except asyncio.CancelledError:
+                    if failed:
+                        raise failed[0] from None
+                    raise
 
             answer = await self.connection.run(attempt, timeout)
         return Imported(AgentInfo.of(answer.agent), answer.kv_misfit)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from agentmem.errors import Cancelled
 
 _A = TypeVar("_A")
 _P = ParamSpec("_P")
@@ -30,7 +33,8 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return the result of a coroutine. What interrupts the caller, such as Ctrl-C, cancels it.
 
-        Raises RuntimeError after `close`, and on the loop's own thread, which would wait for itself.
+        Raises Cancelled where `close` cuts it off; RuntimeError after `close`, and on the loop's own thread, which
+        would wait for itself.
         """
         if self.closed or threading.current_thread() is self._thread:
             coroutine.close()
@@ -38,6 +42,8 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise Cancelled("the client was closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -107,16 +113,25 @@ def wrapping(
 
 
 def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
+    running: asyncio.Task[Any] | None = None
+
     async def following() -> tuple[_T] | None:
+        nonlocal running
+        running = asyncio.current_task()
         try:
             return (await anext(items),)
         except StopAsyncIteration:
             return None
 
+    async def closing() -> None:
+        if running is not None and not running.done():  # it was cancelled, and has to end first
+            await asyncio.wait({running})
+        if (close := getattr(items, "aclose", None)) is not None:
+            await close()
+
     try:
         while (item := loop.run(following())) is not None:
             yield item[0]
     finally:
-        close = getattr(items, "aclose", None)
-        if close is not None and not loop.closed:
-            loop.run(close())
+        if not loop.closed:
+            loop.run(closing())

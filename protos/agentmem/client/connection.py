@@ -104,6 +104,25 @@ class Connection:
         """Return the response of an RPC, a stub's `method`. Raises AgentmemError."""
         return await self.run(lambda seconds: method(request, timeout=seconds), timeout)
 
+    async def erase(self, method: Callable[..., Awaitable[object]], request: Any, timeout: Timeout) -> None:
+        """Call an RPC that erases something. Raises AgentmemError; NotFound only where it was not there at first: an
+        attempt whose answer was lost may have erased it.
+        """
+        unknown = False
+
+        async def attempt(seconds: float | None) -> None:
+            nonlocal unknown
+            try:
+                await method(request, timeout=seconds)
+            except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+                gone = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.NOT_FOUND
+                if unknown and gone:
+                    return
+                unknown = True
+                raise
+
+        await self.run(attempt, timeout)
+
     async def run(self, attempt: Callable[[float | None], Awaitable[_T]], timeout: Timeout) -> _T:
         """Return the result of `attempt`, which gets the seconds that are left. Raises AgentmemError."""
         attempts = Attempts(self, timeout)
@@ -141,12 +160,17 @@ class Attempts:
         self._seconds = connection.timeout if isinstance(timeout, Unset) else timeout
         self._ends = None if self._seconds is None else time.monotonic() + self._seconds
         self._last: errors.AgentmemError | None = None
+        """The failure of the attempt before."""
         patience = connection.patience
         self._patience = Patience(patience, well_after=patience, on_outage=self._tell)
         self.renew = self._patience.renew
 
     def begin(self) -> float | None:
-        """Return the seconds that the attempt which begins now may take. Raises DeadlineExceeded."""
+        """Return the seconds that the attempt which begins now may take. Raises DeadlineExceeded; Cancelled where the
+        client was closed while an outage was waited for.
+        """
+        if self._last is not None and self._connection._closed:
+            raise errors.Cancelled("the client was closed") from self._last
         self._patience.begin()
         if self._ends is None:
             return None

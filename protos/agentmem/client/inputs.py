@@ -150,15 +150,16 @@ def chat_message(said: Message | Mapping[str, Any], field: str = "message") -> t
     """Return a message as the contract has it. Raises InvalidArgument."""
     if isinstance(said, Mapping):
         return _of_mapping(said, field)
-    made = types_pb2.ChatMessage(
-        role=said.role,
-        content=said.content,
-        name=said.name,
-        reasoning_content=said.reasoning,
-        tool_call_id=said.tool_call_id,
-    )
+    texts = {
+        "role": said.role,
+        "content": said.content,
+        "name": said.name,
+        "reasoning_content": said.reasoning,
+        "tool_call_id": said.tool_call_id,
+    }
+    made = _of_mapping(texts, field)
     if said.tool_calls:
-        made.tool_calls_json = json.dumps([_openai(call) for call in said.tool_calls], ensure_ascii=False)
+        made.tool_calls_json = _json(f"{field}.tool_calls", [_openai(call) for call in said.tool_calls])
     return made
 
 
@@ -172,9 +173,9 @@ def _of_mapping(said: Mapping[str, Any], field: str) -> types_pb2.ChatMessage:
         if value is None:
             continue
         if name == "tool_calls":
-            made.tool_calls_json = json.dumps(list(value), ensure_ascii=False)
+            made.tool_calls_json = _json(f"{field}.tool_calls", value)
         elif name in ("role", "content", "name", "reasoning_content", "tool_call_id") and isinstance(value, str):
-            setattr(made, name, value)
+            _set(made, name, value)
         else:
             raise InvalidArgument(f"{field}.{name}", "is no text member of a message; write role, content and the like")
     return made
@@ -183,7 +184,7 @@ def _of_mapping(said: Mapping[str, Any], field: str) -> types_pb2.ChatMessage:
 def messages_of(said: Said) -> list[types_pb2.ChatMessage]:
     """Return what is said as messages; a text is the user's. Raises InvalidArgument."""
     if isinstance(said, str):
-        return [types_pb2.ChatMessage(role="user", content=said)]
+        return [chat_message({"role": "user", "content": said})]
     if isinstance(said, Message | Mapping):
         return [chat_message(said)]
     return [chat_message(each, f"messages[{index}]") for index, each in enumerate(said)]
@@ -197,7 +198,7 @@ def chat_of(
     template_arguments: Mapping[str, Any] | None = None,
 ) -> types_pb2.Messages:
     """Return what is said as a chat. Raises InvalidArgument."""
-    first = [types_pb2.ChatMessage(role="system", content=system)] if system else []
+    first = [chat_message({"role": "system", "content": system}, "system")] if system else []
     chat = types_pb2.Messages(messages=[*first, *messages_of(said)])
     if tools:
         chat.tools_json = _json("tools", [dict(tool) for tool in tools])
@@ -257,7 +258,10 @@ def _sample(sampling: types_pb2.Sampling, options: AskOptions) -> None:
     for name in _SAMPLING & options.keys():
         value: Any = options[name]  # type: ignore[literal-required]
         if name == "logit_bias":
-            sampling.logit_bias.update(value)
+            try:
+                sampling.logit_bias.update(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InvalidArgument(name, f"is not numbers by the ids of tokens: {error}") from error
         else:
             _set(sampling, name, value)
     if sampling.temperature and not sampling.HasField("seed"):
@@ -318,7 +322,10 @@ def _texts(field: str, texts: str | Iterable[str]) -> list[str]:
 
 
 def duration(time: Seconds) -> Duration:
-    """Return a time as the contract has it."""
+    """Return a time as the contract has it. Raises InvalidArgument."""
     made = Duration()
-    made.FromTimedelta(time if isinstance(time, timedelta) else timedelta(seconds=time))
+    try:
+        made.FromTimedelta(time if isinstance(time, timedelta) else timedelta(seconds=time))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument("time", f"is no number of seconds, nor a timedelta: {time!r}") from error
     return made

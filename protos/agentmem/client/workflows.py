@@ -123,7 +123,7 @@ class AsyncWorkflows:
     async def delete(self, workflow_id: str, *, timeout: Timeout = UNSET) -> None:
         """Erase a run's record, with all that was said in it. Its agents stay."""
         request = workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id)
-        await self._connection.call(self._stub.DeleteWorkflow, request, timeout)
+        await self._connection.erase(self._stub.DeleteWorkflow, request, timeout)
 
 
 async def _ended(events: AsyncIterator[RunEvent]) -> Workflow:

@@ -115,3 +115,25 @@ def test_what_is_wrong_is_named(options: dict[str, Any], field: str) -> None:
     with pytest.raises(errors.InvalidArgument) as raised:
         made(**options)
     assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        ("\ud800", {}),
+        ({"role": "user", "content": "\ud800"}, {}),
+        ({"role": "assistant", "tool_calls": [object()]}, {}),
+        (Message("user", "\ud800"), {}),
+        ("Hello", {"logit_bias": {"a": 1}}),
+        ("Hello", {"temperature": "hot"}),
+    ],
+)
+def test_what_the_contract_cannot_say_is_refused_as_such(said: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        made(said, **options)
+
+
+@pytest.mark.parametrize("beginning", [Beginning(ttl="1h"), Beginning(system="\ud800")])  # type: ignore[arg-type]
+def test_a_beginning_that_is_none_is_refused(beginning: Beginning) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        made(beginning=beginning)

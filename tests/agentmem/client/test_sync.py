@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
+import io
+import signal
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 from agentmem import Agent, AsyncAgent, AsyncClient, AsyncStream, Client, Stream, Text, errors
+from agentmem.client.blocking import LoopThread, _iterate
 from agentmem.client.models import AsyncModels
 from agentmem.client.sync import Models, Workflows
 from agentmem.client.workflows import AsyncWorkflows
@@ -122,3 +126,77 @@ async def test_a_loop_that_is_left_lets_its_stream_be_closed(address: str, worke
         await asyncio.to_thread(leave)
         await eventually(lambda: worker.running == 0)
         await asyncio.to_thread(client.close)
+
+
+def test_ctrl_c_while_an_item_is_waited_for() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    async def items() -> AsyncIterator[int]:
+        try:
+            began.set()
+            waiting = asyncio.create_task(asyncio.sleep(60))
+            try:
+                await waiting
+            finally:  # as gRPC does, it takes a moment to end
+                await asyncio.sleep(0.05)
+            yield 1
+        finally:
+            ended.set()
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    def press() -> None:
+        began.wait()
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    loop, before, main = LoopThread(), signal.signal(signal.SIGUSR1, interrupt), threading.get_ident()
+    presser = threading.Thread(target=press)
+    try:
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            list(_iterate(items(), loop))
+    finally:
+        presser.join()
+        signal.signal(signal.SIGUSR1, before)
+        loop.close()
+    assert ended.is_set()
+
+
+async def test_closing_ends_a_call_that_waits_through_an_outage(address: str, worker: ScriptedWorker) -> None:
+    waiting, ended = threading.Event(), list[BaseException]()
+    client = Client(address, on_outage=lambda _: waiting.set())
+
+    async def unavailable(_: Any) -> AsyncIterator[Any]:
+        raise errors.Unavailable("starting", 30)
+        yield
+
+    worker.script = unavailable
+
+    def talk() -> None:
+        try:
+            client.agent("marco").ask("Hi")
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
+            ended.append(error)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    await asyncio.to_thread(waiting.wait, 20)
+    await asyncio.to_thread(client.close)
+    await asyncio.to_thread(thread.join, 20)
+    assert [type(error) for error in ended] == [errors.Cancelled]
+
+
+class Unreadable(io.RawIOBase):
+    """A file on a disk that fails."""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+async def test_a_file_that_cannot_be_read_is_that_error(address: str, worker: ScriptedWorker) -> None:
+    with pytest.raises(OSError, match="Input/output"):
+        await asyncio.to_thread(lambda: Client(address).import_agent(Unreadable()))  # type: ignore[arg-type]
