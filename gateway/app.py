@@ -130,8 +130,7 @@ class Gateway:
         """Health NOT_SERVING, no new work, running requests get the grace; then close."""
         self.http.draining = True
         if self._node is not None:
-            self._takeover.cancel()
-            await asyncio.wait({self._takeover})
+            self._takeover.cancel()  # a takeover that is being written ends by itself, and must not delay what follows
             await self._node.leave()
         self._peers.stop()
         await asyncio.wait({self._looking})
@@ -146,6 +145,7 @@ class Gateway:
             *([self._node.stop(self._settings.grace)] if self._node is not None else []),
         )
         if self._node is not None:
+            await asyncio.wait({self._takeover}, timeout=1)  # it may wait for the store
             await self._node.close()
         self._watching.cancel()
         await asyncio.wait({self._watching})

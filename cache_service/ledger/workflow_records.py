@@ -157,14 +157,15 @@ def delete(connection: Connection, namespace: str, workflow_id: str, version: in
 
 
 def owned(connection: Connection, there: Sequence[Owner], own: str, limit: int) -> list[tuple[str, str, str]]:
-    """Runs whose owner is not among `there`, then those of the node `own`: namespace, id, and the owner's name.
+    """Runs whose owner is not among `there`, then those of the node `own`, each from the newest on: namespace, id, and
+    the owner's name. The oldest may be some that nobody can take over, and must not keep others from being found.
 
     Only where machines share the ledger.
     """
     unless = " OR ".join(["(node = ? AND epoch = ?)"] * len(there)) or "FALSE"
     rows = connection.execute(
         "SELECT namespace, workflow_id, node FROM run_owners JOIN workflow_records ON id = record"
-        f" WHERE node = ? OR NOT ({unless}) ORDER BY node = ?, id LIMIT ?",
+        f" WHERE node = ? OR NOT ({unless}) ORDER BY node = ?, id DESC LIMIT ?",
         (own, *(value for each in there for value in each), own, limit),
     )
     return [(str(namespace), str(workflow_id), str(node)) for namespace, workflow_id, node in rows]

@@ -54,6 +54,8 @@ class InFile:
 
     def revoke(self, key_id: str) -> bool:
         """See Place."""
+        if not self.path.exists() or key_id not in key_file.read(self.path)[0]:
+            return False
         with key_file.changing(self.path) as known:
             return known.pop(key_id, None) is not None
 

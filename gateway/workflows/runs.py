@@ -36,6 +36,7 @@ from gateway.workflows.worker import Worker
 
 log = logging.getLogger(__name__)
 
+_RUNNING: Final = State.WORKFLOW_STATE_RUNNING
 _PATIENCE: Final = 300.0
 """Seconds that a run waits for a worker that is away, or for room; then it has failed, and can be resumed."""
 _SLOTS: Final = 32
@@ -114,11 +115,14 @@ class Runs:
         """
         key = namespace, workflow_id
         async with self._lock(key):
-            run = None if key in self._live else await self._records.get(*key)
-            if run is None or run.workflow.state != State.WORKFLOW_STATE_RUNNING or not run.owner.node:
+            run = None if key in self._live else await self._records.head(*key)
+            if run is None or run.workflow.state != _RUNNING or not run.owner.node:
                 return False
             who, before = Caller(namespace, run.owner.key_id), run.owner
             if self._owners.elsewhere(run.workflow, run.owner) or not self._authenticator.stands(who):
+                return False
+            run = await self._records.get(*key)
+            if run is None or run.workflow.state != _RUNNING or run.owner != before:
                 return False
             definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
             try:
@@ -133,7 +137,7 @@ class Runs:
         """Write this gateway's epoch into the records of its runs, where it has changed since. Best effort."""
         for run in list(self._live.values()):
             owner = self._owners.own(run.stored.owner.key_id)
-            if owner != run.stored.owner and not run.over:
+            if owner != run.stored.owner and run.workflow.state == _RUNNING:
                 run.stored.owner = owner
                 with suppress(errors.AgentmemError):  # the run's own next write meets the same
                     await run.log.restate()
@@ -223,7 +227,7 @@ class Runs:
         if self._owners.shared:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(seconds, _LEAVE_SECONDS)):
-                    left = [run.stored for run in live if run.task in ended and not run.over]
+                    left = [run.stored for run in live if run.task in ended and run.workflow.state == _RUNNING]
                     await asyncio.gather(*(self._leave(stored) for stored in left))
 
     async def _leave(self, stored: StoredRun) -> None:
@@ -245,6 +249,8 @@ class Runs:
                 if at_owner:
                     break
                 return self._owners.follow(run.owner, who.key_id, run.key, after)
+            if at_owner and not self._authenticator.stands(who):
+                break  # the gateway that asks knows a key that this one does not know yet
             if definition is None:
                 definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
             try:
@@ -266,7 +272,7 @@ class Runs:
             return self._execute(who, definition, run)
 
         with self._reserved(who.namespace):
-            run.workflow.state, run.workflow.error = State.WORKFLOW_STATE_RUNNING, ""
+            run.workflow.state, run.workflow.error = _RUNNING, ""
             run.owner = self._owners.own(who.key_id)
             return await run_shielded(begin())
 
@@ -344,8 +350,8 @@ class Runs:
         live = self._live.get((stored.namespace, stored.workflow_id))
         found.CopyFrom(live.workflow if live else stored)
         if live is not None and not live.over:
-            found.state = State.WORKFLOW_STATE_RUNNING
-        elif found.state == State.WORKFLOW_STATE_RUNNING and not self._owners.elsewhere(stored, owner):
+            found.state = _RUNNING
+        elif found.state == _RUNNING and not self._owners.elsewhere(stored, owner):
             found.state = State.WORKFLOW_STATE_INTERRUPTED
         return found
 

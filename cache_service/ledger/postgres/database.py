@@ -230,7 +230,9 @@ class Postgres:
     def _submit_read(self, work: Work[_T]) -> "Future[_T]":
         def transaction(session: _Session) -> _T:
             with session.transaction(_BEGIN_READ, adapter.READING) as connection:
-                return work(connection)
+                result = work(connection)
+                connection.send()  # what is not sent yet may be a statement that writes, which is refused
+                return result
 
         return self._reading.submit(self._run, transaction)
 

@@ -125,8 +125,8 @@ def _is_at_work(settings: Settings, session: tuple[int, str]) -> bool:
     try:
         with _connected(settings) as other:
             return other.execute(_AT_WORK, session).fetchone() is not None
-    except psycopg.Error:
-        return False
+    except psycopg.Error as error:  # with a state, or FATAL, it has answered, if only that it has no room
+        return error.sqlstate is not None or "FATAL:" in str(error)
 
 
 def _problem(server: _Server, survives: Survives) -> str:

@@ -14,6 +14,7 @@ from agentmem import blockfile
 from agentmem.channels import NODE_OPTIONS, connect
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from benchmarks.cluster.proxy import Proxy
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.shared_ledger import SharedLedger
 from cache_service.tiers import peers
@@ -22,7 +23,6 @@ from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
 from tests.cache_service.tiers.remote.tier import fetch, settings, settled
 from tests.cache_service.tiers.test_blocks import add, name
-from tests.cluster.proxy import Proxy
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ async def test_runs_of_nodes_that_are_gone_or_were_started_again_are_found(two: 
     await put(a, "own", 0, ("a", epoch["a"]))
     await put(a, "gone", 0, ("c", 1))
     await put(a, "earlier", 0, ("b", epoch["b"] - 1), "other")
-    assert await unattended(a) == [("n", "gone", "c"), ("other", "earlier", "b"), ("n", "own", "a")]
+    assert await unattended(a) == [("other", "earlier", "b"), ("n", "gone", "c"), ("n", "own", "a")]
     assert await put(b, "gone", 1, ("b", epoch["b"])) == 2
     assert await unattended(a) == [("other", "earlier", "b"), ("n", "own", "a")]
 
