@@ -108,9 +108,22 @@ export async function* pages(path, query, signal) {
  * @param {string} agent
  * @param {string} [below] such as "turns"
  * @returns {string} the path of an agent
+ * @throws {GatewayError} where a browser cannot ask for it
  */
 export function agentPath(agent, below = '') {
-  return `v1/agents/${encodeURIComponent(agent)}${below ? `/${below}` : ''}`;
+  return `v1/agents/${partOf(agent, 'an agent')}${below ? `/${below}` : ''}`;
+}
+
+/**
+ * One part of a path. A browser takes "." and ".." for steps in it, percent-encoded or not, and would ask for what is there.
+ *
+ * @param {string} name
+ * @param {'an agent' | 'a snapshot'} what has this name
+ * @throws {GatewayError} for these two names
+ */
+export function partOf(name, what) {
+  if (name === '.' || name === '..') throw new GatewayError(`A browser cannot ask for ${what} of this name.`, 0, 'name');
+  return encodeURIComponent(name);
 }
 
 /** @param {unknown} error @returns {string} what to show of it */

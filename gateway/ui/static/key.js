@@ -7,6 +7,7 @@
 import { html, useEffect, useRef, useState } from './vendor/preact.js';
 
 const STORED = 'agentmem.key';
+const SHOWN = /^[!-~]+$/; // what a header can carry
 const changes = new EventTarget();
 
 /** @type {{promise: Promise<void>, done: () => void, refused: boolean} | null} */
@@ -68,6 +69,7 @@ export function KeyQuestion() {
   const { asked, refused } = useKeyState();
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   const [typed, setTyped] = useState('');
+  const [wrong, setWrong] = useState(false);
   useEffect(() => {
     if (asked) dialog.current?.showModal();
     else dialog.current?.close();
@@ -75,18 +77,26 @@ export function KeyQuestion() {
   /** @param {Event} event */
   const enter = (event) => {
     event.preventDefault();
-    if (!typed.trim()) return;
+    const entered = typed.trim();
+    if (!entered) return;
+    setWrong(!SHOWN.test(entered));
+    if (!SHOWN.test(entered)) return;
     setTyped('');
-    keep(typed.trim());
+    keep(entered);
   };
-  return html`<dialog ref=${dialog} aria-labelledby="key-title" onCancel=${(/** @type {Event} */ e) => e.preventDefault()}>
+  const closed = () => { // a browser lets nobody refuse a second Escape
+    if (question && !dialog.current?.open) dialog.current?.showModal();
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="key-title" onClose=${closed}
+    onCancel=${(/** @type {Event} */ e) => e.preventDefault()}>
     <form onSubmit=${enter}>
       <h2 id="key-title">A key, please</h2>
       <p>${refused
-        ? 'The gateway no longer takes the key that this tab had. What you typed is still there.'
+        ? 'The gateway does not take the key of this tab. What you typed into the page is still there.'
         : 'This gateway asks for a key. Whoever runs it makes one with agentmem keys create.'}</p>
       <label>Key <input type="password" autocomplete="off" spellcheck=${false} required value=${typed}
         onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setTyped(e.target.value)} /></label>
+      ${wrong && html`<p class="problem" role="alert">A key has only ASCII letters, digits and signs.</p>`}
       <p class="quiet">It stays in this tab and goes to this gateway only.</p>
       <div class="row end"><button class="primary">Use it</button></div>
     </form>

@@ -57,8 +57,26 @@ async def test_ten_thousand_agents(browser: Browser) -> None:
             await expect(page.get_by_role("link", name="agent-00000")).not_to_be_focused()
             assert await rows.count() < 100
             assert await page.locator("table").get_attribute("aria-rowcount") == "10001"
+            await page.keyboard.press("Home")
+            await expect(page.get_by_role("link", name="agent-09999")).to_be_focused()
+            await page.get_by_role("link", name="agent-09996").focus()
+            await page.keyboard.press("ArrowDown")
+            await expect(page.get_by_role("link", name="agent-09995")).to_be_focused()
             await page.get_by_label("Search").fill("agent-0512")
             await expect(rows).to_have_count(10)
+            await expect(page.get_by_label("Search")).to_be_focused()
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+async def test_no_title_of_a_column_is_cut_off(browser: Browser, width: int) -> None:
+    with served() as gateway:
+        gateway.worker.agents = [agent("marco")]
+        async with opened(browser, gateway.url, viewport={"width": width, "height": 760}) as page:
+            await expect(page.get_by_role("status").filter(has_text="1 agent")).to_have_text("1 agent")
+            for column in await page.locator("thead button:visible").all():
+                await column.click()
+                cut = "e => e.closest('th').scrollWidth - e.closest('th').clientWidth"
+                assert await column.evaluate(cut) == 0, await column.inner_text()
 
 
 async def test_names_and_texts_are_text(browser: Browser) -> None:
@@ -153,9 +171,15 @@ async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
         gateway.worker.script = waits
         async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
             question = page.get_by_role("dialog", name="A key, please")
+            for _ in range(3):
+                await page.keyboard.press("Escape")
+            await question.get_by_label("Key").fill("amk_\u201cwrong\u201d")
+            await question.get_by_role("button", name="Use it").click()
+            await expect(question.get_by_role("alert")).to_have_text("A key has only ASCII letters, digits and signs.")
             await question.get_by_label("Key").fill("amk_wrong")
             await question.get_by_role("button", name="Use it").click()
-            await expect(question).to_contain_text("no longer takes the key")
+            await expect(question).to_contain_text("The gateway does not take the key of this tab.")
+            await expect(question.get_by_role("alert")).not_to_be_visible()
             await question.get_by_label("Key").fill(key)
             await page.keyboard.press("Enter")
             await expect(page.get_by_text("key in this tab")).to_be_visible()
@@ -168,7 +192,7 @@ async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
             going_on.set()
             gateway.worker.script = hello
             await page.get_by_role("button", name="Try again").click()
-            await expect(question).to_contain_text("What you typed is still there")
+            await expect(question).to_contain_text("What you typed into the page is still there")
             await question.get_by_label("Key").fill(other)
             await page.keyboard.press("Enter")
             await expect(page.locator("article[data-state=done] .said.assistant")).to_contain_text("Hello")
@@ -179,6 +203,38 @@ async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
             assert await page.evaluate("sessionStorage.length") == 0
         first, second = gateway.worker.generated
         assert first.request_id == second.request_id
+
+
+async def test_enter_on_stop_stops(browser: Browser) -> None:
+    with served() as gateway:
+
+        async def waits(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+            yield started()
+            yield delta("Half of an ans")
+            await asyncio.Event().wait()
+
+        gateway.worker.script = waits
+        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
+            await page.get_by_label("Say", exact=True).fill("Hello")
+            await page.keyboard.press("Enter")
+            await expect(page.locator(".said.assistant")).to_contain_text("Half of an ans")
+            await page.get_by_role("button", name="Stop").press("Enter")
+            await expect(page.locator("article[data-state=stopped]")).to_contain_text("Unless it had just ended")
+
+
+async def test_a_name_that_is_a_step_in_a_path_is_refused(browser: Browser) -> None:
+    with served() as gateway:
+        gateway.worker.agents = [agent(".."), agent(".")]
+        for place in ("#/agents/demo/..", "#/agents/demo/.", "#/talk/demo/.."):
+            async with opened(browser, gateway.url, place) as page:
+                await expect(page.get_by_role("alert")).to_contain_text(
+                    "A browser cannot ask for an agent of this name."
+                )
+        async with opened(browser, gateway.url, "#/talk/demo/..") as page:
+            await page.get_by_label("Say", exact=True).fill("Hello")
+            await page.keyboard.press("Enter")
+            await expect(page.locator("article[data-state=failed]")).to_contain_text("A browser cannot ask")
+        assert gateway.worker.requests == []
 
 
 async def test_a_gateway_that_is_away(browser: Browser) -> None:

@@ -1,6 +1,6 @@
 /** Agents: all of a namespace, or one of them. */
 import { html, useEffect, useMemo, useState } from '../vendor/preact.js';
-import { number } from '../format.js';
+import { counted, number } from '../format.js';
 import { Problem } from '../parts.js';
 import { OneAgent } from './agent.js';
 import { useAgents } from './agents/loading.js';
@@ -33,8 +33,8 @@ function AllAgents() {
       <h1>Agents</h1>
       <label class="search"><span class="unseen">Search</span><input type="search" placeholder="Search names and models"
         value=${sought} onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setSought(e.target.value)} /></label>
-      <span class="quiet" role="status">${sought ? `${number(rows.length)} of ` : ''}${number(agents.length)}
-        ${' '}agents${done ? '' : ', loading…'}</span>
+      <span class="quiet" role="status">${sought ? `${number(rows.length)} of ` : ''}${
+        counted(agents.length, 'agent')}${done ? '' : ', loading…'}</span>
       <span class="push">${done
         ? html`<button onClick=${again}>Refresh</button>`
         : html`<button onClick=${stop}>Stop loading</button>`}</span>

@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from '../vendor/preact.js';
 import { events } from '../events.js';
 import { json, pages, request } from '../gateway.js';
-import { bytes, number } from '../format.js';
+import { bytes, counted, number } from '../format.js';
 import { notify } from '../notices.js';
 import { Dialog, Loading, Problem, useLoaded } from '../parts.js';
 
@@ -99,7 +99,7 @@ function Memory({ memory, loaded }) {
       ${said.map(([kind, , size]) => html`<span class=${`part ${kind}`} style=${{ flexGrow: size }}></span>`)}</div>
     <p class="legend">${said.map(([kind, name, size]) => html`<span><i class=${`part ${kind}`}></i>${name} ${bytes(size)}</span>`)}</p>
     <p class="quiet">${bytes(memory.usable_bytes)} of the device’s ${bytes(memory.device_bytes)}${loaded ? '' : ', if it were loaded'};
-      ${' '}the pool holds ${number(memory.agents_4k)} agents of 4,096 tokens.</p>`;
+      ${' '}the pool holds ${counted(memory.agents_4k, 'agent')} of 4,096 tokens.</p>`;
 }
 
 /** @param {{model: Json}} props */

@@ -1,6 +1,6 @@
 /** What the processes are doing, while this is open. */
 import { html, useEffect, useRef, useState } from '../vendor/preact.js';
-import { json } from '../gateway.js';
+import { GatewayError, json } from '../gateway.js';
 import { ago, bytes, duration, number } from '../format.js';
 import { Loading, Problem, Tier } from '../parts.js';
 import { Plot } from './overview/plot.js';
@@ -51,6 +51,7 @@ function useOverview() {
       } catch (error) {
         if (stop.signal.aborted) return;
         setState((now) => ({ ...now, error }));
+        if (error instanceof GatewayError && error.status === 403) return; // this key will not be answered later, either
       }
       timer = setTimeout(look, SECONDS * 1000);
     };

@@ -1,5 +1,10 @@
-/** The question before something is done to an agent: what it costs, and what it needs to know. */
-import { html, useState } from '../../vendor/preact.js';
+/**
+ * The question before something is done to an agent: what it costs, and what it needs to know.
+ *
+ * It may be left while the deed goes on. How that ended is told all the same, but the page stays where its reader is.
+ */
+import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { explained } from '../../gateway.js';
 import { notify } from '../../notices.js';
 import { Dialog, Name, Problem } from '../../parts.js';
 
@@ -11,6 +16,8 @@ export function Confirm({ deed, onDone, onClose }) {
   const [typed, setTyped] = useState('');
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(/** @type {unknown} */ (null));
+  const here = useRef(true);
+  useEffect(() => () => { here.current = false; }, []);
   /** @param {Event} event */
   const confirm = async (event) => {
     event.preventDefault();
@@ -18,8 +25,9 @@ export function Confirm({ deed, onDone, onClose }) {
     setError(null);
     try {
       notify(await deed.run(given));
-      onDone(given);
+      if (here.current) onDone(given);
     } catch (failure) {
+      if (!here.current) notify(`${deed.title}: ${explained(failure)}`, true);
       setError(failure);
       setBusy(false);
     }

@@ -1,5 +1,5 @@
 /** What can be done to an agent: what it costs, what is asked for, and the request. */
-import { agentPath, json, request } from '../../gateway.js';
+import { agentPath, json, partOf, request } from '../../gateway.js';
 import { bytes, counted, number } from '../../format.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
@@ -77,7 +77,7 @@ export function restore(agent, kept) {
       now stays as an automatic snapshot where something is dropped. KV that is no longer there is computed again.`,
     verb: 'Restore',
     run: async () => {
-      await ask(agent, 'POST', `snapshots/${encodeURIComponent(kept.name)}/restore`, {});
+      await ask(agent, 'POST', `snapshots/${partOf(kept.name, 'a snapshot')}/restore`, {});
       return `Restored ${kept.name}.`;
     },
   };
@@ -91,7 +91,7 @@ export function deleteSnapshot(agent, kept) {
     verb: 'Delete',
     destroys: true,
     run: async () => {
-      await ask(agent, 'DELETE', `snapshots/${encodeURIComponent(kept.name)}`);
+      await ask(agent, 'DELETE', `snapshots/${partOf(kept.name, 'a snapshot')}`);
       return `Deleted snapshot ${kept.name}.`;
     },
   };

@@ -35,7 +35,7 @@ export const COLUMNS = {
     by: (agent) => Date.parse(agent.update_time ?? '') || 0,
     cell: (agent, now) => html`<time title=${clock(agent.update_time)}>${ago(agent.update_time, now)}</time>`,
     downFirst: true,
-    kind: 'num',
+    kind: 'num used',
   },
   pinned: { title: 'Pinned', by: (agent) => Number(agent.pinned), cell: ({ pinned }) => (pinned ? 'pinned' : ''), downFirst: true, kind: 'wide' },
   expiry: { title: 'Expires', by: expiry, cell: (agent) => expiryText(agent), downFirst: false, kind: 'wide' },

@@ -32,8 +32,10 @@ export function Table({ rows, order, onSort, now }) {
   const from = Math.max(0, Math.min(Math.floor(seen.top / HEIGHT) - BEYOND, rows.length - 1));
   const to = Math.min(rows.length, Math.ceil((seen.top + seen.height) / HEIGHT) + BEYOND);
   useLayoutEffect(() => {
-    const link = active < 0 ? null : box.current?.querySelector(`[data-row="${active}"] a`);
-    if (link instanceof HTMLElement && document.activeElement !== link) link.focus({ preventScroll: true });
+    const focused = document.activeElement;
+    if (active < 0 || (focused !== document.body && !box.current?.contains(focused))) return; // it is somebody else's
+    const link = box.current?.querySelector(`[data-row="${active}"] a`);
+    if (link instanceof HTMLElement && focused !== link) link.focus({ preventScroll: true });
   }, [active, from, to]);
 
   /** @param {KeyboardEvent} event */
@@ -63,7 +65,7 @@ export function Table({ rows, order, onSort, now }) {
         ${from > 0 && html`<tr key="before" aria-hidden="true"><td class="gap" style=${{ height: `${from * HEIGHT}px` }}></td></tr>`}
         ${rows.slice(from, to).map((agent, place) => html`
           <tr key=${`${agent.key.model_id}\n${agent.key.agent_id}`} data-row=${from + place} aria-rowindex=${from + place + 2}
-            onFocusIn=${() => setActive(from + place)}>
+            onFocusCapture=${() => setActive(from + place)}>
             ${Object.values(COLUMNS).map((column) => html`<td class=${column.kind ?? ''}>${column.cell(agent, now)}</td>`)}
           </tr>`)}
         ${to < rows.length && html`<tr key="after" aria-hidden="true"><td class="gap"

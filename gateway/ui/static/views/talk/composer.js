@@ -1,4 +1,4 @@
-/** What to say next: Enter sends, Shift+Enter begins a line, Escape stops. */
+/** What to say next: in a field Enter sends and Shift+Enter begins a line; Escape stops. */
 import { html, useRef, useState } from '../../vendor/preact.js';
 
 /**
@@ -20,6 +20,8 @@ export function Composer({ running, onSay, onStop }) {
   const pressed = (event) => {
     if (event.key === 'Escape' && running) onStop();
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+    const field = event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement;
+    if (!field) return; // a button's Enter is a click
     event.preventDefault();
     form.current?.requestSubmit();
   };

@@ -62,7 +62,7 @@ export function heard(answer, name, data) {
  * Run a turn, and tell at most once a frame what became of it; the last telling is its end. Raises nothing.
  *
  * @param {Asked} asked
- * @param {AbortSignal} stop ends it, and then nothing of it is remembered
+ * @param {AbortSignal} stop ends it, and then nothing of it is remembered, unless it had ended just before
  * @param {(answer: Answer) => void} tell
  */
 export async function run(asked, stop, tell) {
@@ -91,8 +91,9 @@ export async function run(asked, stop, tell) {
     }
     if (answer.state === 'running') answer = { ...answer, state: 'broken', problem: BROKEN };
   } catch (error) {
-    if (stop.aborted) answer = { ...answer, state: 'stopped' };
-    else if (error instanceof GatewayError && error.status) answer = { ...answer, state: 'failed', problem: explained(error) };
+    if (answer.finished) answer = { ...answer, state: 'done' }; // only the end of the stream is missing
+    else if (stop.aborted) answer = { ...answer, state: 'stopped' };
+    else if (error instanceof GatewayError && error.code !== 'unreachable') answer = { ...answer, state: 'failed', problem: explained(error) };
     else answer = { ...answer, state: 'broken', problem: BROKEN };
   }
   cancelAnimationFrame(frame);
