@@ -45,7 +45,7 @@ def test_the_installed_version_is_one_that_the_adapter_knows() -> None:
 
 
 def test_the_project_asks_for_no_other_version() -> None:
-    dependencies = map(Requirement, tomllib.loads(PROJECT.read_text())["project"]["dependencies"])
+    dependencies = map(Requirement, tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["server"])
     [asked] = (each.specifier for each in dependencies if each.name == "mlx-lm")
     assert asked == VERSIONS
 
