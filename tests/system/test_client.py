@@ -84,6 +84,9 @@ with Client(sys.argv[1]) as client:
 
 async def test_ctrl_c_ends_the_turn_at_the_server(stack: Stack) -> None:
     await stack.renew("gateway")
+    async with asyncio.timeout(60):  # what an earlier test has left is no turn of this one
+        while await stack.metric("worker", "agentmem_num_requests_running"):
+            await asyncio.sleep(0.01)
     cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", INTERRUPTED, address(stack)), stderr=asyncio.subprocess.PIPE

@@ -120,6 +120,11 @@ async def test_a_turn_fetches_or_computes_and_is_the_same(directory: Path, tmp_p
         assert len(elsewhere.asked) == 2
         assert computed.token_ids == fetched.token_ids == unknown.token_ids
         assert np.allclose(computed.logprobs, fetched.logprobs, atol=1e-3)
+        registry = worker.registry
+        assert registry.get_sample_value("agentmem_cache_fetch_seconds_count", {"source": source}) == 2
+        assert registry.get_sample_value("agentmem_cache_fetch_bytes_total", {"source": source})
+        choices = ({"model_id": "m", "choice": choice} for choice in ("fetch", "compute"))
+        assert [registry.get_sample_value("agentmem_cache_fetch_choices_total", each) for each in choices] == [2, 1]
         await worker.idle()
 
 

@@ -189,6 +189,7 @@ class Worker:
     runner: TurnRunner
     prefetcher: Prefetcher
     speeds: Speeds
+    registry: CollectorRegistry
 
     def start(self, agent: str, ids: Iterable[int], max_tokens: int | None = 4, **arguments: Any) -> TurnStream:
         return self.say(agent, TokensInput(tuple(ids)), max_tokens, **arguments)
@@ -286,7 +287,8 @@ async def working(
     (tmp_path / "files").mkdir()
     store = Store(tmp_path / "files", random.Random(seed))
     speeds = Speeds()
-    metrics, locks = WorkerMetrics(CollectorRegistry(), ["m"]), AgentLocks()
+    registry = CollectorRegistry()
+    metrics, locks = WorkerMetrics(registry, ["m"]), AgentLocks()
     transports = TransportSelector(cast(Any, store), "path", metrics)
     persister = Persister(engine, cast(Any, store), transports, metrics)
     restorer = Restorer(Fetcher(cast(Any, store), transports, metrics, speeds), metrics, 16, speeds, engine)
@@ -312,7 +314,7 @@ async def working(
     )
     try:
         prefetcher = Prefetcher(engine, threads, cast(Any, store), restorer, pool_writer, reservations, metrics)
-        yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher, speeds)
+        yield Worker(engine, model, store, locks, hints, persister, runner, prefetcher, speeds, registry)
     finally:
         await runner.drain(1)
         await engine.stop(10)
