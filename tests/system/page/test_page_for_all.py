@@ -112,11 +112,11 @@ async def test_a_phone_shows_all_of_it(browser: Browser, live: Stack) -> None:
 
 async def test_light_and_dark_are_a_choice(browser: Browser, live: Stack) -> None:
     async with opened(browser, live.url, color_scheme="light") as page:
-        ground = "getComputedStyle(document.documentElement).backgroundColor"
-        light = await page.evaluate(ground)
+        ground = page.locator("html")
+        light = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         await page.get_by_label("Theme").select_option("dark")
-        assert await page.evaluate(ground) != light
+        await expect(ground).not_to_have_css("background-color", light)
         await page.reload()
         await expect(page.get_by_label("Theme")).to_have_value("dark")
         await page.get_by_label("Theme").select_option("system")
-        assert await page.evaluate(ground) == light
+        await expect(ground).to_have_css("background-color", light)
