@@ -164,13 +164,22 @@ def forget_command(name: str, cluster: str, survives: str, schema: str) -> None:
     there is not forgotten. One that was, and comes back, joins as a new one.
     """
 
-    def work() -> Any:
-        from cache_service.offline.cluster.forgetting import forget
-
-        return forget(_settings(cluster, survives, schema), name)
-
-    _done(work)
+    _done(lambda: forget(_settings(cluster, survives, schema), name))
     click.echo(f"node {printable(name)} is forgotten; erase its disk: it has files of KV")
+
+
+def forget(settings: Any, name: str) -> None:
+    """Forget a node; `settings` are the server's. Raises CannotCheck where the node is there, or is not known."""
+    from cache_service.cluster import nodes
+    from cache_service.offline.cluster.server import opened
+
+    with opened(settings) as postgres:
+        try:
+            known = postgres.write_blocking(nodes.forget, name)
+        except nodes.StillThere as error:
+            raise CannotCheck(str(error)) from error
+    if not known:
+        raise CannotCheck(f"the cluster knows no node {name}; `agentmem cluster status` lists them")
 
 
 @main.group("keys", hidden=True)

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,3 +192,16 @@ def test_who_listens_listens_anew(server: Server, settings: Settings, monkeypatc
         waits = pool.submit(listener.wait, 60)
         until(lambda: connection.execute("NOTIFY agentmem") and waits.done())
     listener.close()
+
+
+def test_a_server_without_room_for_a_question_is_not_silent() -> None:
+    with postgres.serving({**postgres.DURABLE, "max_connections": "8"}) as server, ExitStack() as held:
+        database = Postgres(Settings(server.conninfo, survives=Survives.NOTHING, silent_seconds=0.3))
+        database.open()
+        with suppress(psycopg.OperationalError):
+            while True:
+                held.enter_context(server.connect())
+        slow = "SELECT pg_sleep(1), 1"
+        assert database.read_blocking(lambda connection: connection.execute(slow).fetchone()[1]) == 1
+        held.close()
+        database.close()

@@ -351,28 +351,6 @@ def test_a_row_is_not_changed_without_its_checksum(postgres: Postgres, table: st
     assert postgres.read_blocking(damaged) == []
 
 
-def test_a_commit_is_two_round_trips(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What decides, with the lock in front; then the rows and the COMMIT."""
-    base, sync, synced = commit(postgres, turn(1)).version, psycopg.Pipeline.sync, []
-    monkeypatch.setattr(psycopg.Pipeline, "sync", lambda pipeline: synced.append(sync(pipeline)))
-    made = commit(postgres, turn(2, base=base, keep=1, request_id="r", commit_id=b"c" * 16)).version
-    assert len(synced) == 2 and made.number == 2
-    assert postgres.read_blocking(tokens) == [1, 2]
-
-
-def test_what_nobody_reads_fails_with_the_commit(postgres: Postgres) -> None:
-    commit(postgres, turn(1))
-
-    def work(connection: Connection) -> None:
-        connection.execute("DELETE FROM turns")
-        connection.execute("INSERT INTO agents SELECT * FROM agents")
-        connection.execute("DELETE FROM snapshots")
-
-    with pytest.raises(Unavailable, match="nothing was changed"):  # a conflict that does not end
-        postgres.write_blocking(work)
-    assert postgres.read_blocking(count, "turns") == 1
-
-
 def test_notes_of_use_are_kept_until_they_are_committed(postgres: Postgres) -> None:
     uid, last_use, runs = commit(postgres, turn(1)).version.uid, LastUse(), []
 
