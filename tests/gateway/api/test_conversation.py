@@ -32,7 +32,7 @@ def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def call(name: str, **arguments: Any) -> dict[str, Any]:
+def call(name: str, /, **arguments: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": f"id-{name}", "name": name, "input": arguments}
 
 
