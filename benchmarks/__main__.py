@@ -12,7 +12,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from agentmem import logs
+from agentmem.process import logs
 from benchmarks.unfinished import kept_whole
 from gateway.cli.up.openblas import preload_here
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks import options, results, scraping
 from benchmarks.conversations import NOBODY, Conversation, ask
 from benchmarks.live import LiveStack, running_over, scratch

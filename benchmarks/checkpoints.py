@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import cache_store_pb2
 from benchmarks import results
 from benchmarks.loading import load

@@ -18,7 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import cache_store_pb2
 from inference_service.domain import Sampling
 from inference_service.engine.arenas import Arenas

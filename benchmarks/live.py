@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import layout
 from agentmem.channels import connect
-from agentmem.sockets import parse_address
+from agentmem.process.sockets import parse_address
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentmem.hints import TurnHints
+from agentmem.kv.hints import TurnHints
 from inference_service.engine.calibration import TOKENS, calibrate
 from inference_service.engine.device import usable_bytes
 from inference_service.engine.quality import sample

@@ -20,9 +20,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.channels import connect
-from agentmem.identity import NO_VERSION, FileName
+from agentmem.kv.blockfile import BLOCK_TOKENS, FileName
+from agentmem.kv.ledger import NO_VERSION
 from agentmem.validation import AgentKey
 from benchmarks import options, results
 from benchmarks.tables import Table, conclude, milliseconds

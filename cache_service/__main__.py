@@ -10,13 +10,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from agentmem import logs
 from agentmem.errors import Internal
-from agentmem.exposition import MetricsServer
-from agentmem.health import WRITES
-from agentmem.server import GrpcServer
-from agentmem.service import ServiceManager, run_service
-from agentmem.settings import SettingsError
+from agentmem.process import logs
+from agentmem.process.exposition import MetricsServer
+from agentmem.process.health import WRITES
+from agentmem.process.server import GrpcServer
+from agentmem.process.service import ServiceManager, run_service
+from agentmem.process.settings import SettingsError
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
 from cache_service.offline import commands
@@ -31,7 +31,7 @@ _WATCH_SECONDS = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.service.
+    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.process.service.
 
     A first argument that is a command of `offline.commands`, such as `check`, runs that instead.
     """

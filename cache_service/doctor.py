@@ -21,7 +21,8 @@ from shlex import quote
 
 import psutil
 
-from agentmem.checkup import (
+from agentmem.layout import DATABASE, refuse_foreign
+from agentmem.process.checkup import (
     Checks,
     Finding,
     Findings,
@@ -35,7 +36,6 @@ from agentmem.checkup import (
     usable_directory,
     warning,
 )
-from agentmem.layout import DATABASE, refuse_foreign
 from agentmem.sizes import byte_size
 from cache_service.files import directory_lock, references
 from cache_service.files.directory import DataDirectory

@@ -13,8 +13,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from agentmem.errors import AgentmemError
-from agentmem.identity import FileKind
-from agentmem.logs import event
+from agentmem.kv.blockfile import FileKind
+from agentmem.process.logs import event
 from cache_service.files import holding, references, waiting
 from cache_service.files.directory import DataDirectory
 from cache_service.files.disk import size_of

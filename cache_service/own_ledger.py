@@ -10,8 +10,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from agentmem.errors import AgentmemError, Unavailable
-from agentmem.logs import event
-from agentmem.server import Register
+from agentmem.process.logs import event
+from agentmem.process.server import Register
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.files.disk import sync_directory
 from cache_service.ledger import schema

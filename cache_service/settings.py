@@ -7,9 +7,9 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.object_location import NONE, Location, LocationText
-from agentmem.settings import ServiceSettings
-from agentmem.sockets import OptionalLoopbackAddress, OptionalTcpAddress, OptionalUnixSocket
+from agentmem.kv.object_location import NONE, Location, LocationText
+from agentmem.process.settings import ServiceSettings
+from agentmem.process.sockets import OptionalLoopbackAddress, OptionalTcpAddress, OptionalUnixSocket
 from cache_service.cluster.settings import ClusterSettings, Survives
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import Quotas

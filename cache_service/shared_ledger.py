@@ -18,12 +18,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from agentmem.channels import NODE_OPTIONS, connect
-from agentmem.cluster_tls import read_cluster_tls
 from agentmem.errors import Unavailable
-from agentmem.identity import Version
-from agentmem.logs import event
-from agentmem.server import Register
-from agentmem.sockets import parse_address
+from agentmem.kv.ledger import Version
+from agentmem.process.cluster_tls import read_cluster_tls
+from agentmem.process.logs import event
+from agentmem.process.server import Register
+from agentmem.process.sockets import parse_address
 from agentmem.v1 import cluster_pb2_grpc
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes

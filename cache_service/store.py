@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from agentmem.errors import AgentmemError
-from agentmem.grpc_metrics import ProcessMetrics
-from agentmem.logs import event
-from agentmem.server import Register
+from agentmem.process.grpc_metrics import ProcessMetrics
+from agentmem.process.logs import event
+from agentmem.process.server import Register
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.files import references, waiting, warm_database

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from agentmem.service import run_service
+from agentmem.process.service import run_service
 from gateway.app import run
 from gateway.settings import GatewaySettings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Exit statuses are those of agentmem.service."""
+    """Serve until SIGTERM or SIGINT. Exit statuses are those of agentmem.process.service."""
     run_service("gateway", GatewaySettings, run, arguments)
 
 

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import uvicorn
 
-from agentmem.blockfile import CHUNK_BYTES
 from agentmem.channels import connect
-from agentmem.exposition import MetricsServer
+from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.layout import GATEWAY_FILE
-from agentmem.logs import event
-from agentmem.server import GrpcServer
-from agentmem.service import ServiceManager
-from agentmem.sockets import Address, AddressError, parse_address
+from agentmem.process.exposition import MetricsServer
+from agentmem.process.logs import event
+from agentmem.process.server import GrpcServer
+from agentmem.process.service import ServiceManager
+from agentmem.process.sockets import Address, AddressError, parse_address
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2, workflow_pb2_grpc
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.node import Node

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from agentmem.exposition import LATENCY_BUCKETS
-from agentmem.grpc_metrics import ProcessMetrics
+from agentmem.process.exposition import LATENCY_BUCKETS
+from agentmem.process.grpc_metrics import ProcessMetrics
 
 WORKER = "worker"
 STORE = "store"

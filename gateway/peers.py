@@ -7,8 +7,8 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agentmem.health import WRITES, reason
-from agentmem.health_changes import HealthChanges
+from agentmem.process.health import WRITES, reason
+from agentmem.process.health_changes import HealthChanges
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from gateway import upstream
 from gateway.edge.authorization import without_directories

@@ -14,10 +14,10 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.cluster_tls import ClusterTls, read_cluster_tls
 from agentmem.diagnostics import FileError
-from agentmem.settings import ServiceSettings, SettingsError
-from agentmem.sockets import OptionalLoopbackAddress, OptionalTcpAddress, TcpAddress, is_loopback, parse_address
+from agentmem.process.cluster_tls import ClusterTls, read_cluster_tls
+from agentmem.process.settings import ServiceSettings, SettingsError
+from agentmem.process.sockets import OptionalLoopbackAddress, OptionalTcpAddress, TcpAddress, is_loopback, parse_address
 from agentmem.v1 import types_pb2
 from agentmem.validation import DEFAULT_NAMESPACE
 from gateway.edge.authorization import check_namespace

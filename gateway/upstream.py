@@ -13,7 +13,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agentmem import errors, rpc
+from agentmem import errors
+from agentmem.process import rpc
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.edge.authorization import without_directories
 from gateway.edge.callers import serves_admin

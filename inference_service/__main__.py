@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from agentmem.errors import FailedPrecondition
-from agentmem.service import run_service
+from agentmem.process.service import run_service
 from inference_service.doctor import hardware
 from inference_service.settings import WorkerSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.service."""
+    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.process.service."""
     run_service("worker", WorkerSettings, _serve, arguments)
 
 

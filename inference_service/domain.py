@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from agentmem.identity import TokenIds, Uint32
+from agentmem.kv.ledger import TokenIds, Uint32
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 

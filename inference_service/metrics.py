@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from agentmem import errors
-from agentmem.exposition import LATENCY_BUCKETS
+from agentmem.process.exposition import LATENCY_BUCKETS
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory.speeds import Source

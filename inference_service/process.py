@@ -9,10 +9,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from agentmem import logs
-from agentmem.exposition import MetricsServer
-from agentmem.logs import event
-from agentmem.service import BUG, ServiceManager
+from agentmem.process import logs
+from agentmem.process.exposition import MetricsServer
+from agentmem.process.logs import event
+from agentmem.process.service import BUG, ServiceManager
 from inference_service.models.sources import go_offline
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker

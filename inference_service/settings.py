@@ -7,9 +7,9 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.kv_bits import AUTO, KVBitsText
-from agentmem.models import ModelSettings
-from agentmem.sockets import OptionalLoopbackAddress, OptionalUnixSocket
+from agentmem.kv.bits import AUTO, KVBitsText
+from agentmem.process.models import ModelSettings
+from agentmem.process.sockets import OptionalLoopbackAddress, OptionalUnixSocket
 
 
 class WorkerSettings(ModelSettings):

@@ -8,13 +8,14 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from agentmem import layout, logs, service
+from agentmem import layout
 from agentmem.channels import connect
 from agentmem.errors import AgentmemError
-from agentmem.grpc_metrics import ProcessMetrics
-from agentmem.health_changes import HealthChanges
-from agentmem.hints import TurnHints
-from agentmem.server import GrpcServer
+from agentmem.kv.hints import TurnHints
+from agentmem.process import logs, service
+from agentmem.process.grpc_metrics import ProcessMetrics
+from agentmem.process.health_changes import HealthChanges
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2
 from agentmem.v1.agent_pb2_grpc import add_AgentServiceServicer_to_server
 from agentmem.v1.inference_pb2_grpc import add_InferenceServiceServicer_to_server

@@ -1,5 +1,5 @@
 """For every setting of every service a value that is not its default, in all three forms: a setting without an entry
-here fails `tests/agentmem/test_every_setting.py`.
+here fails `tests/agentmem/process/test_every_setting.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from agentmem.settings import ServiceSettings
+from agentmem.process.settings import ServiceSettings
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAPPED = ("cache_service", "gateway", "inference_service", "inference_service/engine", "benchmarks")
+MAPPED = (
+    "cache_service",
+    "gateway",
+    "inference_service",
+    "inference_service/engine",
+    "benchmarks",
+    "protos/agentmem",
+    "protos/agentmem/kv",
+    "protos/agentmem/process",
+)
 UNNAMED = {"__init__", "__main__"}
 
 

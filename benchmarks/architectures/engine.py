@@ -16,7 +16,7 @@ import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.architectures.texts import Text
 from inference_service.domain import Sampling
 from inference_service.engine.checkpoints import space_of

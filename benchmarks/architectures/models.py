@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
 from benchmarks.architectures import scores
 from benchmarks.architectures.engine import LogProbs, quantized, unquantized
 from benchmarks.architectures.scores import DECODE, PHASES, PREFILL, Answer, Sample, Sums

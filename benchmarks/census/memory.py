@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from agentmem.identity import NO_VERSION, FileName, Ledger, TurnPlace
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from agentmem.identity import Ledger, TurnPlace
+from agentmem.kv.ledger import Ledger, TurnPlace
 
 TOKENIZER: Final = "scripted"
 """Hash of the tokenizer that makes such ledgers."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import grpc
 
 from agentmem.errors import FailedPrecondition, NotFound
-from agentmem.identity import NO_VERSION
+from agentmem.kv.ledger import NO_VERSION
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
 from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import TOKENIZER

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from agentmem.errors import Aborted, Cancelled, InvalidArgument, NotFound, ResourceExhausted
-from agentmem.identity import NO_VERSION, Version, other_revision
+from agentmem.kv.ledger import NO_VERSION, Version, other_revision
 from agentmem.v1 import cache_store_pb2, inference_pb2, inference_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks.cluster.lists import TOKENIZER, ledger_of, listed

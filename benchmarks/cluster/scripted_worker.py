@@ -18,11 +18,11 @@ from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.channels import connect
-from agentmem.health_changes import HealthChanges
-from agentmem.logs import event
-from agentmem.server import GrpcServer
-from agentmem.service import run_service
-from agentmem.settings import ServiceSettings
+from agentmem.process.health_changes import HealthChanges
+from agentmem.process.logs import event
+from agentmem.process.server import GrpcServer
+from agentmem.process.service import run_service
+from agentmem.process.settings import ServiceSettings
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2
 from agentmem.v1.agent_pb2_grpc import add_AgentServiceServicer_to_server
 from agentmem.v1.inference_pb2_grpc import add_InferenceServiceServicer_to_server
@@ -104,7 +104,7 @@ async def _follow_store(channel: grpc.aio.Channel, server: GrpcServer) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.service."""
+    """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.process.service."""
     run_service("scripted-worker", ScriptedSettings, serve, arguments)
 
 

@@ -15,8 +15,8 @@ import mlx.core as mx
 import psutil
 from mlx_lm.models.cache import make_prompt_cache
 
-from agentmem.hints import TurnHints
-from agentmem.identity import Ledger, Version
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from benchmarks.geometries import GEOMETRIES
 from inference_service.engine.arenas import Arenas

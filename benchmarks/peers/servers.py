@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import httpx
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks import live, scraping
 from benchmarks.peers.client import Client
 from benchmarks.peers.weights import Weights

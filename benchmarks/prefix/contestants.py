@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from agentmem.identity import Ledger, Uint32, common_length
+from agentmem.kv.ledger import Ledger, Uint32, common_length
 from benchmarks.prefix.conversations import Step
 from benchmarks.prefix.vocabularies import Vocabulary
 from inference_service.memory.match import MatchLimits

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from benchmarks.live import running
 from benchmarks.prefix import passages
 from benchmarks.prefix.contestants import by_text

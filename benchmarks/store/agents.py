@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from agentmem import blockfile
-from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace, Version
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from agentmem import blockfile
-from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from benchmarks import results

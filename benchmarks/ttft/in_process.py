@@ -19,7 +19,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache, load_prompt_cache, save_prompt_cache
 from mlx_lm.utils import load_model
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from benchmarks import children
 from benchmarks.contestants import Ours, Row
 from benchmarks.mlx_lm_contestants import MlxLm

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agentmem.errors import AgentmemError, Unavailable
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.v1 import cluster_pb2 as pb
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes

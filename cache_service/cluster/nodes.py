@@ -7,7 +7,7 @@ no commit depends on them.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from agentmem.identity import NO_VERSION, Version
+from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey
 from cache_service.cluster import keys
 from cache_service.cluster.keys import Keys

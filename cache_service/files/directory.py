@@ -25,9 +25,9 @@ from pathlib import Path
 
 from agentmem import layout
 from agentmem.errors import InvalidArgument
-from agentmem.identity import FileKind, FileName
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.layout import ForeignDirectory
-from agentmem.logs import event
+from agentmem.process.logs import event
 from cache_service.files.directory_lock import DirectoryLock
 from cache_service.files.disk import Removal, open_private, open_regular, sync_directory, write_private
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from agentmem.errors import Internal, ResourceExhausted, is_disk_full
-from agentmem.logs import event
+from agentmem.process.logs import event
 
 log = logging.getLogger(__name__)
 

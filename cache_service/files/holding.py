@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import starmap
 from typing import Final, NamedTuple
 
-from agentmem.identity import FileKind, FileName, Version
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from cache_service.files import references
 from cache_service.files.references import Dropped, named

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from agentmem.identity import FileKind, FileName, shared_tokens
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import shared_tokens
 from agentmem.validation import AgentKey
 from cache_service.checksums import LedgerDamaged
 

@@ -9,8 +9,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.identity import FileKind, FileName
+from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, FileName
 from cache_service.files import holding, references
 from cache_service.files.references import FileOrigin, FileRow
 

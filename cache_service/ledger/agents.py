@@ -6,7 +6,7 @@ Functions of a connection; they run inside the caller's transaction.
 from typing import Any, NamedTuple
 
 from agentmem.errors import NotFound
-from agentmem.identity import Version
+from agentmem.kv.ledger import Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums

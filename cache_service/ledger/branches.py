@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
-from agentmem.identity import FileName, Ledger, Version, other_revision
-from agentmem.logs import event
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.ledger import Ledger, Version, other_revision
+from agentmem.process.logs import event
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged

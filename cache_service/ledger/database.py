@@ -20,7 +20,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Internal, ResourceExhausted, Unavailable
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.tracing import Threads
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged

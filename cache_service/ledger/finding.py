@@ -6,7 +6,7 @@ Functions of a connection, inside the caller's transaction.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agentmem.identity import Version
+from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection
 from cache_service.ledger import agents

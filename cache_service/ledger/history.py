@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from agentmem.identity import Version
+from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.connection import Connection

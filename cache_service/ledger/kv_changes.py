@@ -7,7 +7,7 @@ stays until all of them have.
 
 from collections.abc import Sequence
 
-from agentmem.identity import Version
+from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection, among, differences, pieces
 from cache_service.files.holding import OWN, KVChange, Standing, States

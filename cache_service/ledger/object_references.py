@@ -7,7 +7,8 @@ of them, by triggers.
 from collections.abc import Iterable, Set
 from itertools import starmap
 
-from agentmem.identity import FileKind, FileName, Version
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import Version
 from cache_service.connection import Connection
 from cache_service.files.holding import OWN
 from cache_service.files.references import named

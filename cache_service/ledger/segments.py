@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentmem.identity import Ledger, TurnPlace, Uint32
+from agentmem.kv.ledger import Ledger, TurnPlace, Uint32
 from cache_service import checksums
 from cache_service.checksums import LedgerDamaged
 from cache_service.connection import Answer, Connection, differences

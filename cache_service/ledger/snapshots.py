@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from agentmem.errors import AlreadyExists, NotFound
-from agentmem.identity import Version
+from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey, automatic_snapshot
 from cache_service import checksums
 from cache_service.connection import Connection

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agentmem.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument
-from agentmem.identity import NO_VERSION, Ledger, Version, other_revision
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version, other_revision
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.connection import Answer, Connection, ask

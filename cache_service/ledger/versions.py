@@ -4,7 +4,7 @@ import secrets
 import sqlite3
 import uuid
 
-from agentmem.identity import Version
+from agentmem.kv.ledger import Version
 from agentmem.validation import REVISION_BYTES
 
 

@@ -10,9 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 
-from agentmem import blockfile
-from agentmem.blockfile import BlockFileError
-from agentmem.identity import FileKind, FileName
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import BlockFileError, FileKind, FileName
 from agentmem.validation import AgentKey
 from cache_service.checksums import LedgerDamaged
 from cache_service.files import holding, references

@@ -6,9 +6,9 @@ from the ledger alone. A file may be named wrongly only through a fault of softw
 
 import sqlite3
 
-from agentmem import blockfile
-from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT
-from agentmem.identity import FileName, Uint32
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, FileName
+from agentmem.kv.ledger import Uint32
 from cache_service.checksums import LedgerDamaged
 from cache_service.files import references
 from cache_service.files.references import FileOrigin, FileRow

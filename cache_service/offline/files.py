@@ -9,9 +9,8 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from agentmem import blockfile
-from agentmem.blockfile import BlockFileError
-from agentmem.identity import FileName
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import BlockFileError, FileName
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory, is_disposable
 from cache_service.files.disk import open_regular

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import FileName
 from agentmem.validation import AgentKey
 from cache_service.files import holding, references
 from cache_service.files.directory import DataDirectory

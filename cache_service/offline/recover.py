@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentmem.errors import AgentmemError
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import FileName
 from cache_service import checksums
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.files.disk import open_private

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from agentmem.identity import FileKind
+from agentmem.kv.blockfile import FileKind
 from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described

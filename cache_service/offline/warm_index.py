@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from agentmem.identity import FileKind, FileName
+from agentmem.kv.blockfile import FileKind, FileName
 from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory
 from cache_service.files.holding import OWN, KVChange

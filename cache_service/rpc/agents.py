@@ -9,10 +9,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import grpc
 
-from agentmem import kv_tiers, paging
+from agentmem import paging
 from agentmem.errors import InvalidArgument, NotFound, Unavailable
-from agentmem.hints import TurnHints, from_request
-from agentmem.shielding import run_shielded
+from agentmem.kv import tiers as kv_tiers
+from agentmem.kv.hints import TurnHints, from_request
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AUTOMATIC_SNAPSHOT, AgentKey, IdleTimes, check_revision, check_text

@@ -10,11 +10,10 @@ from typing import Any
 import grpc
 
 from agentmem import paging
-from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import DeadlineExceeded, InvalidArgument, NotFound
-from agentmem.hints import Hint, TurnHints
-from agentmem.identity import FileKind, FileName
-from agentmem.shielding import run_shielded
+from agentmem.kv.blockfile import CHUNK_BYTES, FileKind, FileName
+from agentmem.kv.hints import Hint, TurnHints
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text

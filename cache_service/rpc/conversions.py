@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT
 from agentmem.conversations import HASH_BYTES
 from agentmem.errors import InvalidArgument
-from agentmem.identity import FileKind, FileName, Ledger, TurnPlace, Version
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, FileKind, FileName
+from agentmem.kv.ledger import Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import (
     MAX_RECORD_BYTES,

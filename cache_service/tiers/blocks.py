@@ -16,10 +16,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from agentmem.blockfile import BlockFileError
 from agentmem.errors import AgentmemError, DataLoss, Internal, InvalidArgument
-from agentmem.identity import FileName
-from agentmem.logs import event
+from agentmem.kv.blockfile import BlockFileError, FileName
+from agentmem.process.logs import event
 from agentmem.tracing import Threads
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection

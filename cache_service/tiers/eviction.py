@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
-from agentmem.hints import TurnHints
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection, among, pieces, when_committed
 from cache_service.files import holding, references

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
-from agentmem.identity import FileKind, FileName
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection, among, pieces
 from cache_service.files.references import COLUMNS, FileOrigin, FileRow, described

@@ -18,8 +18,9 @@ import grpc
 from prometheus_client import CollectorRegistry, Counter
 
 from agentmem.errors import AgentmemError, is_silence
-from agentmem.identity import FileKind, FileName, Version
-from agentmem.logs import event
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import Version
+from agentmem.process.logs import event
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from agentmem.validation import AgentKey

@@ -28,8 +28,8 @@ from itertools import islice
 from typing import Final, Protocol
 
 from agentmem.errors import AgentmemError
-from agentmem.identity import FileName
-from agentmem.logs import event
+from agentmem.kv.blockfile import FileName
+from agentmem.process.logs import event
 from agentmem.validation import AgentKey
 from cache_service.files import references, waiting
 from cache_service.files.directory import DataDirectory

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from agentmem.blockfile import BlockFileError
 from agentmem.errors import AgentmemError
-from agentmem.identity import FileName
-from agentmem.logs import event
+from agentmem.kv.blockfile import BlockFileError, FileName
+from agentmem.process.logs import event
 from agentmem.tracing import Threads
 from cache_service.files import references, waiting
 from cache_service.files.directory import DataDirectory

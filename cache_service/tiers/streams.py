@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import AgentmemError, NotFound, ResourceExhausted
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import CHUNK_BYTES, FileName
 from agentmem.tracing import Threads
 from cache_service.files import references
 from cache_service.files.directory import DataDirectory

@@ -11,9 +11,9 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 
 from agentmem.errors import ResourceExhausted
-from agentmem.hints import TurnHints
-from agentmem.identity import FileName
-from agentmem.logs import event
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.hints import TurnHints
+from agentmem.process.logs import event
 from agentmem.validation import AgentKey
 from cache_service.connection import Connection
 from cache_service.files import holding, references

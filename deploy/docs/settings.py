@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from agentmem.settings import ServiceSettings
+from agentmem.process.settings import ServiceSettings
 from cache_service.settings import StoreSettings
 from deploy.docs.tables import code, table
 from gateway.cli.up.settings import UpSettings

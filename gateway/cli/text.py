@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentmem import logs
+from agentmem.process import logs
 from agentmem.v1 import types_pb2
 from agentmem.words import short_name, tier_name
 

@@ -32,7 +32,7 @@ BEGUN: Final = "agentmem-begun"
 
 @dataclass(frozen=True)
 class Method:
-    """An RPC, as channels make its calls. `arity` is as `agentmem.rpc.arity` returns it.
+    """An RPC, as channels make its calls. `arity` is as `agentmem.process.rpc.arity` returns it.
 
     `repeatable`: it may be sent again where its outcome is unknown; `turn`: it computes, and counts as load.
     """

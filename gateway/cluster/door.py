@@ -14,11 +14,12 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from agentmem import errors, rpc
+from agentmem import errors
 from agentmem.channels import DOOR_OPTIONS, closing_stream
-from agentmem.server import GrpcServer, Register
+from agentmem.process import rpc
+from agentmem.process.server import GrpcServer, Register
+from agentmem.process.wire import drain
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2, workflow_pb2
-from agentmem.wire import drain
 from gateway.cluster.calls import BEGUN, NOT_BEGUN
 from gateway.cluster.channel import ROUTED
 from gateway.cluster.membership import Membership, key_of

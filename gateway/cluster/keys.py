@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.v1 import cluster_pb2
 from gateway.edge.key_ring import Known
 from gateway.edge.keys import Key

@@ -13,7 +13,7 @@ from typing import Final
 import grpc
 
 from agentmem import errors
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from gateway import upstream

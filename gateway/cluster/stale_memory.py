@@ -12,7 +12,7 @@ from typing import Final
 
 import grpc
 
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc, types_pb2
 from gateway.cluster.router import Key
 

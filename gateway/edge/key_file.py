@@ -23,7 +23,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentmem.diagnostics import Diagnostic, FileError
-from agentmem.logs import event
+from agentmem.process.logs import event
 from gateway.edge.key_ring import Known
 from gateway.edge.keys import Key
 

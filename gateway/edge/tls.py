@@ -10,8 +10,8 @@ from typing import Any, NoReturn, cast
 import grpc
 
 from agentmem.diagnostics import Diagnostic
-from agentmem.logs import event
-from agentmem.settings import SettingsError
+from agentmem.process.logs import event
+from agentmem.process.settings import SettingsError
 
 log = logging.getLogger(__name__)
 

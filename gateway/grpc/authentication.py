@@ -2,14 +2,14 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from agentmem.rpc import Metadata
+from agentmem.process.rpc import Metadata
 from gateway.edge import authorization, callers
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 
 
 class GrpcAuthentication:
-    """Authenticates calls for `agentmem.rpc.RpcInterceptor`; handlers find the caller by `gateway.edge.callers`.
+    """Authenticates calls, for `process.rpc.RpcInterceptor`; handlers find the caller in `gateway.edge.callers`.
 
     A caller who asks for too much is refused, and one whose key is revoked meanwhile is cut off with UNAUTHENTICATED.
     """

@@ -16,9 +16,10 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from agentmem import errors, rpc
-from agentmem.server import Register
-from agentmem.wire import drain
+from agentmem import errors
+from agentmem.process import rpc
+from agentmem.process.server import Register
+from agentmem.process.wire import drain
 from gateway import upstream
 from gateway.edge.authorization import authorize_namespace, may_name_directories, redact
 from gateway.edge.callers import caller

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from agentmem.logs import event
+from agentmem.process.logs import event
 
 log = logging.getLogger(__name__)
 

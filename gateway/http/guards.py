@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentmem.errors import Unavailable
-from agentmem.sockets import asked_host, is_loopback
+from agentmem.process.sockets import asked_host, is_loopback
 from gateway.edge import callers
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator

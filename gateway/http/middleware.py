@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentmem import errors, tracing
 from agentmem import tracing as spans
-from agentmem.logs import event
+from agentmem.process.logs import event
 from gateway.api.errors import Dialect, dialect_of
 from gateway.metrics import GatewayMetrics
 from gateway.ui.files import PAGE

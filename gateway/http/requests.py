@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from agentmem.errors import InvalidArgument
+from agentmem.process.wire import drain
 from agentmem.v1 import inference_pb2
 from agentmem.validation import MAX_PART_BYTES, MAX_REQUEST_ID_BYTES, check_text
-from agentmem.wire import drain
 from gateway.api.validation import Strict, checked
 
 AGENT_HEADER = "X-Agent-ID"

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 
 from agentmem import errors
-from agentmem.logs import event as log_event
+from agentmem.process.logs import event as log_event
 from gateway.api.exchange import SseEvent
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import InvalidArgument
+from agentmem.kv.blockfile import CHUNK_BYTES
+from agentmem.process.wire import drain
 from agentmem.v1 import agent_pb2
-from agentmem.wire import drain
 from gateway import upstream
 from gateway.api.endpoints import Endpoint, Kind, Values
 from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query

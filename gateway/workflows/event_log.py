@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Seque
 from typing import Any, Final
 
 from agentmem.errors import AgentmemError, FailedPrecondition
-from agentmem.shielding import run_shielded
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2, workflow_run_pb2
 from agentmem.validation import MAX_RECORD_BYTES
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 from agentmem.errors import AgentmemError
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.v1 import types_pb2, workflow_pb2
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, EventLog, Write

@@ -19,8 +19,8 @@ from weakref import WeakValueDictionary
 import grpc
 
 from agentmem import errors
-from agentmem.logs import event
-from agentmem.shielding import run_shielded
+from agentmem.process.logs import event
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
 from gateway.edge import callers
 from gateway.edge.callers import Authenticator, Caller

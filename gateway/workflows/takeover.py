@@ -14,7 +14,7 @@ from typing import Final
 import grpc
 
 from agentmem import errors
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.v1 import cluster_pb2
 from gateway.workflows.owners import Key, Nodes
 from gateway.workflows.runs import Runs

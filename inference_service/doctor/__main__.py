@@ -2,7 +2,7 @@
 
 import os
 
-from agentmem.checkup import Checks, main
+from agentmem.process.checkup import Checks, main
 from inference_service.doctor.hardware import mlx
 from inference_service.settings import WorkerSettings
 

@@ -8,11 +8,11 @@ from functools import partial
 import mlx.core as mx
 from huggingface_hub import constants
 
-from agentmem.checkup import Checks, Finding, Findings, listens, ok, problem, refused, warning
 from agentmem.errors import FailedPrecondition
-from agentmem.hints import TurnHints
-from agentmem.models import RegisteredModel, is_path
-from agentmem.settings import SettingsError
+from agentmem.kv.hints import TurnHints
+from agentmem.process.checkup import Checks, Finding, Findings, listens, ok, problem, refused, warning
+from agentmem.process.models import RegisteredModel, is_path
+from agentmem.process.settings import SettingsError
 from agentmem.sizes import byte_size
 from inference_service.doctor import hardware
 from inference_service.engine import host_memory

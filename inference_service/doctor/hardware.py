@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from agentmem.checkup import Finding, Findings, ok, problem
+from agentmem.process.checkup import Finding, Findings, ok, problem
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _ADVICE = {

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import mlx.core as mx
 import numpy as np
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, load_file, save, save_file
 
-from agentmem import logs
+from agentmem.process import logs
 from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Caches, Geometry

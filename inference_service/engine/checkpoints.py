@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from agentmem.blockfile import TENSORS
+from agentmem.kv.blockfile import TENSORS
 from inference_service.engine.caches import KVBuffers, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.geometry import MLX_DTYPE, Caches, Geometry, HostTensors, StateGroup, state_name

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from agentmem.blockfile import BLOCK_TOKENS, TENSORS
+from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.sliding import SLACK
 from inference_service.engine.caches.states import StateCache

@@ -27,7 +27,7 @@ from typing import Any, Final
 import mlx.core as mx
 import xxhash
 
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
 from inference_service.engine.calibration import Calibration, new_caches
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network

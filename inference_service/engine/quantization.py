@@ -1,5 +1,5 @@
 """How K and V are quantized: MLX's affine scheme. Kernels in `attention` compute with it; `arenas`,
-`agentmem.blockfile` and `portable.format` store its weights, scales and biases.
+`agentmem.kv.blockfile` and `portable.format` store its weights, scales and biases.
 
 A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits. K and V
 have bits of their own: nearly all of the error of 4 bits comes from K, by way of the softmax.
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Self
 
 import mlx.core as mx
 
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
 
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"

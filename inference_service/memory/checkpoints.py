@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
-from agentmem.identity import Ledger, TokenIds
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
+from agentmem.kv.ledger import Ledger, TokenIds
 from agentmem.v1 import cache_store_pb2 as pb
 from inference_service.memory.spacing import STEP, firsts_of_stretches, periodic_positions
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
-from agentmem.identity import Ledger, TokenIds, common_length
+from agentmem.kv.ledger import Ledger, TokenIds, common_length
 from agentmem.v1 import types_pb2
 from inference_service.text.prompt import Rendered, Span
 

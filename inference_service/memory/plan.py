@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from agentmem.errors import InvalidArgument
-from agentmem.identity import Ledger, TokenIds, Uint32, common_length
+from agentmem.kv.ledger import Ledger, TokenIds, Uint32, common_length
 from agentmem.v1 import types_pb2
 from inference_service.memory.match import Kind, Matched, MatchLimits, Reason, match_text, match_tokens
 from inference_service.memory.trimming import Bounds, Trimmed, trimmed

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
-from agentmem.identity import TokenIds, ordered, shared_tokens, unordered
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, BlockHeader, chain_hash
+from agentmem.kv.ledger import TokenIds, ordered, shared_tokens, unordered
 from inference_service.memory.checkpoints import CheckpointCandidate, choose_checkpoint
 
 LEAST_SHARED = 64

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from inference_service.text.tokenizer import Tokenizer
 
 _NO_TEXT = re.compile("([\udc80-\udcff]+)")

@@ -15,7 +15,7 @@ early where a turn starts from another place, none is cut.
 
 from collections.abc import Iterable
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 
 STEP = 8 * BLOCK_TOKENS
 """The least distance: as many tokens as the largest chunk of prefill."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentmem.identity import Ledger, TurnPlace, Uint32
+from agentmem.kv.ledger import Ledger, TurnPlace, Uint32
 from inference_service.text.prompt import Rendered, Span, inside_character
 from inference_service.text.template import UserTurn
 

@@ -13,9 +13,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKVCache, make_prompt_cache
 
-from agentmem import kv_bits, logs
 from agentmem.errors import AgentmemError, FailedPrecondition
-from agentmem.kv_bits import KVBits
+from agentmem.kv import bits as kv_bits
+from agentmem.kv.bits import KVBits
+from agentmem.process import logs
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.buffers import BufferedCache

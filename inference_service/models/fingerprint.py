@@ -14,8 +14,8 @@ from typing import Any
 
 import xxhash
 
-from agentmem.blockfile import FORMAT_VERSION
 from agentmem.errors import FailedPrecondition
+from agentmem.kv.blockfile import FORMAT_VERSION
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.geometry import Geometry
 from inference_service.json_cache import JsonCache

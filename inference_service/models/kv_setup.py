@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentmem import logs
-from agentmem.kv_bits import DEFAULT, KVBits
+from agentmem.kv.bits import DEFAULT, KVBits
+from agentmem.process import logs
 from inference_service.engine.calibration import TOKENS, Calibration, Calibrations
 from inference_service.engine.network import Network
 from inference_service.engine.quality import LADDER, MOST_NATS, Quality, QualityChecks, sample

@@ -16,7 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_unflatten
 
-from agentmem import logs
+from agentmem.process import logs
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.paths import fused
 from inference_service.engine.caches import QuantizedKVCache, TracedKVCache

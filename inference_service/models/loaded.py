@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from agentmem.errors import FailedPrecondition
-from agentmem.hints import TurnHints
+from agentmem.kv.hints import TurnHints
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import PathReport
 from inference_service.engine.batching import BatchEngine

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentmem.errors import FailedPrecondition, Unavailable
-from agentmem.hints import TurnHints
-from agentmem.kv_bits import AUTO, KVBits
-from agentmem.models import RegisteredModel
+from agentmem.kv.bits import AUTO, KVBits
+from agentmem.kv.hints import TurnHints
+from agentmem.process.models import RegisteredModel
 from inference_service.engine.activations import Activations
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations

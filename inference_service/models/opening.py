@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_adapters, load_config, load_model
 from safetensors import SafetensorError, safe_open
 
-from agentmem.models import ADAPTER_FILES
+from agentmem.process.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Self
 
 import mlx.core as mx
 
-from agentmem import logs
 from agentmem.errors import FailedPrecondition
+from agentmem.process import logs
 from inference_service.engine.attention import FLASH_DECODING, LATENT_FLASH, AttentionBackend, PathReport, PathSpeeds
 from inference_service.engine.batched_prefill import padded_caches, padded_rows
 from inference_service.engine.checkpoints import keeps_checkpoints

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK

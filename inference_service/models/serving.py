@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from agentmem.errors import AgentmemError, FailedPrecondition, NotFound, Unavailable
-from agentmem.models import RegisteredModel
+from agentmem.process.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from agentmem import logs
+from agentmem.process import logs
 from inference_service.models.kv_setup import KVSetup, KVSetups
 from inference_service.models.opening import ModelInfo
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentmem.models import RegisteredModel
+from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2
 from inference_service.models.loaded import LoadedModel, OpenedModel
 from inference_service.models.opening import ModelInfo

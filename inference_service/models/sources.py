@@ -31,11 +31,11 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import logging as hub_logging
 from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
 
-from agentmem import logs
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
-from agentmem.model_registry import register
-from agentmem.models import DEMO, VARIABLE, RegisteredModel, expanded, is_path
-from agentmem.settings import SettingsError
+from agentmem.process import logs
+from agentmem.process.model_registry import register
+from agentmem.process.models import DEMO, VARIABLE, RegisteredModel, expanded, is_path
+from agentmem.process.settings import SettingsError
 from inference_service.engine.mlx_lm_adapter import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def registry(
 ) -> dict[str, RegisteredModel]:
     """Models by name, the default first. The bundled demo model is always there.
 
-    The arguments are those of `agentmem.model_registry.register`. Raises SettingsError.
+    The arguments are those of `agentmem.process.model_registry.register`. Raises SettingsError.
     """
     try:
         given = register(names, adapters, file)

@@ -23,9 +23,10 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from agentmem import layout, logs
+from agentmem import layout
 from agentmem.errors import AgentmemError, Internal, Unavailable
-from agentmem.shielding import run_shielded
+from agentmem.process import logs
+from agentmem.process.shielding import run_shielded
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.products import dequantized_bytes

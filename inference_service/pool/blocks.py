@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
-from agentmem.identity import shared_tokens
+from agentmem.kv.ledger import shared_tokens
 
 
 class PoolError(Exception):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.hints import TurnHints
-from agentmem.identity import Ledger, Version
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import BlockPool, BlockTokens, PoolError, Segment
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.hints import TurnHints
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import most_batch_bytes

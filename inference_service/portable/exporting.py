@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xxhash
 
-from agentmem.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.errors import NotFound
-from agentmem.identity import FileName, Ledger
+from agentmem.kv.blockfile import CHUNK_BYTES, BlockHeader, FileName
+from agentmem.kv.ledger import Ledger
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
 from inference_service.memory.checkpoints import CheckpointCandidate, candidates_at, likely_positions, stored_tokens

@@ -21,10 +21,10 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from pydantic import AfterValidator, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 
-from agentmem.blockfile import TENSORS
 from agentmem.errors import DataLoss
-from agentmem.identity import Ledger
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
+from agentmem.kv.blockfile import TENSORS
+from agentmem.kv.ledger import Ledger
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.calibration import Calibration

@@ -36,7 +36,7 @@ import numpy as np
 import xxhash
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import Ledger, TurnPlace, Uint32
+from agentmem.kv.ledger import Ledger, TurnPlace, Uint32
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey, check_text
 from inference_service.portable.format import FORMAT, FORMAT_VERSION, KVGeometry, Manifest, check, damaged

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xxhash
 
-from agentmem import logs
-from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError, AlreadyExists, FailedPrecondition, PermissionDenied
-from agentmem.identity import NO_VERSION, FileName, ordered
+from agentmem.kv.blockfile import BlockHeader, FileName
+from agentmem.kv.ledger import NO_VERSION, ordered
+from agentmem.process import logs
 from agentmem.validation import AgentKey
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers

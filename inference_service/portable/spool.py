@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from agentmem.blockfile import TENSORS
 from agentmem.errors import ResourceExhausted, is_disk_full
+from agentmem.kv.blockfile import TENSORS
 from inference_service.engine.geometry import HostTensors
 from inference_service.portable.format import TensorPlace, damaged, tensor_name
 from inference_service.storage.blocks import NUMPY_DTYPE

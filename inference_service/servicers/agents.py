@@ -10,11 +10,11 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
-from agentmem import kv_tiers
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import AgentmemError, InvalidArgument, NotFound
-from agentmem.hints import TurnHints, from_request
-from agentmem.identity import NO_VERSION, Ledger, Version, common_length
+from agentmem.kv import tiers as kv_tiers
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.hints import TurnHints, from_request
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version, common_length
 from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text

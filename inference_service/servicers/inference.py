@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentmem.errors import FailedPrecondition
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1 import inference_pb2 as pb
 from agentmem.v1 import inference_pb2_grpc
 from agentmem.validation import MAX_REQUEST_ID_BYTES, AgentKey, check_text

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
-from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument
-from agentmem.shielding import run_shielded
+from agentmem.kv.blockfile import CHUNK_BYTES
+from agentmem.process.shielding import run_shielded
+from agentmem.process.wire import drain
 from agentmem.v1 import agent_pb2
 from agentmem.validation import AgentKey
-from agentmem.wire import drain
 from inference_service.engine.calibration import Calibration, Calibrations
 from inference_service.models.serving import Models
 from inference_service.portable.exporting import Exporter

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import TensorSpec, serialize
 
-from agentmem import blockfile
-from agentmem.blockfile import BlockFileError, BlockHeader
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import BlockFileError, BlockHeader
 from agentmem.v1 import types_pb2
 from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorShapes
 from inference_service.memory.match import Reason

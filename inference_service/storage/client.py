@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import grpc
 
 from agentmem import errors
-from agentmem.blockfile import CHUNK_BYTES
-from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, Version
-from agentmem.logs import event
+from agentmem.kv.blockfile import CHUNK_BYTES, FileKind, FileName
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version
+from agentmem.process.logs import event
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, cluster_pb2, cluster_pb2_grpc, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey

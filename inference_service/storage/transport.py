@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
-from agentmem import errors, logs
-from agentmem.blockfile import BlockHeader
-from agentmem.identity import FileName, Version
+from agentmem import errors
+from agentmem.kv.blockfile import BlockHeader, FileName
+from agentmem.kv.ledger import Version
+from agentmem.process import logs
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import common_length
+from agentmem.kv.ledger import common_length
 from inference_service.domain import MessagesInput
 from inference_service.text.call_arguments import CALL_ID
 from inference_service.text.prompt import Rendered, Span, inside_character

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from agentmem.identity import TokenIds
+from agentmem.kv.ledger import TokenIds
 from inference_service.text.streaming import LAYOUT, PendingPieces, Piece, beginning_at_end
 from inference_service.text.tokenizer import Tokenizer
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from agentmem.conversations import message_hashes
 from agentmem.errors import Aborted, InvalidArgument
-from agentmem.hints import TurnHints
+from agentmem.kv.hints import TurnHints
 from agentmem.v1 import cache_store_pb2, inference_pb2
 from inference_service.domain import MessagesInput
 from inference_service.models.loaded import LoadedModel

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import Uint32
+from agentmem.kv.ledger import Uint32
 from agentmem.v1 import types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TokensInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Decoding

@@ -4,10 +4,9 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from agentmem import logs
-from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import BlockHeader, FileName
+from agentmem.process import logs
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey

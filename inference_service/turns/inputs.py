@@ -13,7 +13,7 @@ import numpy as np
 
 from agentmem.conversations import message_hashes
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import Ledger, TurnPlace, common_length
+from agentmem.kv.ledger import Ledger, TurnPlace, common_length
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput, TurnInput, TurnRequest
 from inference_service.memory.plan import Plan, Planner

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentmem import tracing
-from agentmem.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.errors import AgentmemError
-from agentmem.identity import FileName, Version
+from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader, FileName
+from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from inference_service.engine.checkpoints import Checkpoint, tensors_of
 from inference_service.engine.thread import EngineThread

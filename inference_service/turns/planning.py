@@ -6,10 +6,10 @@ Where a memory and what is appended to it outgrow the context, its oldest turns 
 import logging
 from dataclasses import dataclass, replace
 
-from agentmem import logs
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import Aborted, AgentmemError, FailedPrecondition
-from agentmem.identity import Ledger, common_length, other_revision
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.ledger import Ledger, common_length, other_revision
+from agentmem.process import logs
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import AppendInput, MessagesInput, TurnInput, TurnRequest
 from inference_service.memory.checkpoints import capture_positions

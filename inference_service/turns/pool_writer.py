@@ -7,10 +7,10 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from agentmem.blockfile import BlockHeader
 from agentmem.errors import AgentmemError
-from agentmem.identity import Ledger, Uint32, ordered
-from agentmem.shielding import run_shielded
+from agentmem.kv.blockfile import BlockHeader
+from agentmem.kv.ledger import Ledger, Uint32, ordered
+from agentmem.process.shielding import run_shielded
 from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
 from inference_service.engine.geometry import Caches

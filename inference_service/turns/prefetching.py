@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from agentmem.errors import NotFound, ResourceExhausted
-from agentmem.identity import NO_VERSION, Ledger, Version
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import Lookup, headers

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import mlx.core as mx
 from prometheus_client import Gauge
 
-from agentmem import logs
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.process import logs
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.turns.persisting import Persister

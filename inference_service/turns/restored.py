@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from agentmem.blockfile import BlockHeader
-from agentmem.identity import FileKind, FileName
+from agentmem.kv.blockfile import BlockHeader, FileKind, FileName
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterable, Sequence
 
-from agentmem.identity import FileName, Ledger, TokenIds
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.ledger import Ledger, TokenIds
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.device import has_own_memory

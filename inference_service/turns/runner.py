@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Cancelled, Internal, ResourceExhausted, Unavailable
-from agentmem.hints import TurnHints
-from agentmem.identity import NO_VERSION, Ledger
-from agentmem.shielding import release_frames
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import NO_VERSION, Ledger
+from agentmem.process.shielding import release_frames
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
 from inference_service.domain import TurnRequest

@@ -14,8 +14,8 @@ pool_writer.PoolWriter.keep       nothing: the KV goes to the pool         event
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from agentmem.hints import Hint
-from agentmem.identity import Ledger, TurnPlace, Version
+from agentmem.kv.hints import Hint
+from agentmem.kv.ledger import Ledger, TurnPlace, Version
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
 from inference_service.domain import TurnRequest

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agentmem import logs, tracing
+from agentmem import tracing
 from agentmem.errors import Aborted, AgentmemError, ResourceExhausted, Unavailable
+from agentmem.process import logs
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import TurnRequest
 from inference_service.metrics import REPLAYED, TIERS, WorkerMetrics, enum_name, reason_of

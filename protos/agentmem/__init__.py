@@ -3,10 +3,10 @@
     from agentmem import Client
 
 `agentmem.client` is the client, and what it exports is here, too; it is imported when it is asked for. `agentmem.v1`
-holds the protos and their stubs. Beside them: agent keys, the error table, the interceptor that maps it, channels, the
-server set-up, how calls end, tracing, spans, the format of KV files, conversations by content, which models are
-registered, settings, logs, the metrics page with what every process has on it, what service managers are told, and what
-`agentmem doctor` finds.
+holds the protos and their stubs. `agentmem.process` is what every service's process has, `agentmem.kv` what worker and
+store share of an agent's memory. Beside them is what clients and services share: `addresses`, `channels`, `tracing` and
+`retries` of calls; `errors`, `validation` of what callers give, `diagnostics` of files that people write; `paging`,
+`conversations` by content, `jsontext`, `words` and `sizes` for what is shown; `layout` of a data directory.
 """
 
 TYPE_CHECKING = False  # what type checkers take for true, without an import of typing

@@ -16,7 +16,7 @@
     ├── Cancelled            the caller went away                                   CANCELLED            499
     └── Internal             a bug (an incident id leaves the process), or a disk   INTERNAL             500
 
-Raise them where the fault is found; `agentmem.rpc` turns them into rich gRPC status, `from_rpc` turns a peer's
+Raise them where the fault is found; `agentmem.process.rpc` turns them into rich gRPC status, `from_rpc` turns a peer's
 status back into them, and the HTTP doors read `http_status`.
 """
 

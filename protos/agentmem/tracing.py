@@ -1,8 +1,8 @@
 """The request that the running code serves: its id, W3C trace context and span, from the gateway to the store and back.
 
 One context variable holds it: tasks and `asyncio.to_thread` inherit it, so do `Threads`.
-Servers set it from a call's metadata and channels add it to outgoing calls (`agentmem.rpc`); every line of the
-log has the id (`agentmem.logs`). It is for tracing only: what is not well-formed is dropped, and never refused.
+Servers set it from a call's metadata and channels add it to outgoing calls (`agentmem.process.rpc`); every line of the
+log has the id (`agentmem.process.logs`). It is for tracing only: what is not well-formed is dropped, and never refused.
 
 Spans: what a trace shows of a request, and nothing at all where tracing is off.
 
@@ -14,8 +14,8 @@ Spans: what a trace shows of a request, and nothing at all where tracing is off.
                 │     └ transaction
                 └ …/StageBlocks, …/PublishBlocks: after the answer
 
-`agentmem.otlp` turns them on. The one that is being worked on is `tracing.current().span`, and its traceparent is what
-calls to others carry. A caller that says that it is not sampled gets none, and passes on that it has none.
+`agentmem.process.otlp` turns them on. The one that is being worked on is `tracing.current().span`, and its traceparent
+is what calls to others carry. A caller that says that it is not sampled gets none, and passes on that it has none.
 
 Times are those of `time.monotonic`. Spans have ids, lengths and durations, and no text of prompts or answers.
 """
@@ -33,7 +33,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from agentmem.otlp_export import Span as Span
+    from agentmem.process.otlp_export import Span as Span
 
 REQUEST_ID: Final = "x-request-id"
 TRACEPARENT: Final = "traceparent"

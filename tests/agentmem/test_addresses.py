@@ -1,7 +1,7 @@
 import pytest
 
 from agentmem.addresses import Address, is_loopback, parse_address
-from agentmem.settings import ServiceSettings, SettingsError, load
+from agentmem.process.settings import ServiceSettings, SettingsError, load
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings

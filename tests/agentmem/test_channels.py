@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import channels
 from agentmem.channels import connect
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 
 SLOW = 0.4
 """Seconds; a busy machine takes as many to say the first word of HTTP/2."""
@@ -106,7 +106,7 @@ async def test_a_process_that_hangs_is_noticed_by_its_pings(monkeypatch: pytest.
 
 _SERVER = """
 import asyncio
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 
 async def serve() -> None:
     server = GrpcServer("127.0.0.1:0", [])

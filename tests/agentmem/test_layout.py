@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentmem import layout
-from agentmem.settings import load
+from agentmem.process.settings import load
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings, service_arguments
 from gateway.settings import GatewaySettings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from agentmem.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.restoring import GEOMETRY, Pool, claims, measure, raw, tables, write
 
 

@@ -6,7 +6,7 @@ import socket
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.samples import Sample
 
-from agentmem.exposition import MetricsServer
+from agentmem.process.exposition import MetricsServer
 from benchmarks.scraping import by_label, counted, free_ports, scrape, summed, total
 
 

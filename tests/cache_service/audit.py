@@ -9,8 +9,8 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentmem import blockfile
-from agentmem.identity import FileKind, FileName
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files import holding, references

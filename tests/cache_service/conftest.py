@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from agentmem.channels import connect
 from agentmem.errors import InvalidArgument, from_rpc
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store

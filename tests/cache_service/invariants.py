@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from agentmem import blockfile
-from agentmem.identity import FileKind, FileName
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agentmem import blockfile
-from agentmem.blockfile import BlockHeader
-from agentmem.identity import FileKind, FileName, Version
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import BlockHeader, FileKind, FileName
+from agentmem.kv.ledger import Version
 
 from . import kv
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import grpc
 
-from agentmem.blockfile import BlockHeader
+from agentmem.kv.blockfile import BlockHeader
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits

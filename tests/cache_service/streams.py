@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from agentmem import blockfile
-from agentmem.blockfile import CHUNK_BYTES, BlockHeader
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from tests.cache_service.tiers.test_blocks import on_disk

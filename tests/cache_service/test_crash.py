@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from tests.full_matrix import FULL

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from agentmem.errors import Internal
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from cache_service.files import holding

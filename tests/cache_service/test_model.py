@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from agentmem import identity
-from agentmem.identity import FileKind, FileName
+from agentmem.kv import ledger as identity
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.full_matrix import FULL

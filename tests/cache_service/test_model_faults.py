@@ -10,7 +10,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agentmem.identity import FileName, Version
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
 from cache_service.files import holding, references, warm_database
 from cache_service.files.directory import DataDirectory

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agentmem.hints import TurnHints
+from agentmem.kv.hints import TurnHints
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey

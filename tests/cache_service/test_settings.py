@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.object_location import Location
-from agentmem.settings import SettingsError, load
+from agentmem.kv.object_location import Location
+from agentmem.process.settings import SettingsError, load
 from cache_service.settings import StoreSettings
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service.tiers.test_blocks import BLOCK, WINDOW, found, name, on_disk, publish, stage

@@ -14,7 +14,7 @@ from threading import Event
 from typing import Any, Final, NamedTuple
 
 from agentmem.errors import Aborted, Unavailable
-from agentmem.identity import NO_VERSION, Version
+from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey
 from benchmarks.cluster.history import Append, Operation, Outcome, Read
 from benchmarks.cluster.lists import ledger_of, listed

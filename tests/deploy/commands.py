@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from unittest import mock
 
-from agentmem.settings import ServiceSettings, load
+from agentmem.process.settings import ServiceSettings, load
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 from agentmem import layout
-from agentmem.settings import ServiceSettings, load
+from agentmem.process.settings import ServiceSettings, load
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings, service_arguments, store_environment
 from gateway.settings import GatewaySettings

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentmem.service import CANNOT_SERVE, WRONG_SETTING
-from agentmem.sockets import parse_address
+from agentmem.process.service import CANNOT_SERVE, WRONG_SETTING
+from agentmem.process.sockets import parse_address
 from cache_service.ledger.postgres.settings import Settings as PostgresSettings
 from cache_service.ledger.postgres.settings import UnsafeServer, connect
 from gateway.settings import NodeSettings

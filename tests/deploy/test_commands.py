@@ -1,6 +1,6 @@
 import pytest
 
-from agentmem.settings import SettingsError
+from agentmem.process.settings import SettingsError
 
 from .commands import settings_of
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agentmem import layout
-from agentmem.settings import ServiceSettings
+from agentmem.process.settings import ServiceSettings
 
 from .commands import DEPLOY, ROOT, settings_of
 from .compose_file import compose, environment, instructions
@@ -98,7 +98,7 @@ def test_who_is_asked_for_their_health(services: dict[str, Any]) -> None:
         "worker": layout.worker_socket(run),
         "gateway": "http://127.0.0.1:8080/readyz",
     }
-    asked = ["CMD", "python", "-m", "agentmem.health"]
+    asked = ["CMD", "python", "-m", "agentmem.process.health"]
     assert {name: services[name]["healthcheck"]["test"] for name in SERVICES} == {
         name: [*asked, target] for name, target in expected.items()
     }

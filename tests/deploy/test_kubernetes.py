@@ -14,8 +14,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from agentmem.cluster_tls import CA, CERT, KEY
-from agentmem.sockets import parse_address
+from agentmem.process.cluster_tls import CA, CERT, KEY
+from agentmem.process.sockets import parse_address
 from cache_service.ledger.postgres.settings import Settings as PostgresSettings
 from gateway.http.middleware import ALIVE, READY
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.errors import AgentmemError
-from agentmem.settings import load
+from agentmem.process.settings import load
 from deploy.docs import command_line, contract, http_api, settings
 from deploy.docs.errors import errors
 from tests.deploy.metrics import documented

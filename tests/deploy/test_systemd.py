@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentmem import layout
-from agentmem.service import CANNOT_SERVE, WRONG_SETTING
-from agentmem.sockets import MAX_SOCKET_PATH_BYTES
+from agentmem.process.service import CANNOT_SERVE, WRONG_SETTING
+from agentmem.process.sockets import MAX_SOCKET_PATH_BYTES
 
 from .commands import DEPLOY, settings_of
 from .unit_file import UnitFile

@@ -22,7 +22,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from agentmem.channels import connect
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2_grpc, cache_store_pb2_grpc
 from cache_service.ledger import database
 from cache_service.store import Store

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from agentmem.errors import AgentmemError, InvalidArgument, NotFound
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,

@@ -16,7 +16,7 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.layout import GATEWAY_FILE
-from agentmem.sockets import AddressError
+from agentmem.process.sockets import AddressError
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.app import Gateway
 from tests.gateway.running import ANY_PORT, eventually, settings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.settings import SettingsError, load
+from agentmem.process.settings import SettingsError, load
 from gateway.settings import GatewaySettings, check_files
 
 

@@ -16,7 +16,7 @@ import pytest
 from agentmem import errors
 from agentmem.channels import connect
 from agentmem.conversations import chain_of
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from gateway.identity import Finder, How, Memory, Wanted
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.exposition import LATENCY_BUCKETS
+from agentmem.process.exposition import LATENCY_BUCKETS
 from gateway.pages import Page, histogram_quantile, increase, restarted
 from tests.gateway.cli.top.pages import Process
 

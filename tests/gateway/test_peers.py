@@ -15,8 +15,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
-from agentmem.health import WRITES, Health
-from agentmem.server import GrpcServer
+from agentmem.process.health import WRITES, Health
+from agentmem.process.server import GrpcServer
 from gateway.app import Gateway
 from gateway.peers import Peers
 
@@ -132,7 +132,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_what_peers_say_and_that_they_end_is_known_at_once(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentmem.health_changes.QUIET_SECONDS", 1000.0)
+    monkeypatch.setattr("agentmem.process.health_changes.QUIET_SECONDS", 1000.0)
     async with watched(run_dir) as world, watching(world):
         await world.servers["worker"].set_serving(False)
         await until(lambda: world.changes == [True, False])
@@ -153,8 +153,8 @@ async def test_peers_are_not_asked_again_and_again(
     def asked() -> int:
         return sum("/grpc.health.v1.Health/Check" in str(record.__dict__) for record in caplog.records)
 
-    monkeypatch.setattr("agentmem.health_changes.QUIET_SECONDS", 1000.0)
-    caplog.set_level(logging.DEBUG, "agentmem.rpc")
+    monkeypatch.setattr("agentmem.process.health_changes.QUIET_SECONDS", 1000.0)
+    caplog.set_level(logging.DEBUG, "agentmem.process.rpc")
     async with watched(run_dir) as world, watching(world):
         before = -1
         async with asyncio.timeout(20):
@@ -165,7 +165,7 @@ async def test_peers_are_not_asked_again_and_again(
 
 async def test_a_peer_that_hangs_is_noticed_by_who_asks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connections stay, and its streams say nothing."""
-    monkeypatch.setattr("agentmem.health_changes.QUIET_SECONDS", 1000.0)
+    monkeypatch.setattr("agentmem.process.health_changes.QUIET_SECONDS", 1000.0)
     monkeypatch.setattr("gateway.peers.ANSWER_SECONDS", 0.3)
     hanging, answering = asyncio.Event(), asyncio.Event()
     answer = Health.Check
@@ -206,7 +206,7 @@ async def test_the_grpc_health_of_a_gateway_is_the_workers(
 async def test_the_worker_is_not_asked_by_each_who_asks(
     worker: ScriptedWorker, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "agentmem.rpc")
+    caplog.set_level(logging.DEBUG, "agentmem.process.rpc")
     answers = await asyncio.gather(*(http.get("/readyz") for _ in range(60)))
     assert {answer.status_code for answer in answers} == {200}
     asked = [record for record in caplog.records if "/grpc.health.v1.Health/Check" in str(record.__dict__)]

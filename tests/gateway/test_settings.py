@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.settings import SettingsError, load
+from agentmem.process.settings import SettingsError, load
 from gateway.edge.callers import CallerLimits
 from gateway.settings import GatewaySettings
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from agentmem.hints import TurnHints
-from agentmem.identity import NO_VERSION, Ledger, Version
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.domain import MessagesInput, TurnRequest

@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem.channels import connect
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,

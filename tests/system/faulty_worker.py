@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentmem.identity import NO_VERSION, Version
+from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 from inference_service import worker

@@ -20,8 +20,8 @@ import httpx
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from agentmem.blockfile import chain_hashes
 from agentmem.channels import connect
+from agentmem.kv.blockfile import chain_hashes
 from agentmem.v1 import (
     agent_pb2,
     agent_pb2_grpc,

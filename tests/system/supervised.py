@@ -19,7 +19,7 @@ from tests.system.stack import Stack, free_port
 
 MODULES = {"store": "cache_service", "worker": "inference_service", "gateway": "gateway"}
 _MODULE = 5
-"""Where a child's command line names its module: python -m agentmem.parent FD GRACE MODULE …"""
+"""Where a child's command line names its module: python -m agentmem.process.parent FD GRACE MODULE …"""
 
 
 class Supervised(Stack):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentmem.identity import common_length
+from agentmem.kv.ledger import common_length
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.shared import SharedStacks, Writer

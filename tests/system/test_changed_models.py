@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load_file, save_file
 
-from agentmem.identity import common_length
+from agentmem.kv.ledger import common_length
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from inference_service.engine import rotation
 from inference_service.engine.attention import self_test

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agentmem.checkup import State
-from agentmem.settings import load
+from agentmem.process.checkup import State
+from agentmem.process.settings import load
 from gateway.cli.doctor.checks import Running, judge_running, ports, running
 from gateway.cli.up.settings import UpSettings
 from tests.system.stack import Stack

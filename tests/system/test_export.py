@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import load_file, save_file
 
-from agentmem.blockfile import parse
+from agentmem.kv.blockfile import parse
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
 from tests.system.files import CHUNK, exported, forged, imported, messages, metadata, refusal

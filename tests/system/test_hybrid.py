@@ -6,7 +6,7 @@ And what holds for all that resume from checkpoints, recurrent ones too; the res
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BlockHeader, TensorSpec, parse
+from agentmem.kv.blockfile import BlockHeader, TensorSpec, parse
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.shared import SharedStacks, Writer

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agentmem.blockfile import STATE
+from agentmem.kv.blockfile import STATE
 from agentmem.v1 import types_pb2
 from tests.oracle import Oracle
 from tests.system.shared import SharedStacks, Writer

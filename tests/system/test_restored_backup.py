@@ -13,7 +13,7 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.errors import Aborted
-from agentmem.identity import Ledger, Version
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from inference_service.storage.client import StoreClient

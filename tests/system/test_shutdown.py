@@ -10,8 +10,8 @@ import grpc
 import httpx
 import pytest
 
-from agentmem.blockfile import chain_hashes
 from agentmem.errors import Unavailable, from_rpc, is_unreachable
+from agentmem.kv.blockfile import chain_hashes
 from agentmem.v1 import inference_pb2, model_pb2, types_pb2
 from tests.system.stack import Client, running, serving
 

@@ -45,7 +45,7 @@ class Soak:
         """Whether the pool and the disk have evicted."""
 
     async def run(self, seconds: float, seed: int) -> int:
-        """Load for so long, for LEAST_TURNS and until memory and disk were short; the most bytes that were on the disk."""
+        """Load for so long, for LEAST_TURNS and until all were short of room; the most bytes that were on the disk."""
         self._until = time.monotonic() + seconds
         self._enough = self.turns + LEAST_TURNS
         watching = asyncio.create_task(self._most_bytes())

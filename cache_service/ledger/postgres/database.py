@@ -30,7 +30,7 @@ from psycopg.pq import TransactionStatus
 
 from agentmem import tracing
 from agentmem.errors import Internal, Unavailable
-from agentmem.logs import event
+from agentmem.process.logs import event
 from agentmem.tracing import Threads
 from cache_service.connection import Differences
 from cache_service.ledger.ledgers import Failure, Query, Work

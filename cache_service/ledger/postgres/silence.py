@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg.abc import RV, PQGen
 
-from agentmem.logs import event
+from agentmem.process.logs import event
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from agentmem.identity import FileKind, FileName
-from agentmem.object_location import Location
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.object_location import Location
 
 
 class ObjectName(NamedTuple):

@@ -43,9 +43,9 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from agentmem import blockfile
 from agentmem.errors import DataLoss
-from agentmem.object_location import Location
+from agentmem.kv import blockfile
+from agentmem.kv.object_location import Location
 from cache_service.files.directory import FOLDERS, SUFFIX
 from cache_service.files.publication import Spool
 from cache_service.tiers.remote import credentials

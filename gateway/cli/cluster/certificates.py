@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from agentmem.cluster_tls import CA, CERT, KEY
+from agentmem.process.cluster_tls import CA, CERT, KEY
 from gateway.cli.text import Mistake
 
 CA_KEY: Final = "ca-key.pem"

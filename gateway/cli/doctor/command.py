@@ -17,7 +17,7 @@ from pydantic_settings import SettingsConfigDict
 from rich.console import Console
 from rich.text import Text
 
-from agentmem.checkup import Finding, State, parse, problem, unknown
+from agentmem.process.checkup import Finding, State, parse, problem, unknown
 from agentmem.sizes import byte_size
 from gateway.cli.text import FOLD, LINE, console, counted, printable, table
 from gateway.cli.up.openblas import preload_here
@@ -89,7 +89,7 @@ async def _all(settings: UpSettings, arguments: Sequence[str], *, quiet: bool) -
 async def findings(
     service: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> AsyncIterator[str | Finding]:
-    """Run a module that writes the lines of `agentmem.checkup`; yield the checks that begin, and their findings.
+    """Run a module that writes lines of `agentmem.process.checkup`; yield the checks that begin, and their findings.
 
     A check that writes nothing for SILENCE_SECONDS is ended with its process, and the last finding names it.
     """

@@ -7,9 +7,10 @@ from functools import partial
 
 import click
 
-from agentmem import layout, logs
+from agentmem import layout
 from agentmem.addresses import parse_address
-from agentmem.service import ServiceManager
+from agentmem.process import logs
+from agentmem.process.service import ServiceManager
 from gateway.cli.text import say
 from gateway.cli.up.lock import UpLock, has_been_taken
 from gateway.cli.up.openblas import preload_here

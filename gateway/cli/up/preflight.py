@@ -4,10 +4,11 @@ import errno
 import socket
 from collections.abc import Iterator
 
-from agentmem import layout, otlp
-from agentmem.model_registry import register
-from agentmem.settings import SettingsError
-from agentmem.sockets import Address, parse_address
+from agentmem import layout
+from agentmem.process import otlp
+from agentmem.process.model_registry import register
+from agentmem.process.settings import SettingsError
+from agentmem.process.sockets import Address, parse_address
 from gateway.cli.text import Mistake
 from gateway.cli.up.settings import UpSettings, gateway_settings
 from gateway.settings import check_files

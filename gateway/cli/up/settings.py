@@ -8,11 +8,11 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
-from agentmem.kv_bits import KVBitsText
-from agentmem.models import ModelSettings
-from agentmem.object_location import LocationText
-from agentmem.settings import SettingsError, load
-from agentmem.sockets import OptionalLoopbackAddress, parse_address
+from agentmem.kv.bits import KVBitsText
+from agentmem.kv.object_location import LocationText
+from agentmem.process.models import ModelSettings
+from agentmem.process.settings import SettingsError, load
+from agentmem.process.sockets import OptionalLoopbackAddress, parse_address
 from gateway.cli.text import Mistake
 from gateway.settings import GatewaySettings, ListenSettings
 

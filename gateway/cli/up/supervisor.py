@@ -3,7 +3,7 @@ die; stops them in reverse order. A service that ends with a status of FINAL_STA
 ends all, unless it was ready before and its settings are right.
 
 Children have process groups of their own, so that a terminal's Ctrl-C reaches only this process, and they notice its
-end by a pipe (agentmem.parent), so that they are gone when it is, even after SIGKILL.
+end by a pipe (agentmem.process.parent), so that they are gone when it is, even after SIGKILL.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
-from agentmem import logs
-from agentmem.logs import event
-from agentmem.service import CANNOT_SERVE, WRONG_SETTING
+from agentmem.process import logs
+from agentmem.process.logs import event
+from agentmem.process.service import CANNOT_SERVE, WRONG_SETTING
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class _Kept:
     async def _spawn(self) -> asyncio.subprocess.Process:
         service = self.service
         self.tail.clear()
-        watched = (sys.executable, "-m", "agentmem.parent", str(self.lifeline), str(self.grace))
+        watched = (sys.executable, "-m", "agentmem.process.parent", str(self.lifeline), str(self.grace))
         self.process = process = await asyncio.create_subprocess_exec(
             *watched,
             service.module,

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 
-from agentmem.kv_bits import BITS
+from agentmem.kv.bits import BITS
 from inference_service.engine.caches.traced import TokenRange
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel

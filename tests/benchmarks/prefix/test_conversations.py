@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from benchmarks.prefix.contestants import CONTESTANTS, by_text, by_tokens, play
 from benchmarks.prefix.conversations import SCENARIOS, Step
 from benchmarks.prefix.passages import OTHERS, answer

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from cache_service.cluster.settings import ClusterSettings

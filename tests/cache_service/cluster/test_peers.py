@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem import blockfile
 from agentmem.channels import NODE_OPTIONS, connect
+from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from benchmarks.cluster.proxy import Proxy

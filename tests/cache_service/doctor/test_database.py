@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import Finding, State
+from agentmem.process.checkup import Finding, State
 from cache_service.doctor import clock, database
 from cache_service.ledger import schema
 from cache_service.ledger.schema import MIGRATIONS

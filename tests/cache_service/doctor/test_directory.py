@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import Finding, State
+from agentmem.process.checkup import Finding, State
 from cache_service.doctor import data_directory, permissions
 from cache_service.files import directory_lock
 

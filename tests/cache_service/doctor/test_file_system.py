@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from agentmem.checkup import State
+from agentmem.process.checkup import State
 from cache_service.doctor import file_system
 
 

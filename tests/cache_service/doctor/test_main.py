@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import Finding, State, parse
+from agentmem.process.checkup import Finding, State, parse
 
 from ..process import ready
 from .test_database import tree

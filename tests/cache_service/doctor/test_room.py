@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.checkup import State
+from agentmem.process.checkup import State
 from cache_service.doctor import disk_space, judge_space
 from cache_service.tiers.limits import GIB, DiskLimits
 

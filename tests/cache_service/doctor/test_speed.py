@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import State
+from agentmem.process.checkup import State
 from cache_service import doctor
 from cache_service.doctor import disk_speed, measure
 

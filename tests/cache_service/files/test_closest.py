@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument, from_rpc
-from agentmem.identity import FileName, ordered, shared_tokens
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.ledger import ordered, shared_tokens
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey

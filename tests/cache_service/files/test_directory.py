@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.identity import FileKind, FileName
+from agentmem.kv.blockfile import FileKind, FileName
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
 from cache_service.files.disk import open_regular, size_of
 

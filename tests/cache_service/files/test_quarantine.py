@@ -5,7 +5,7 @@ import json
 import grpc
 import pytest
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import FileName
 from agentmem.validation import AgentKey
 from cache_service.files import holding, references, waiting, warm_database
 from cache_service.files.references import FileOrigin, FileRow

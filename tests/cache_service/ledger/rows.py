@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace, Version
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
 from agentmem.validation import AgentKey
 from cache_service import checksums
 from cache_service.connection import Connection

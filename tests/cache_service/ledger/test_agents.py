@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from agentmem.identity import NO_VERSION
+from agentmem.kv.ledger import NO_VERSION
 from cache_service.ledger import agents, segments, turns, versions
 from cache_service.ledger.agents import NO_CONVERSATION
 

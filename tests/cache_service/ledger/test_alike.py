@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from agentmem.errors import AgentmemError
-from agentmem.identity import NO_VERSION, FileName, Version
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey, IdleTimes
 from cache_service import checksums
 from cache_service.connection import Connection

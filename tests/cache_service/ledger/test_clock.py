@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.identity import NO_VERSION, Ledger, TurnPlace
+from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace
 from agentmem.validation import AgentKey
 from benchmarks import cluster
 from cache_service.ledger import agents, clock, turns

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound
-from agentmem.identity import NO_VERSION, Version
+from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import MAX_RECORD_BYTES, AgentKey, IdleTimes
 from cache_service.checksums import LedgerDamaged
 from cache_service.connection import Connection

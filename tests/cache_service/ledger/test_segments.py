@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from cache_service.ledger import segments
 from cache_service.ledger.database import Database
 from cache_service.ledger.postgres.database import Postgres

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from cache_service.offline.check import check
 from cache_service.offline.commands import main
 from cache_service.offline.findings import CannotCheck

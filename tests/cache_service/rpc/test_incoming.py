@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 import pytest
 
-from agentmem import blockfile
-from agentmem.blockfile import CHUNK_BYTES
 from agentmem.channels import connect
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from cache_service.files import publication

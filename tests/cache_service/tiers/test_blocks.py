@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from cache_service.files import references

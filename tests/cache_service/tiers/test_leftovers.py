@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem.identity import FileKind, FileName
+from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files.directory import DataDirectory
 from tests.cache_service import kv

@@ -11,8 +11,8 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from agentmem import blockfile
-from agentmem.blockfile import CHUNK_BYTES, BlockHeader
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import CHUNK_BYTES, BlockHeader
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files import publication
 from tests.cache_service import kv

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentmem.errors import AgentmemError
-from agentmem.hints import TurnHints
-from agentmem.identity import NO_VERSION, FileKind, FileName, Ledger, TurnPlace
+from agentmem.kv.blockfile import FileKind, FileName
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace
 from agentmem.validation import NEVER, AgentKey
 from cache_service.files import holding, references, warm_database
 from cache_service.files.references import FileOrigin, FileRow

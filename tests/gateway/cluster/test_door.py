@@ -11,7 +11,7 @@ import pytest
 
 from agentmem import v1
 from agentmem.channels import ClientTls, connect
-from agentmem.cluster_tls import read_cluster_tls
+from agentmem.process.cluster_tls import read_cluster_tls
 from agentmem.v1 import cache_store_pb2, cache_store_pb2_grpc, cluster_pb2, inference_pb2, model_pb2, types_pb2
 from gateway.cli.cluster.certificates import authority, issue
 from gateway.cluster.door import ALLOWED

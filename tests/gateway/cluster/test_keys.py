@@ -11,7 +11,7 @@ import grpc
 import httpx
 import pytest
 
-from agentmem.settings import SettingsError, load
+from agentmem.process.settings import SettingsError, load
 from agentmem.v1 import cluster_pb2, inference_pb2
 from gateway.cluster.keys import ClusterKeys
 from gateway.edge.key_ring import KeyRing

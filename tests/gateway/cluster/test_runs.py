@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from agentmem.channels import connect
-from agentmem.cluster_tls import read_cluster_tls
+from agentmem.process.cluster_tls import read_cluster_tls
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc, workflow_run_pb2
 from gateway.workflows.runs import Runs
 from tests.gateway.cluster.run_records import SharedTurns

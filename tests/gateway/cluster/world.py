@@ -14,7 +14,7 @@ import grpc
 
 from agentmem.channels import connect
 from agentmem.errors import Unavailable
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import (
     cache_store_pb2,
     cache_store_pb2_grpc,

@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from agentmem.channels import ClientTls, connect
-from agentmem.settings import SettingsError
+from agentmem.process.settings import SettingsError
 from agentmem.v1 import agent_pb2, agent_pb2_grpc
 from gateway.app import Gateway
 from gateway.edge.tls import Tls, TlsFiles

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from agentmem import errors
-from agentmem.blockfile import CHUNK_BYTES as CHUNK
+from agentmem.kv.blockfile import CHUNK_BYTES as CHUNK
 from agentmem.v1 import types_pb2
 from gateway.app import Gateway
 from tests.gateway.running import eventually, settings

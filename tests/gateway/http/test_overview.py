@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentmem.exposition import MetricsServer
+from agentmem.process.exposition import MetricsServer
 from gateway.http import overview
 from tests.gateway.cli.top.example import STARTED, Processes
 from tests.gateway.running import running

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope, Send
 
 from agentmem import errors
-from agentmem.blockfile import CHUNK_BYTES
+from agentmem.kv.blockfile import CHUNK_BYTES
 from gateway.app import Gateway
 from gateway.http.middleware import AccessLogMiddleware, whole
 from gateway.metrics import GatewayMetrics

@@ -14,7 +14,7 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.errors import Aborted, AlreadyExists, InvalidArgument, NotFound, ResourceExhausted, Unavailable
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2
 from cache_service.tiers.quotas import Quotas

@@ -1,7 +1,7 @@
 import mlx.core as mx
 import pytest
 
-from agentmem.checkup import State
+from agentmem.process.checkup import State
 from inference_service.doctor import hardware
 from inference_service.doctor.checks import backend, judge_products, matrix_products
 

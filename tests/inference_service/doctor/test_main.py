@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import Finding, State, parse
-from agentmem.service import CANNOT_SERVE
+from agentmem.process.checkup import Finding, State, parse
+from agentmem.process.service import CANNOT_SERVE
 
 
 def half(*arguments: str, **environment: str) -> list[Finding]:

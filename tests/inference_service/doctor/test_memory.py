@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from agentmem.checkup import State
+from agentmem.process.checkup import State
 from inference_service.doctor import checks
 from inference_service.doctor.checks import memory
 from inference_service.engine import host_memory

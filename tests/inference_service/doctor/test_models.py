@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from agentmem import checkup
-from agentmem.checkup import Finding, State
+from agentmem.process import checkup
+from agentmem.process.checkup import Finding, State
 from inference_service.doctor.checks import checks
 from inference_service.settings import WorkerSettings
 from tests.tiny_models import write_gemma3, write_llama, write_plamo3

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS, TENSORS
+from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.arenas import Arena
 from inference_service.engine.caches import KVBuffers
 from inference_service.engine.geometry import Geometry, HostTensors, LayerGroup

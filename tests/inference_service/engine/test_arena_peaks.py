@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mlx.core as mx
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS, TENSORS
+from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.arenas import Arena
 from inference_service.engine.caches import KVBuffers
 from tests.inference_service.engine.arena_bits import buffers_of, full_arena, geometry, random_tensors

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, TENSORS, BlockHeader
 from inference_service.engine import arenas as arenas_module
 from inference_service.engine.arenas import Arena, Arenas
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.kv_bits import BITS
+from agentmem.kv.bits import BITS
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.self_test import encoding_error
 from inference_service.engine.codec import KVCodec

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from agentmem.kv_bits import BITS
+from agentmem.kv.bits import BITS
 from inference_service.engine.attention import DEQUANTIZE_FUSED, FLASH_PREFILL, AttentionBackend
 from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.flash_decoding import flash_decoding

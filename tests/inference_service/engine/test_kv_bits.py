@@ -10,8 +10,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS, header_bytes
-from agentmem.kv_bits import BITS, KVBits
+from agentmem.kv.bits import BITS, KVBits
+from agentmem.kv.blockfile import BLOCK_TOKENS, header_bytes
 from benchmarks.loading import load
 from inference_service.domain import TokenEvent
 from inference_service.engine.arenas import Arena

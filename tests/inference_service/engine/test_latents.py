@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from agentmem.kv_bits import BITS
+from agentmem.kv.bits import BITS
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.absorbed import DECOMPRESS
 from inference_service.engine.attention.flash_latents import flash_latents

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from agentmem.kv_bits import BITS
+from agentmem.kv.bits import BITS
 from inference_service.engine.attention import metal_flash_decoding
 from inference_service.engine.attention.metal_flash_decoding import THREADGROUP_BYTES, THREADGROUP_THREADS
 from inference_service.engine.codec import KVCodec

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load
 
-from agentmem.blockfile import TENSORS
+from agentmem.kv.blockfile import TENSORS
 from inference_service.engine import uploading
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, Geometry, HostTensors
 from inference_service.engine.uploading import runs, uploaded

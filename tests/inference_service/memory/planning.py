@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from agentmem.identity import Ledger, common_length
+from agentmem.kv.ledger import Ledger, common_length
 from agentmem.v1.types_pb2 import (
     MATCH_DIVERGE,
     MATCH_NEW,

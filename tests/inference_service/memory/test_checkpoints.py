@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.blockfile import chain_hashes
-from agentmem.identity import Ledger, TurnPlace
+from agentmem.kv.blockfile import chain_hashes
+from agentmem.kv.ledger import Ledger, TurnPlace
 from agentmem.v1.cache_store_pb2 import StoredFile
 from inference_service.engine.caches import SlidingQuantizedKVCache
 from inference_service.engine.codec import KVCodec

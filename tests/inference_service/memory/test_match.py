@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.identity import Ledger, common_length
+from agentmem.kv.ledger import Ledger, common_length
 from agentmem.v1.types_pb2 import (
     MATCH_DIVERGE,
     MATCH_EXACT,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from agentmem.errors import InvalidArgument
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1.types_pb2 import (
     MATCH_DIVERGE,
     MATCH_EXACT,

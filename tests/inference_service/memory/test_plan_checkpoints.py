@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from inference_service.domain import MessagesInput
 from inference_service.text.prompt import Rendered
 from inference_service.text.tokenizer import Tokenizer

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.blockfile import BLOCK_TOKENS, NO_PARENT, chain_hashes
-from agentmem.identity import ordered
+from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT, chain_hashes
+from agentmem.kv.ledger import ordered
 from inference_service.memory.checkpoints import candidates_at
 from inference_service.memory.restore import LEAST_SHARED, Candidate, Lookup, choose, headers, look_up
 

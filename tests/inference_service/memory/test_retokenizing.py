@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from inference_service.memory.retokenizing import retokenized
 from inference_service.text.prompt import Rendered, Span
 from inference_service.text.rendering import Renderer

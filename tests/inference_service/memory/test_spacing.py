@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.identity import Ledger
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.ledger import Ledger
 from inference_service.engine.scheduling import chunk_tokens
 from inference_service.memory.checkpoints import checkpoint_candidates
 from inference_service.memory.spacing import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from inference_service.domain import MessagesInput
 from inference_service.memory import trimming
 from inference_service.memory.plan import Plan

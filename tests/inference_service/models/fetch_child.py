@@ -27,8 +27,8 @@ sys.addaudithook(_watch)
 import mlx_lm  # noqa: E402
 
 from agentmem.errors import AgentmemError  # noqa: E402
-from agentmem.hints import TurnHints  # noqa: E402
-from agentmem.models import RegisteredModel  # noqa: E402
+from agentmem.kv.hints import TurnHints  # noqa: E402
+from agentmem.process.models import RegisteredModel  # noqa: E402
 from inference_service.engine.thread import EngineThread  # noqa: E402
 from inference_service.models.loading import Loader  # noqa: E402
 from inference_service.models.sources import fetch, go_offline  # noqa: E402

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentmem.hints import TurnHints
-from agentmem.models import RegisteredModel
+from agentmem.kv.hints import TurnHints
+from agentmem.process.models import RegisteredModel
 from inference_service.engine import quality, rotation
 from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.engine.quality import LADDER, Quality

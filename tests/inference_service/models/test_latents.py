@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models import deepseek_v2, minicpm3, youtu_llm
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
 from benchmarks.loading import load
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import LayerGroup

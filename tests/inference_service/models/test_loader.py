@@ -8,8 +8,8 @@ import pytest
 from mlx_lm.models import llama
 
 from agentmem.errors import FailedPrecondition
-from agentmem.hints import TurnHints
-from agentmem.models import RegisteredModel
+from agentmem.kv.hints import TurnHints
+from agentmem.process.models import RegisteredModel
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.thread import EngineThread
 from inference_service.models import loading, proof

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 
 from agentmem.errors import FailedPrecondition
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
 from benchmarks.loading import load
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup

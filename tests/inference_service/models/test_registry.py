@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.models import DEMO, RegisteredModel
-from agentmem.settings import SettingsError
+from agentmem.process.models import DEMO, RegisteredModel
+from agentmem.process.settings import SettingsError
 from inference_service.models.sources import registry
-from tests.agentmem.test_model_file import adapter, written
+from tests.agentmem.process.test_model_file import adapter, written
 
 
 def test_registry_names() -> None:

@@ -12,7 +12,7 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
-from agentmem.identity import Ledger, Version
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.models import loading
 from inference_service.models.loaded import LoadedModel, read_weights

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentmem.hints import TurnHints
-from agentmem.models import RegisteredModel
+from agentmem.kv.hints import TurnHints
+from agentmem.process.models import RegisteredModel
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.hints import TurnHints
-from agentmem.identity import Ledger, Version
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.pool.admission import Admission, MemoryRequest, Reservation
 from inference_service.pool.blocks import Segment

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition, ResourceExhausted
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space, Table
 

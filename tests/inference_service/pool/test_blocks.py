@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agentmem.identity import ordered
+from agentmem.kv.ledger import ordered
 from inference_service.pool.blocks import BlockPool, BlockTokens, PoolError, Segment
 
 CAPACITY = 8

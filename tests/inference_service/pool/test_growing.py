@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import ResourceExhausted
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.pool import admission
 from inference_service.pool.blocks import Segment
 from inference_service.pool.growing import segment_of

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.hints import TurnHints
-from agentmem.identity import Ledger, Version
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table

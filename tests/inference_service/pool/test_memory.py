@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.hints import TurnHints
+from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.geometry import Geometry, LayerGroup

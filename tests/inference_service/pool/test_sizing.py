@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import FailedPrecondition
-from agentmem.hints import TurnHints
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS

@@ -3,7 +3,7 @@
 import pytest
 
 from agentmem.errors import FailedPrecondition, ResourceExhausted
-from agentmem.hints import HINT_SECONDS
+from agentmem.kv.hints import HINT_SECONDS
 
 from .lodging import Memory, blocks, enter, key, names, settle
 

@@ -7,8 +7,8 @@ import numpy as np
 import xxhash
 from hypothesis import strategies as st
 
-from agentmem.blockfile import TENSORS
-from agentmem.identity import Ledger, TurnPlace
+from agentmem.kv.blockfile import TENSORS
+from agentmem.kv.ledger import Ledger, TurnPlace
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.calibration import Calibration, LayerMeans

@@ -10,9 +10,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BlockHeader
 from agentmem.errors import NotFound
-from agentmem.identity import FileName, Ledger, TurnPlace, Version
+from agentmem.kv.blockfile import BlockHeader, FileName
+from agentmem.kv.ledger import Ledger, TurnPlace, Version
 from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup

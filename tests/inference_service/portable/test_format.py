@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from agentmem.errors import DataLoss
-from agentmem.identity import Ledger, TurnPlace
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
+from agentmem.kv.ledger import Ledger, TurnPlace
 from inference_service.engine.caches import sliding
 from inference_service.portable.format import (
     DTYPE_BYTES,

@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BlockHeader
 from agentmem.errors import DataLoss, FailedPrecondition, PermissionDenied
-from agentmem.identity import FileName, Ledger, TurnPlace
+from agentmem.kv.blockfile import BlockHeader, FileName
+from agentmem.kv.ledger import Ledger, TurnPlace
 from agentmem.validation import AgentKey
 from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup

@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from agentmem.errors import InvalidArgument, NotFound, Unavailable
-from agentmem.hints import TurnHints
-from agentmem.identity import NO_VERSION, Ledger, Version
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from agentmem.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
-from agentmem.identity import Ledger, Version
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.v1 import inference_pb2, types_pb2
 from inference_service.domain import TokenEvent, TurnRequest
 from inference_service.memory.match import MatchLimits

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agentmem.errors import InvalidArgument, NotFound
-from agentmem.models import RegisteredModel
+from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2
 from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.engine.geometry import Geometry, LayerGroup

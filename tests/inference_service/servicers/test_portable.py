@@ -3,8 +3,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentmem.blockfile import CHUNK_BYTES
 from agentmem.errors import DeadlineExceeded, InvalidArgument
+from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.servicers import portable

@@ -7,8 +7,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from agentmem.blockfile import CHUNK_BYTES, BlockHeader
-from agentmem.identity import NO_VERSION, FileName
+from agentmem.kv.blockfile import CHUNK_BYTES, BlockHeader, FileName
+from agentmem.kv.ledger import NO_VERSION
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT
 from agentmem.validation import AgentKey

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from agentmem import blockfile
-from agentmem.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import NO_PARENT, TENSORS, BlockHeader, chain_hash
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import KVFormat

@@ -6,8 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem import blockfile
-from agentmem.blockfile import NO_PARENT, BlockHeader
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import NO_PARENT, BlockHeader
 from agentmem.v1 import types_pb2
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import KVFormat

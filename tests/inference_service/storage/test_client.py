@@ -6,10 +6,10 @@ import grpc
 import pytest
 
 from agentmem import errors
-from agentmem.blockfile import NO_PARENT, BlockHeader
 from agentmem.channels import connect
-from agentmem.identity import NO_VERSION, FileName, Ledger, TurnPlace, Version
-from agentmem.server import GrpcServer
+from agentmem.kv.blockfile import NO_PARENT, BlockHeader, FileName
+from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.storage.client import Opened, StoreClient

@@ -12,7 +12,7 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.errors import Aborted, Unavailable
-from agentmem.identity import NO_VERSION, Version
+from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
 from inference_service.storage import client as client_module

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem import blockfile
+from agentmem.kv import blockfile
 from inference_service.storage.blocks import BlockMiss, read_block, write_block
 from tests.faults.mutations import BLOCK_FILE
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agentmem.blockfile import TENSORS
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import TENSORS, FileName
 from inference_service.engine.geometry import HostTensors
 from inference_service.engine.uploading import runs
 from inference_service.memory.speeds import Speeds

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentmem import blockfile
-from agentmem.blockfile import BlockHeader
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import BlockHeader
 from inference_service.engine.geometry import HostBuffers
 from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.storage import blocks as reading

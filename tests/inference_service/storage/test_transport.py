@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem import errors
-from agentmem.blockfile import CHUNK_BYTES, digest
 from agentmem.channels import connect
-from agentmem.identity import NO_VERSION, FileName
-from agentmem.server import GrpcServer
+from agentmem.kv.blockfile import CHUNK_BYTES, FileName, digest
+from agentmem.kv.ledger import NO_VERSION
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from agentmem.v1.types_pb2 import MISS_REASON_ABSENT, MISS_REASON_CORRUPT, MISS_REASON_IO_ERROR

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from agentmem.channels import connect
 from agentmem.errors import Unavailable
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc
 from inference_service.metrics import WorkerMetrics

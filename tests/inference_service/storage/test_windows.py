@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.generation import Decoding, TurnJob

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1 import types_pb2
 from inference_service.domain import MessagesInput
 from inference_service.memory.match import MatchLimits

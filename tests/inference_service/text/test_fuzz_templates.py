@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from inference_service.domain import MessagesInput
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Planner

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1.types_pb2 import MATCH_EXTEND
 from inference_service.domain import MessagesInput
 from inference_service.memory.match import MatchLimits

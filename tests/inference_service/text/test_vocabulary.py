@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1.types_pb2 import MATCH_EXTEND, MATCH_PARTIAL
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.plan import Planner

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import BLOCK_TOKENS, FileName
 from agentmem.v1 import cache_store_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory import speeds

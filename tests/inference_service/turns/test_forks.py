@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentmem.identity import FileName, unordered
+from agentmem.kv.blockfile import FileName
+from agentmem.kv.ledger import unordered
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.memory import restore

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agentmem.conversations import message_hashes
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1 import types_pb2
 from inference_service.domain import MessagesInput
 from inference_service.memory.match import MatchLimits

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1.inference_pb2 import (
     MEMORY_MODE_APPEND,
     MEMORY_MODE_AUTO,

@@ -14,9 +14,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem import tracing
-from agentmem.blockfile import digest
 from agentmem.errors import Unavailable
-from agentmem.identity import FileKind, FileName, Version
+from agentmem.kv.blockfile import FileKind, FileName, digest
+from agentmem.kv.ledger import Version
 from agentmem.v1 import cache_store_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.arenas import Arenas

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from agentmem.errors import FailedPrecondition, InvalidArgument
-from agentmem.identity import Ledger, Version
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, HeldAnswer, TextInput, TokensInput, TurnRequest
 from inference_service.memory.match import MatchLimits

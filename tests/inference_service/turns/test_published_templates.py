@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentmem.errors import InvalidArgument
-from agentmem.identity import common_length
+from agentmem.kv.ledger import common_length
 from agentmem.v1.types_pb2 import (
     HISTORY_TEMPLATE,
     MATCH_EXTEND,

@@ -10,9 +10,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS
 from agentmem.errors import Cancelled, ResourceExhausted
-from agentmem.identity import FileName
+from agentmem.kv.blockfile import BLOCK_TOKENS, FileName
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.caches import QuantizedKVCache

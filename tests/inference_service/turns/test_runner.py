@@ -12,10 +12,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.blockfile import BLOCK_TOKENS, header_bytes
 from agentmem.errors import Aborted, Cancelled, FailedPrecondition, ResourceExhausted
-from agentmem.identity import NO_VERSION, FileKind, Ledger
-from agentmem.kv_bits import KVBits
+from agentmem.kv.bits import KVBits
+from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, header_bytes
+from agentmem.kv.ledger import NO_VERSION, Ledger
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine import batching

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agentmem.errors import Cancelled, FailedPrecondition
-from agentmem.identity import Ledger
+from agentmem.kv.ledger import Ledger
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, Sampling, TextInput

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from agentmem import errors
 from agentmem.errors import ResourceExhausted, Unavailable
-from agentmem.identity import NO_VERSION, Ledger, Version
+from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, TextInput, TurnInput, TurnRequest

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from agentmem.blockfile import parse
 from agentmem.errors import Aborted
-from agentmem.hints import TurnHints
-from agentmem.identity import NO_VERSION, FileName, Ledger, TurnPlace, Version, shared_tokens
+from agentmem.kv.blockfile import FileName, parse
+from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version, shared_tokens
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks.loading import load

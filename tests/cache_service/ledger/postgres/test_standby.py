@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from agentmem.identity import Version
+from agentmem.kv.ledger import Version
 from cache_service.connection import Connection
 from cache_service.ledger import agents, turns
 from cache_service.ledger.postgres.database import Postgres

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from agentmem.errors import Aborted, AlreadyExists, NotFound, Unavailable
-from agentmem.identity import NO_VERSION
+from agentmem.kv.ledger import NO_VERSION
 from agentmem.validation import NEVER, AgentKey
 from cache_service import checksums
 from cache_service.connection import Connection

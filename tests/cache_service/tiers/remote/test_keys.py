@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.identity import FileKind
+from agentmem.kv.blockfile import FileKind
 from cache_service.tiers.remote.contract import ObjectName
 from cache_service.tiers.remote.s3 import object_key, object_name
 

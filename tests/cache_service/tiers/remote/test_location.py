@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentmem.object_location import Location
+from agentmem.kv.object_location import Location
 from cache_service.tiers.remote.contract import check_endpoint
 
 

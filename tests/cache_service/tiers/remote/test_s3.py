@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agentmem import blockfile
-from agentmem.identity import FileKind
-from agentmem.object_location import Location
+from agentmem.kv import blockfile
+from agentmem.kv.blockfile import FileKind
+from agentmem.kv.object_location import Location
 from cache_service.tiers.remote.contract import (
     Claim,
     NotOwner,

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem.identity import FileKind
+from agentmem.kv.blockfile import FileKind
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from agentmem.cluster_tls import read_cluster_tls
+from agentmem.process.cluster_tls import read_cluster_tls
 from gateway.cli.main import main
 
 

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from agentmem.checkup import Findings, ok, run, warning
+from agentmem.process.checkup import Findings, ok, run, warning
 
 
 def _hangs() -> Findings:

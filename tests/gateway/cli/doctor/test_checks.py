@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.checkup import Finding, State
-from agentmem.settings import load
-from agentmem.sockets import MAX_SOCKET_PATH_BYTES
+from agentmem.process.checkup import Finding, State
+from agentmem.process.settings import load
+from agentmem.process.sockets import MAX_SOCKET_PATH_BYTES
 from gateway.app import Gateway
 from gateway.cli.doctor import checks
 from gateway.cli.doctor.checks import (

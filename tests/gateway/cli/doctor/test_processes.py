@@ -7,7 +7,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from agentmem.checkup import Finding, State, ok, warning
+from agentmem.process.checkup import Finding, State, ok, warning
 from gateway.cli.doctor import command
 from gateway.cli.doctor.command import findings
 

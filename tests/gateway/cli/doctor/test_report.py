@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentmem.checkup import Finding, State, ok, problem, unknown, warning
+from agentmem.process.checkup import Finding, State, ok, problem, unknown, warning
 from gateway.cli.doctor.command import combined, print_report, status, to_json
 
 GOOD = replace(ok("fine"), check="a")

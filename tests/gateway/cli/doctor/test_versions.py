@@ -2,7 +2,7 @@ from importlib import metadata
 
 import pytest
 
-from agentmem.checkup import State
+from agentmem.process.checkup import State
 from gateway.cli.doctor import checks
 from gateway.cli.doctor.checks import unlike, unmet
 

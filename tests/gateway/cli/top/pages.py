@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from agentmem.exposition import LATENCY_BUCKETS
+from agentmem.process.exposition import LATENCY_BUCKETS
 from agentmem.v1 import agent_pb2, model_pb2
 from gateway.cli.top.sources import Reading
 from gateway.pages import Page

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from agentmem.sockets import parse_address
+from agentmem.process.sockets import parse_address
 from gateway import scraping
 from gateway.app import Gateway
 from gateway.cli.client import Client

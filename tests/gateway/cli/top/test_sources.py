@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from agentmem.channels import connect
-from agentmem.exposition import MetricsServer
+from agentmem.process.exposition import MetricsServer
 from agentmem.v1 import agent_pb2
 from gateway import scraping
 from gateway.cli.client import Client

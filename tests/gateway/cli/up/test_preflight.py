@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.settings import load
+from agentmem.process.settings import load
 from gateway.cli.cluster.certificates import authority, issue
 from gateway.cli.text import Mistake
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.settings import UpSettings
-from tests.agentmem.test_model_file import adapter, written
+from tests.agentmem.process.test_model_file import adapter, written
 
 ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.settings import SettingsError, load
+from agentmem.process.settings import SettingsError, load
 from cache_service.settings import StoreSettings
 from cache_service.tiers.quotas import Quotas
 from gateway.cli.text import Mistake

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from agentmem.errors import FailedPrecondition, NotFound
-from agentmem.server import GrpcServer
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 
 from .events import RUN, Event

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentmem.diagnostics import Diagnostic
 from agentmem.errors import InvalidArgument, Violation, from_rpc
-from agentmem.rpc import RpcInterceptor
+from agentmem.process.rpc import RpcInterceptor
 from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from gateway.workflows.definition.parser import MAX_MISTAKES, MalformedDefinition, _field, load
 from gateway.workflows.definition.schema import MAX_TEXT

@@ -1,0 +1,116 @@
+"""The certificates by which nodes of a cluster know each other: mTLS with a certificate authority of the cluster's own.
+
+DIR/ca.pem         the authority's certificate: whoever has one that it signed is a node
+DIR/node.pem       this node's certificate, for the host at which it is reached; it is shown as server and as client
+DIR/node-key.pem   its private key, without a passphrase
+
+`agentmem cluster certificates` makes them. They are read when a process starts.
+"""
+
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from agentmem.channels import ClientTls
+from agentmem.diagnostics import Diagnostic
+from agentmem.process.settings import SettingsError
+
+CA: Final = "ca.pem"
+CERT: Final = "node.pem"
+KEY: Final = "node-key.pem"
+
+_SETTING: Final = "cluster_tls"
+_MADE_BY: Final = "`agentmem cluster certificates` makes these files"
+_ROUND_TRIPS: Final = 8
+"""More than a handshake takes."""
+
+
+@dataclass(frozen=True)
+class ClusterTls:
+    """What a node shows to others, and by what it knows them. All PEM."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes = field(repr=False)
+
+    def client(self) -> ClientTls:
+        """How a channel to another node is made (`agentmem.channels.connect`)."""
+        return ClientTls(self.ca, self.cert, self.key)
+
+    def server(self) -> grpc.ServerCredentials:
+        """What a server has to be given that only nodes may call."""
+        return grpc.ssl_server_credentials([(self.key, self.cert)], self.ca, require_client_auth=True)
+
+
+def read_cluster_tls(directory: Path, host: str) -> ClusterTls:
+    """Return the certificates of a directory, tried in a handshake of this node with itself as `host`.
+
+    Raises SettingsError that names the file: one that is not there or has something else, a key of another certificate,
+    a certificate of another authority, for another host, or out of date.
+    """
+    ca, cert, key = (directory / name for name in (CA, CERT, KEY))
+    found = ClusterTls(*(_bytes(path) for path in (ca, cert, key)))
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.verify_mode = ssl.CERT_REQUIRED
+    for context in (server, client):
+        _load(context, ca, cert, key)
+    try:
+        _shake_hands(server, client, host)
+    except ssl.SSLCertVerificationError as error:
+        said = error.verify_message.removesuffix(".")
+        raise _error(cert, f"cannot be this node's, which others reach at {host}: {said}; {_MADE_BY}") from None
+    except ssl.SSLError as error:
+        raise _error(cert, f"cannot be used as server and client: {error.reason or error}; {_MADE_BY}") from None
+    return found
+
+
+def _load(context: ssl.SSLContext, ca: Path, cert: Path, key: Path) -> None:
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError:
+        raise _error(ca, f"has no certificate in PEM form; {_MADE_BY}") from None
+    try:
+        context.load_cert_chain(cert, key, _no_password)
+    except _EncryptedKeyError:
+        raise _error(key, "is encrypted; give the key without a passphrase") from None
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise _error(key, f"is not the key of the certificate in {cert}; {_MADE_BY}") from None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cert)
+        except ssl.SSLError:
+            raise _error(cert, f"has no certificate in PEM form; {_MADE_BY}") from None
+        raise _error(key, f"has no private key in PEM form; {_MADE_BY}") from None
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
+    """Do a handshake in memory. Raises ssl.SSLError, as one of both ends sees it."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (client.wrap_bio(down, up, server_hostname=host), server.wrap_bio(up, down, server_side=True))
+    for _ in range(_ROUND_TRIPS):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+
+
+class _EncryptedKeyError(Exception):
+    pass
+
+
+def _no_password() -> str:
+    raise _EncryptedKeyError  # OpenSSL would ask the terminal
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _error(path, f"cannot be read: {error.strerror}; {_MADE_BY}") from error
+
+
+def _error(path: Path, problem: str) -> SettingsError:
+    return SettingsError(Diagnostic(_SETTING, problem).render(path))

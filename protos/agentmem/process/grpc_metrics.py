@@ -1,0 +1,125 @@
+"""Metrics that every process has: `grpc_server_*` of its RPCs, whether it and its peers serve, and what runs.
+
+Names and labels of the RPCs' metrics are those of gRPC's middleware in other languages, so that dashboards made for it
+work. Health checking and reflection are not counted, and neither are methods that are not served: labels stay bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final, Protocol
+
+import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import ServiceDescriptor
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+
+from agentmem.process.exposition import LATENCY_BUCKETS
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+# Else a third of every page would be the times at which series were made, as metrics of their own.
+
+_LABELS: Final = ("grpc_type", "grpc_service", "grpc_method")
+_TYPES: Final = {
+    (False, False): "unary",
+    (False, True): "server_stream",
+    (True, False): "client_stream",
+    (True, True): "bidi_stream",
+}
+
+
+class _Incremented(Protocol):
+    def inc(self, amount: float = 1) -> None: ...
+
+
+class _Ignored:
+    def inc(self, amount: float = 1) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class MethodCounts:
+    """What is counted of one method. Any thread."""
+
+    started: _Incremented
+    received: _Incremented
+    sent: _Incremented
+    handled: dict[grpc.StatusCode, Counter]
+    seconds: Histogram | None
+
+    def ended(self, code: grpc.StatusCode, seconds: float) -> None:
+        """Count a call that ended with this status after so many seconds."""
+        if self.seconds is not None:
+            self.seconds.observe(seconds)
+            self.handled[code].inc()
+
+
+UNCOUNTED: Final = MethodCounts(_Ignored(), _Ignored(), _Ignored(), {}, None)
+
+
+class RpcMetrics:
+    """Counts the RPCs of the services that `serve` names; `methods` are by path, "/package.Service/Method"."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"grpc_server_{name}", text, (*_LABELS, *labels), registry=registry)
+
+        self._started = counter("started", "RPCs that began: their handler has the request, or its first part.")
+        self._handled = counter("handled", "RPCs that ended, by the status that their caller gets.", "grpc_code")
+        self._received = counter("msg_received", "Messages that came from callers, in streams and alone.")
+        self._sent = counter("msg_sent", "Messages that went to callers, in streams and alone.")
+        self._seconds = Histogram(
+            "grpc_server_handling_seconds",
+            "Seconds from an RPC's beginning to its end, whatever its status; of a stream, to its last message.",
+            _LABELS,
+            buckets=LATENCY_BUCKETS,
+            registry=registry,
+        )
+        self.methods: dict[str, MethodCounts] = {}
+
+    def serve(self, services: Iterable[str]) -> None:
+        """Count the RPCs of these services, by their full names, each from 0. Raises KeyError for an unknown one."""
+        for name in services:
+            service: ServiceDescriptor = descriptor_pool.Default().FindServiceByName(name)
+            for method in service.methods:
+                labels = (_TYPES[method.client_streaming, method.server_streaming], name, method.name)
+                self.methods[f"/{name}/{method.name}"] = MethodCounts(
+                    self._started.labels(*labels),
+                    self._received.labels(*labels),
+                    self._sent.labels(*labels),
+                    {code: self._handled.labels(*labels, code.name) for code in grpc.StatusCode},
+                    self._seconds.labels(*labels),
+                )
+
+
+class ProcessMetrics:
+    """One process: `service` is gateway, worker or store, `peers` are the services that it calls.
+
+    `rpcs` are those of its gRPC server. Any thread.
+    """
+
+    def __init__(self, registry: CollectorRegistry, service: str, peers: Iterable[str] = ()) -> None:
+        build = Gauge("agentmem_build_info", "1, with what runs.", ["service", "version"], registry=registry)
+        build.labels(service, version("agentmem")).set(1)
+        self._ready = Gauge("agentmem_ready", "1 while the process itself says SERVING, else 0.", registry=registry)
+        self._peers = {}
+        if peers:
+            up = Gauge(
+                "agentmem_peer_up",
+                "1 while another process that this one calls says SERVING, else 0; one that hangs is seen within 11 s.",
+                ["peer"],
+                registry=registry,
+            )
+            self._peers = {peer: up.labels(peer) for peer in peers}
+        ProcessCollector(registry=registry)
+        self.rpcs = RpcMetrics(registry)
+
+    def serving(self, ready: bool) -> None:
+        """Set whether the process itself serves."""
+        self._ready.set(ready)
+
+    def answered(self, peer: str, up: bool) -> None:
+        """Set whether a peer said that it serves."""
+        self._peers[peer].set(up)

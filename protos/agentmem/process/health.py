@@ -1,0 +1,135 @@
+"""gRPC health with a reason, and `python -m agentmem.process.health TARGET` for supervisors that run a command.
+
+A service that is NOT_SERVING may give its reason in the trailing metadata of the health check's answer.
+
+TARGET is a gRPC target (unix:PATH or HOST:PORT), whose health is checked, or an HTTP address that answers 200, such as
+http://127.0.0.1:8080/readyz. The exit status is 0 if it serves, else 1 with the reason on standard error.
+"""
+
+import asyncio
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.channels import connect
+
+WRITES: Final = "agentmem.store.writes"
+"""The name under which a store says whether it can write ledgers. It serves also where it cannot: reads go on."""
+
+_REASON: Final = "agentmem-reason"
+
+
+class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no types
+    """The standard service, with reasons, and with streams that end with the server. Event loop only.
+
+    grpcio's own servicer leaves Watch streams open, so that a server that stops waits for their clients; and its `set`
+    waits for a client that does not read.
+    """
+
+    def __init__(self, asked: Callable[[], object] = lambda: None) -> None:
+        """`asked` is called at each Check."""
+        self._asked = asked
+        self._said: dict[str, tuple[bool, str]] = {}
+        self._changed = asyncio.Event()  # of the next change: each change sets it, and makes a new one
+        self._ended = False
+
+    def say(self, name: str, serving: bool, reason: str = "") -> None:
+        """Set the status of `name`, and the reason why it does not serve, in ASCII. After `end` nothing changes."""
+        if not self._ended:
+            self._said[name] = (serving, reason)
+            self._tell()
+
+    def end(self) -> None:
+        """Set all to NOT_SERVING, which streams send before they end."""
+        self._said = {name: (False, "") for name in self._said}
+        self._ended = True
+        self._tell()
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        self._asked()
+        if request.service not in self._said:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        if problem := self._said[request.service][1]:
+            context.set_trailing_metadata(((_REASON, problem),))
+        return health_pb2.HealthCheckResponse(status=self._status(request.service))
+
+    async def Watch(self, request: Any, _: Any) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's name
+        told = None
+        while True:
+            changed, status = self._changed, self._status(request.service)
+            if status != told:
+                yield health_pb2.HealthCheckResponse(status=status)
+                told = status
+            elif self._ended:
+                return
+            else:
+                await changed.wait()
+
+    def _status(self, name: str) -> Any:
+        status = health_pb2.HealthCheckResponse
+        if name not in self._said:
+            return status.SERVICE_UNKNOWN
+        return status.SERVING if self._said[name][0] else status.NOT_SERVING
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+async def reason(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> str:
+    """What the answer to a Check had as the reason; empty where it had none."""
+    return next((str(value) for key, value in await call.trailing_metadata() or () if key == _REASON), "")
+
+
+_SECONDS: Final = 2.0
+
+
+def problem(target: str, seconds: float = _SECONDS) -> str:
+    """Why `target` does not serve, asked live; empty if it does. Blocks for `seconds` at most."""
+    if target.startswith(("http:", "https:")):
+        return _http_problem(target, seconds)
+    return asyncio.run(_grpc_problem(target, seconds))
+
+
+def _http_problem(url: str, seconds: float) -> str:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # its certificate names it as others know it
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(url, timeout=seconds):
+            return ""
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"{url}: {error.code} {error.read(1000).decode('utf-8', 'replace')}"
+    except OSError as error:
+        return f"{url}: {error}"
+
+
+async def _grpc_problem(target: str, seconds: float) -> str:
+    async with connect(target) as channel:
+        try:
+            check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=seconds)
+            answer = await check
+        except grpc.aio.AioRpcError as error:
+            return f"{target}: {error.code().name}: {error.details()}"
+    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        return ""
+    return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}"
+
+
+def main() -> None:
+    """Ask what the command line names."""
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m agentmem.process.health unix:PATH | HOST:PORT | http://HOST:PORT/readyz")
+    if found := problem(sys.argv[1]):
+        raise SystemExit(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Registered models as flags give them: a directory, a hub id, or a name for one of them; and the setting `offline`."""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from agentmem.process.settings import ServiceSettings
+
+DEMO: Final = "demo"
+"""The source, and the usual name, of the bundled model."""
+
+ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
+"""What mlx-lm reads in an adapter's directory."""
+
+_HUB_ID = re.compile(r"(?=.{1,96}$)\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_ADAPTER_NAME = re.compile(r"[^+=\s]+")
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """A model that requests can name. `source` is a directory or a hub id, `adapter` a directory of LoRA weights.
+
+    What is None is as the worker's settings say. `kv_bits` is `kv_bits.KVBits` as text. `ttl` is seconds without a
+    request after which the model is unloaded; one that is `pinned` is never unloaded to make room for another.
+    """
+
+    model_id: str
+    source: str
+    adapter: str | None = None
+    kv_bits: str | None = None
+    kv_group_size: int | None = None
+    context_length: int | None = None
+    ttl: float | None = None
+    pinned: bool = False
+
+
+def parse(given: str) -> tuple[str, str]:
+    """Name and source of `NAME=SOURCE`, or of a source alone: then a path's last part or the whole hub id is the name.
+
+    What begins like a path is one, whatever it holds: `/models/a=b` is a directory. Raises ValueError.
+    """
+    name, separator, source = given.partition("=")
+    if not separator or is_path(name):
+        source = given
+        name = expanded(source).absolute().name if is_path(source) else source
+        if name == "..":
+            name = expanded(source).resolve().name
+    if not name or not source:
+        raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
+    return name, source
+
+
+def parse_all(given: Iterable[str]) -> dict[str, str]:
+    """Sources by name, in order. Raises ValueError, also for a name that is given twice and a source that is none."""
+    sources: dict[str, str] = {}
+    for one in given:
+        name, source = parse(one)
+        if name in sources:
+            raise ValueError(f"--model {one!r}: the name {name!r} is taken; give another with NAME=")
+        if problem := problem_of_source(source, Path()):
+            raise ValueError(f"--model {one!r}: {problem}")
+        sources[name] = source
+    return sources
+
+
+def is_path(source: str) -> bool:
+    """Whether `source` is written as a path; what is not may still be a directory in the working directory."""
+    return source.startswith(("/", ".", "~")) or source.endswith("/")
+
+
+def expanded(path: str) -> Path:
+    """`path` with the home directory for `~`; as it is where there is no such user, so that it is no directory."""
+    return Path(os.path.expanduser(path))  # Path.expanduser raises
+
+
+def problem_of_source(source: str, directory: Path) -> str:
+    """Why `source`, relative to `directory` where it is a relative path, cannot be a model; empty if it can."""
+    if source == DEMO:
+        return ""
+    path = directory / expanded(source)
+    if path.exists():
+        return "" if path.is_dir() else f"{path} is not a directory"
+    if is_path(source):
+        return f"{path} does not exist"
+    if not _HUB_ID.fullmatch(source):
+        return f"{source} does not exist, and is no hub id, which would be OWNER/NAME"
+    return ""
+
+
+def problem_of_adapter(name: str, directory: Path) -> str:
+    """Why there can be no adapter of that name in that directory; empty if there can."""
+    if not _ADAPTER_NAME.fullmatch(name):
+        return f"{name!r} cannot name an adapter; give a name without spaces, + and ="
+    if not directory.is_dir():
+        return f"{directory} {'is not a directory' if directory.exists() else 'does not exist'}"
+    missing = [file for file in ADAPTER_FILES if not (directory / file).is_file()]
+    if missing:
+        return f"{directory} has no {' and no '.join(missing)}; give the directory that mlx_lm.lora wrote"
+    return ""
+
+
+VARIABLE: Final = "AGENTMEM_OFFLINE"
+"""The environment variable that forbids every process of Agentmem the network for models, whatever its settings say."""
+
+_WORDS: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("", "0", "false", "no", "off"), False),
+}
+
+
+def _strictest(offline: bool) -> bool:
+    """Whether the setting or the variable forbids it. Raises ValueError for a word that is neither yes nor no."""
+    word = os.environ.get(VARIABLE, "")
+    try:
+        return _WORDS[word.strip().lower()] or offline
+    except KeyError:
+        raise ValueError(f"{VARIABLE} is {word!r}; set it to 1, true or yes, or to 0, false or no") from None
+
+
+Offline = Annotated[bool, AfterValidator(_strictest)]
+"""A setting that the variable can only make true. Its field needs `validate_default=True`."""
+
+
+class ModelSettings(ServiceSettings):
+    """The registry's settings; see `agentmem.process.model_registry`."""
+
+    model: list[str] = Field(
+        default_factory=list,
+        description="PATH_OR_HUB_ID, NAME=PATH_OR_HUB_ID or demo; repeatable, the first is the default where "
+        "--models names none",
+    )
+    models: Path | None = Field(None, description="registry file: models with settings of their own, in TOML")
+    adapter: list[str] = Field(
+        default_factory=list,
+        description="BASE+NAME=DIRECTORY: a LoRA adapter on the model BASE, served as BASE+NAME; repeatable",
+    )
+    offline: Offline = Field(
+        False,
+        validate_default=True,
+        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
+    )

@@ -1,0 +1,163 @@
+"""One service as a process: its settings, its logs, its exit status, and what it tells the service manager.
+
+The service manager gets the datagrams of systemd's sd_notify(3), where NOTIFY_SOCKET names it:
+
+    READY=1      it serves; until then a unit of Type=notify is starting, and what is ordered after it waits
+    STATUS=…     a line for people, in `systemctl status`
+    STOPPING=1   it was asked to end, and drains
+    WATCHDOG=1   it is alive; once it has not said so for the unit's WatchdogSec, it is ended and started again
+
+The exit status says whether to start the process again:
+
+    status            what                                                                          again?
+    0                 it was asked to end, and did                                                  no
+    CANNOT_SERVE   1  what it is to serve cannot be served: the model, the data directory           no
+    WRONG_SETTING  2  a wrong setting, or an address that cannot be had                             no
+    BUG           70  a bug, with its traceback in the log                                      yes
+    MAY_PASS      75  something is full, or another process does not answer                         yes
+
+70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Coroutine, MutableMapping, Sequence
+from typing import Any, Final, NoReturn, TypeVar
+
+from agentmem import errors
+from agentmem.process import logs
+from agentmem.process.logs import event
+from agentmem.process.otlp import Traces
+from agentmem.process.settings import ServiceSettings, SettingsError, load
+from agentmem.process.sockets import AddressError
+
+log = logging.getLogger(__name__)
+
+_SOCKET: Final = "NOTIFY_SOCKET"
+_PERIOD: Final = "WATCHDOG_USEC"
+_FOR: Final = "WATCHDOG_PID"
+
+_SEND_SECONDS: Final = 1.0
+"""A manager that takes nothing for so long hears nothing: the service goes on without it."""
+
+
+class ServiceManager:
+    """The service manager that started this process. Any thread; a datagram is sent at once."""
+
+    def __init__(self, address: str = "", watchdog_seconds: float = 0.0) -> None:
+        """`address`: the path of a Unix socket, or "@" and an abstract name; empty: nothing is sent.
+
+        `watchdog_seconds`: after how long a silence the process is ended; 0: never.
+        """
+        self._address = address
+        self._watchdog_seconds = watchdog_seconds
+
+    @classmethod
+    def of_this_process(cls, environment: MutableMapping[str, str] = os.environ) -> "ServiceManager":
+        """The one that the environment names. Its variables are taken away, so that children don't speak for us."""
+        address, period, pid = (environment.pop(name, "") for name in (_SOCKET, _PERIOD, _FOR))
+        if address and address[0] not in "/@":
+            event(log, f"{_SOCKET} is no Unix socket, so readiness is not reported", logging.WARNING, address=address)
+            address = ""
+        meant = bool(address) and period.isdigit() and pid in ("", str(os.getpid()))
+        return cls(address, int(period) / 1e6 if meant else 0.0)
+
+    def ready(self, status: str) -> None:
+        """Report that the process serves. May be called again."""
+        self._send("READY=1", f"STATUS={status}")
+
+    def status(self, status: str) -> None:
+        """Report what it does now, in one line."""
+        self._send(f"STATUS={status}")
+
+    def stopping(self) -> None:
+        """Report that it drains."""
+        self._send("STOPPING=1", "STATUS=draining")
+
+    async def keep_alive(self, alive: Callable[[], bool]) -> None:
+        """Report again and again that the process is alive, until cancelled, as long as this event loop runs and
+        `alive` returns True. Without a watchdog it returns at once.
+
+        A process that is ended by its watchdog writes what each of its threads was doing.
+        """
+        if not self._watchdog_seconds:
+            return
+        faulthandler.enable()  # the watchdog's signal is SIGABRT
+        while True:
+            if alive():
+                self._send("WATCHDOG=1")
+            await asyncio.sleep(self._watchdog_seconds / 3)
+
+    def _send(self, *assignments: str) -> None:
+        if not self._address:
+            return
+        name = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        message = "\n".join(" ".join(assignment.splitlines()) for assignment in assignments)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(_SEND_SECONDS)
+                sender.sendto(message.encode(), name)
+        except OSError as error:
+            event(log, "the service manager takes no message", logging.WARNING, told=message, error=str(error))
+
+
+CANNOT_SERVE: Final = 1
+WRONG_SETTING: Final = 2
+BUG: Final = 70
+MAY_PASS: Final = 75
+
+_PASSING = (errors.ResourceExhausted, errors.Unavailable, errors.DeadlineExceeded, errors.Aborted, errors.Cancelled)
+
+_Settings = TypeVar("_Settings", bound=ServiceSettings)
+
+
+def run_service(
+    name: str,
+    settings_type: type[_Settings],
+    serve: Callable[[_Settings], Coroutine[Any, Any, int | None]],
+    arguments: Sequence[str] | None = None,
+    cannot_serve: tuple[type[Exception], ...] = (),
+) -> None:
+    """Load the settings, serve until `serve` returns, and end the process with a status of the table above.
+
+    `serve` raises SettingsError for a setting that only it can judge, and errors of the contract; `cannot_serve` are
+    errors of its own that the same start would meet again. A status that it returns ends the process at once, without
+    taking anything down: for a service whose threads cannot be waited for. Files that it makes are its owner's alone.
+    """
+    try:
+        settings = load(settings_type, arguments)
+        logs.configure(name, settings.log_level, settings.log_format)
+        traces = Traces(name, settings.otlp)
+    except SettingsError as error:
+        _end(name, WRONG_SETTING, error)
+    os.umask(0o077)
+    try:
+        status = asyncio.run(serve(settings))
+    except (SettingsError, AddressError) as error:
+        _end(name, WRONG_SETTING, error)
+    except cannot_serve as error:
+        _end(name, CANNOT_SERVE, error)
+    except errors.Internal:
+        _end_as_bug(name)
+    except errors.AgentmemError as error:
+        _end(name, MAY_PASS if isinstance(error, _PASSING) else CANNOT_SERVE, error)
+    except Exception:  # noqa: BLE001 - the rim of the process: a bug is logged, and has its own status
+        _end_as_bug(name)
+    finally:
+        traces.stop()
+    if status is not None:
+        os._exit(status)
+
+
+def _end(name: str, status: int, problem: Exception) -> NoReturn:
+    logs.write(sys.stderr, f"agentmem-{name}: {problem}\n")
+    raise SystemExit(status)
+
+
+def _end_as_bug(name: str) -> NoReturn:
+    log.critical("the %s failed", name, exc_info=True)
+    raise SystemExit(BUG) from None

@@ -1,0 +1,278 @@
+"""Settings of a service: flags, then environment, then a TOML file; an unknown key is an error.
+
+Each service has one settings class with `env_prefix` such as `AGENTMEM_STORE_`. `load` fills it and, on a mistake, says
+which key is wrong and where it came from.
+"""
+
+import argparse
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args, get_origin
+
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from pydantic_settings.exceptions import SettingsError as UnreadableSetting
+
+from agentmem.diagnostics import FileError, TomlFile, did_you_mean, unsupported
+from agentmem.process.sockets import OptionalCollector
+
+CONFIG_VARIABLE = "AGENTMEM_CONFIG"
+"""The environment variable that names the TOML file."""
+
+TABLES = frozenset(("up", "gateway", "worker", "store"))
+"""Tables of the TOML file."""
+
+MAX_INTEGER: Final = 2**63 - 1
+"""The largest whole number of a setting: what SQLite and protobuf can hold."""
+
+MAX_SECONDS: Final = 1e9
+"""The largest other number of a setting, 31 years: what a timer can wait for."""
+
+_NONE: Final = "\0"
+"""What pydantic-settings takes for None on the command line: nothing that can stand there. By default "null" is."""
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_Settings = TypeVar("_Settings", bound="ServiceSettings")
+
+
+def _known_level(value: str) -> str:
+    if value.lower() not in LOG_LEVELS:
+        raise ValueError(f"{value!r} is none of {', '.join(LOG_LEVELS)}")
+    return value.lower()
+
+
+class ServiceSettings(BaseSettings):
+    """Base of the settings classes. Subclasses set `model_config` with `env_prefix` and `cli_prog_name`."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        allow_inf_nan=False,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_parse_none_str=_NONE,
+    )
+    toml_table: ClassVar[str]
+    """The table of the TOML file that this class reads; other services' tables are left to them."""
+
+    log_level: Annotated[str, AfterValidator(_known_level)] = Field("info", description=", ".join(LOG_LEVELS))
+    log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
+    otlp: OptionalCollector = Field(
+        "",
+        description="HOST:PORT, or https://HOST:PORT, of a collector that takes traces by OTLP over gRPC (default: what"
+        " OTEL_EXPORTER_OTLP_ENDPOINT says, else none)",
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _text_as_its_type(cls, value: Any, info: ValidationInfo) -> Any:
+        """What pydantic does not read from text: a choice of whole numbers. An empty path would be the working one."""
+        assert info.field_name is not None
+        kind = cls.model_fields[info.field_name].annotation
+        if value == "" and Path in (kind, *get_args(kind)):
+            raise ValueError("must not be empty")
+        choices = next((get_args(each) for each in (kind, *get_args(kind)) if get_origin(each) is Literal), ())
+        if isinstance(value, str):
+            return next((choice for choice in choices if str(choice) == value), value)
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: Any) -> Any:
+        for number in value.values() if isinstance(value, dict) else [value]:
+            limit = {int: MAX_INTEGER, float: MAX_SECONDS}.get(type(number))
+            if limit is not None and number > limit:
+                raise ValueError(f"must be at most {limit:.0f}")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the base class names them
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert issubclass(settings_cls, ServiceSettings)
+        return (init_settings, env_settings, InitSettingsSource(settings_cls, _toml_table(settings_cls.toml_table)))
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message says which and what it should be."""
+
+
+def load(settings_cls: type[_Settings], arguments: Sequence[str] | None = None) -> _Settings:
+    """The settings from `arguments` (default: the command line), environment and TOML file.
+
+    Raises SettingsError for unknown or ill-formed settings. `--help` prints and exits, as does a word that is no flag.
+    """
+    _refuse_unknown_variables(settings_cls)
+    given = sys.argv[1:] if arguments is None else arguments
+    _refuse_unknown_flags(settings_cls, given)
+    try:
+        cli: CliSettingsSource[Any] = CliSettingsSource(
+            settings_cls,
+            cli_parse_args=_unsplit(settings_cls, given),
+            formatter_class=_HelpFormatter,
+        )
+        return settings_cls(_cli_settings_source=cli)  # type: ignore[call-arg]
+    except UnreadableSetting as error:
+        raise SettingsError(
+            f'{error}; lists and mappings are JSON in the environment, such as ["demo"] or {{"a": 1}}'
+        ) from error
+    except ValidationError as error:
+        raise SettingsError("\n".join(_problem(settings_cls, details) for details in error.errors())) from error
+
+
+def _unsplit(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> list[str]:
+    """`arguments` with the values of lists in quotes: pydantic-settings would split plain ones at commas."""
+    flags = {
+        f"--{name.replace('_', '-')}"
+        for name, field in settings_cls.model_fields.items()
+        if field.annotation == list[str]
+    }
+    told: list[str] = []
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        flag, equals, value = argument.partition("=")
+        if before in flags:
+            told.append(_quoted(argument))
+        elif equals and flag in flags:
+            told.append(f"{flag}={_quoted(value)}")
+        else:
+            told.append(argument)
+    return told
+
+
+def _quoted(value: str) -> str:
+    return value if '"' in value else f'"{value}"'
+
+
+def _problem(settings_cls: type[ServiceSettings], details: ErrorDetails) -> str:
+    """Return one mistake in our words: the setting and what is wrong, with its place if the file has it."""
+    if not details["loc"]:  # of several settings together, which the message names
+        return details["msg"].removeprefix("Value error, ")
+    key = str(details["loc"][0])
+    field = settings_cls.model_fields.get(key)
+    file = _toml_file()
+    table = _toml_table(settings_cls.toml_table)
+    if details["type"] == "extra_forbidden":
+        known = [name.replace("_", "-") for name in settings_cls.model_fields]
+        said = unsupported(key.replace("_", "-"), known)
+    elif details["type"] == "string_pattern_mismatch" and field is not None:
+        said = f"{details['input']!r} is not allowed: {field.description}"
+    else:
+        said = in_words(details)
+    if file is not None and key in table and table[key] == details["input"]:  # flags and variables go first
+        return file.diagnostic((settings_cls.toml_table, key.replace("_", "-")), said).render(file.path)
+    return f"{key}: {said}"
+
+
+def in_words(details: ErrorDetails) -> str:
+    """What is wrong with a value that pydantic refused, in the words of who wrote it."""
+    limits = details.get("ctx", {})
+    return {
+        "float_parsing": f"{details['input']!r} is not a number",
+        "int_parsing": f"{details['input']!r} is not a whole number",
+        "float_type": "must be a number",
+        "finite_number": "must be a finite number",
+        "int_type": "must be a whole number",
+        "bool_type": "must be true or false",
+        "greater_than": f"must be greater than {limits.get('gt')}",
+        "greater_than_equal": f"must be at least {limits.get('ge')}",
+        "less_than_equal": f"must be at most {limits.get('le')}",
+        "string_type": "must be text",
+        "string_too_short": "must not be empty",
+        "list_type": "must be a list",
+        "dict_type": "must be a table",
+        "model_type": "must be a table",
+        "literal_error": f"must be {limits.get('expected')}",
+    }.get(details["type"], details["msg"].removeprefix("Value error, "))
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Says what a flag takes in words of the command line, and no default where there is none."""
+
+    _WORDS: ClassVar = {
+        "str": "TEXT",
+        "list[str]": "TEXT",
+        "Path": "PATH",
+        "int": "N",
+        "float": "N",
+        "dict[str,int]": "NAME=N",
+    }
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Callable[[int], tuple[str, ...]]:
+        word = self._WORDS.get(str(action.metavar), action.metavar)
+        known = word if isinstance(word, str) else default_metavar
+        return lambda size: (known,) * size
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = inspect.cleandoc(text).split("\n\n")
+        return "\n\n".join(fill(p, width, indent) for p in paragraphs)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return re.sub(rf" \(default(: {_NONE}|: |: \[\]| factory: .*)\)$", "", action.help or "")
+
+
+def _refuse_unknown_flags(settings_cls: type[ServiceSettings], arguments: Sequence[str]) -> None:
+    fields = {name.replace("_", "-"): field for name, field in settings_cls.model_fields.items()}
+    known = {"--help", *(f"--{name}" for name in fields)}
+    known |= {f"--no-{name}" for name, field in fields.items() if field.annotation is bool}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            raise SettingsError(f"there is no flag {flag}{did_you_mean(flag, known) or '; --help lists them'}")
+
+
+def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
+    prefix = settings_cls.model_config.get("env_prefix", "")
+    known = {f"{prefix}{name}".upper() for name in settings_cls.model_fields}
+    unknown = sorted(name for name in os.environ if prefix and name.startswith(prefix) and name not in known)
+    if unknown:
+        raise SettingsError(
+            f"unknown environment variables: {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+        )
+
+
+def _toml_file() -> TomlFile | None:
+    """Return the file that CONFIG_VARIABLE names, if it does. Raise SettingsError."""
+    if not (path := os.environ.get(CONFIG_VARIABLE)):
+        return None
+    try:
+        file = TomlFile.read(Path(path))
+    except FileError as error:
+        raise SettingsError(f"{CONFIG_VARIABLE}: {error}") from error
+    problems = [
+        file.diagnostic((name,), f"is no table; tables are {', '.join(sorted(TABLES))}{did_you_mean(name, TABLES)}")
+        for name in file.data.keys() - TABLES
+    ]
+    problems += [
+        file.diagnostic((name,), f"must be a table, [{name}]")
+        for name in file.data.keys() & TABLES
+        if not isinstance(file.data[name], dict)
+    ]
+    if problems:
+        raise SettingsError(str(FileError(path, *sorted(problems, key=lambda one: one.line))))
+    return file
+
+
+def _toml_table(name: str) -> dict[str, Any]:
+    file = _toml_file()
+    return {key.replace("-", "_"): value for key, value in file.data.get(name, {}).items()} if file else {}
+
+
+__all__ = ["CONFIG_VARIABLE", "TABLES", "ServiceSettings", "SettingsError", "in_words", "load"]

@@ -1,0 +1,1 @@
+"""Tests of what worker and store share of KV."""

@@ -1,0 +1,1 @@
+"""Tests of what every service's process has."""

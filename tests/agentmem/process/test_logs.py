@@ -1,0 +1,104 @@
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentmem import tracing
+from agentmem.process import logs
+
+
+@pytest.fixture(autouse=True)
+def _root_logger_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+log = logging.getLogger("agentmem.test")
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    captured = capsys.readouterr()
+    assert captured.out == "", "standard output is not for logs"
+    return captured.err.splitlines()
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("worker")
+    logs.event(log, "turn finished", agent="é", tokens=3, seconds=0.5, path=Path("/x"))
+    (line,) = lines(capsys)
+    assert line.endswith('I worker turn finished agent="é" tokens=3 seconds=0.5 path="/x"')
+
+
+def test_one_event_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("worker")
+    logs.event(log, "refused", reason="a\nb\r\x1b[0m")
+    assert len(lines(capsys)) == 1
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("store", style="json")
+    logs.event(log, "swept", logging.WARNING, files=2, path=Path("/é"))
+    log.info("plain %s", "message")
+    first, second = map(json.loads, lines(capsys))
+    assert first.pop("time").endswith("+00:00")
+    assert first == {
+        "level": "warning", "service": "store", "logger": "agentmem.test", "message": "swept", "files": 2, "path": "/é",
+    }  # fmt: skip
+    assert second["message"] == "plain message"
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_exceptions_are_told(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("store", style=style)
+    try:
+        raise KeyError("lost")
+    except KeyError:
+        log.exception("failed", extra={"fields": {"incident": 7}})
+    told = lines(capsys)
+    if style == "json":
+        (line,) = map(json.loads, told)
+        assert "KeyError: 'lost'" in line["exception"]
+        assert line["incident"] == 7
+    else:
+        assert told[0].endswith("failed incident=7")
+        assert told[-1] == "KeyError: 'lost'"
+
+
+def test_level(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("store", "warning")
+    logs.event(log, "not told")
+    logs.event(log, "told", logging.ERROR)
+    assert len(lines(capsys)) == 1
+    with pytest.raises(ValueError, match="LOUD"):
+        logs.configure("store", "loud")
+
+
+def test_configuring_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("one")
+    logs.configure("two")
+    log.info("x")
+    (line,) = lines(capsys)
+    assert " two " in line
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_lines_of_a_request_have_its_id(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("store", style=style)
+    with tracing.serving(tracing.Trace('a"b')):
+        log.warning("plain")
+        logs.event(log, "with fields", files=2)
+    log.info("outside")
+    *inside, outside = lines(capsys)
+    assert "request_id" not in outside
+    for line in inside:
+        if style == "json":
+            assert json.loads(line)["request_id"] == 'a"b'
+        else:
+            assert line.count(r'request_id="a\"b"') == 1

@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import pytest
+
+from agentmem.process.models import parse, parse_all
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "source"),
+    [
+        ("demo", "demo", "demo"),
+        ("org/model", "org/model", "org/model"),
+        ("short=org/model", "short", "org/model"),
+        ("x=/models/a=b", "x", "/models/a=b"),
+        ("/models/a=b", "a=b", "/models/a=b"),
+        ("./a=b/c", "c", "./a=b/c"),
+        ("~/mine/", "mine", "~/mine/"),
+        ("mine/", "mine", "mine/"),
+        ("x=a,b", "x", "a,b"),
+    ],
+)
+def test_parse(given: str, name: str, source: str) -> None:
+    assert parse(given) == (name, source)
+
+
+def test_the_working_directory_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    assert parse(".")[0] == "in"
+    assert parse("..")[0] == tmp_path.name
+
+
+@pytest.mark.parametrize("given", ["", "=x", "a=", "="])
+def test_parse_refuses(given: str) -> None:
+    with pytest.raises(ValueError, match="give a path, a hub id, or NAME= one of them"):
+        parse(given)
+
+
+def test_all_in_order_and_no_name_twice(tmp_path: Path) -> None:
+    assert list(parse_all(["b=x", "a=y", str(tmp_path)])) == ["b", "a", tmp_path.name]
+    with pytest.raises(ValueError, match="the name 'a' is taken"):
+        parse_all(["a=x", "a=y"])
+    with pytest.raises(ValueError, match="does not exist"):
+        parse_all([f"{tmp_path}/a=b"])

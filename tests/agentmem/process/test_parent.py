@@ -1,0 +1,116 @@
+"""Real processes: a service that `python -m agentmem.process.parent` runs, and its parent's pipe is closed."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SERVICE = """
+import signal, sys
+print("arguments", *sys.argv[1:], flush=True)
+print("name", __name__, flush=True)
+def leave(number, frame):
+    print("asked to end", flush=True)
+    if "stubborn" not in sys.argv:
+        sys.exit(7)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+class Started:
+    """A service and the writing end of its pipe."""
+
+    def __init__(self, directory: Path, *arguments: str, grace: float) -> None:
+        (directory / "some_service.py").write_text(SERVICE)
+        self.reading, self.writing = os.pipe()
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "agentmem.process.parent",
+                str(self.reading),
+                str(grace),
+                "some_service",
+                *arguments,
+            ],
+            pass_fds=[self.reading],
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def read_until(self, line: str) -> list[str]:
+        assert self.process.stdout is not None
+        lines: list[str] = []
+        while line not in lines:
+            read = self.process.stdout.readline()
+            assert read, f"ended after {lines}"
+            lines.append(read.strip())
+        return lines
+
+    def unread_bytes(self) -> int:
+        """What was written into the pipe and is not read yet."""
+        return int.from_bytes(fcntl.ioctl(self.reading, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+    def orphan(self) -> None:
+        """What the system does when the parent is gone, however it went."""
+        os.close(self.writing)
+        self.writing = -1
+
+    def close(self) -> None:
+        os.close(self.reading)
+        if self.writing >= 0:
+            os.close(self.writing)
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def polite(tmp_path: Path) -> Iterator[Started]:
+    started = Started(tmp_path, "--data", "x y", grace=60)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path) -> Iterator[Started]:
+    started = Started(tmp_path, "stubborn", grace=0.2)
+    yield started
+    started.close()
+
+
+def test_the_module_runs_as_if_called_itself(polite: Started) -> None:
+    assert polite.read_until("ready") == ["arguments --data x y", "name __main__", "ready"]
+
+
+def test_the_service_is_asked_to_end_when_its_parent_is_gone(polite: Started) -> None:
+    polite.read_until("ready")
+    assert polite.process.poll() is None
+    polite.orphan()
+    polite.read_until("asked to end")
+    assert polite.process.wait(60) == 7, "it ended by itself, within its grace"
+
+
+def test_a_service_that_does_not_end_is_ended(stubborn: Started) -> None:
+    stubborn.read_until("ready")
+    stubborn.orphan()
+    stubborn.read_until("asked to end")
+    assert stubborn.process.wait(60) == -signal.SIGKILL
+
+
+def test_what_is_written_into_the_pipe_does_not_matter(polite: Started) -> None:
+    polite.read_until("ready")
+    os.write(polite.writing, b"some bytes")
+    while polite.unread_bytes() and polite.process.poll() is None:
+        time.sleep(0.01)
+    assert polite.process.poll() is None, "only the end of the pipe means that the parent is gone"

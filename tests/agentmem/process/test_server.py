@@ -1,0 +1,309 @@
+import asyncio
+import shutil
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from agentmem.channels import CLIENT_OPTIONS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, closing_stream, connect
+from agentmem.process.server import GrpcServer
+from agentmem.process.sockets import MAX_SOCKET_PATH_BYTES, AddressError
+from agentmem.v1 import model_pb2, model_pb2_grpc
+
+NAME = "agentmem.v1.ModelService"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Models(model_pb2_grpc.ModelServiceServicer):
+    """Says its name, and the authority under which it was called; "wait" waits."""
+
+    def __init__(self, name: str = "first") -> None:
+        self.name = name
+        self.entered, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def GetModel(self, request: Any, context: Any) -> Any:
+        if request.model_id == "wait":
+            self.entered.set()
+            await self.go_on.wait()
+        size = 40 * 1024 * 1024 if request.model_id == "large" else 0
+        return model_pb2.GetModelResponse(model=model_pb2.Model(model_id=self.name, error="x" * size))
+
+
+def server(address: str, servicer: Models | None = None) -> GrpcServer:
+    register = model_pb2_grpc.add_ModelServiceServicer_to_server
+    return GrpcServer(address, [(NAME, register, servicer or Models())])
+
+
+async def ask(target: str, model_id: str = "") -> model_pb2.Model:
+    async with connect(target) as channel:
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+        response: Any = await stub.GetModel(model_pb2.GetModelRequest(model_id=model_id))
+    return response.model
+
+
+@pytest.fixture
+async def running(run_dir: Path) -> AsyncIterator[GrpcServer]:
+    started = server(f"unix:{run_dir}/s.sock")
+    await started.start()
+    yield started
+    await started.stop(0)
+
+
+async def test_serves_on_a_unix_socket_that_is_private(running: GrpcServer, run_dir: Path) -> None:
+    assert (await ask(running.address)).model_id == "first"
+    for name in ("s.sock", "s.sock.lock"):
+        assert stat.S_IMODE((run_dir / name).stat().st_mode) & 0o077 == 0
+
+
+async def test_makes_the_directory_private(run_dir: Path) -> None:
+    started = server(f"unix:{run_dir}/a/b/s.sock")
+    await started.start()
+    assert stat.S_IMODE((run_dir / "a" / "b").stat().st_mode) == 0o700
+    await started.stop(0)
+
+
+async def test_a_second_server_does_not_steal_the_socket(running: GrpcServer) -> None:
+    with pytest.raises(AddressError, match="another server"):
+        await server(running.address, Models("thief")).start()
+    assert (await ask(running.address)).model_id == "first"
+
+
+async def test_the_socket_is_free_after_a_stop(run_dir: Path) -> None:
+    address = f"unix:{run_dir}/s.sock"
+    for name in ("one", "two", "three"):
+        started = server(address, Models(name))
+        await started.start()
+        assert (await ask(address)).model_id == name
+        await started.stop(0)
+
+
+async def test_what_a_killed_server_left_behind_is_cleared(run_dir: Path) -> None:
+    path = run_dir / "s.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    (run_dir / "s.sock.lock").touch()
+    started = server(f"unix:{path}")
+    await started.start()
+    assert (await ask(started.address)).model_id == "first"
+    await started.stop(0)
+
+
+@pytest.mark.parametrize("gone", [["s.sock"], ["s.sock", "s.sock.lock"], ["."]], ids=["socket", "lock", "directory"])
+async def test_a_socket_that_is_removed_is_made_again(running: GrpcServer, run_dir: Path, gone: list[str]) -> None:
+    """Calls on connections that were there go on; new ones find it, and nobody else gets it."""
+    await running.set_serving(True)
+    async with connect(running.address) as channel:
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+        await stub.GetModel(model_pb2.GetModelRequest())
+        for _ in range(2):
+            for name in gone:
+                shutil.rmtree(run_dir) if name == "." else (run_dir / name).unlink()
+            await there_again(running)
+            assert (await ask(running.address)).model_id == "first"
+            async with connect(running.address) as another:
+                health: Any = await health_pb2_grpc.HealthStub(another).Check(health_pb2.HealthCheckRequest())
+                assert health.status == SERVING
+            found: Any = await stub.GetModel(model_pb2.GetModelRequest())
+            assert found.model.model_id == "first"
+            assert stat.S_IMODE((run_dir / "s.sock").stat().st_mode) & 0o077 == 0
+            with pytest.raises(AddressError, match="another server"):
+                await server(running.address, Models("thief")).start()
+
+
+async def test_a_server_that_lost_its_lock_and_its_socket_to_another_leaves_them_to_it(
+    running: GrpcServer, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run_dir / "s.sock.lock").unlink()
+    second = server(running.address, Models("second"))
+    await second.start()
+    try:
+        async with asyncio.timeout(30):
+            while "its socket was removed" not in caplog.text:
+                await asyncio.sleep(0.05)
+        assert (await ask(running.address)).model_id == "second"
+    finally:
+        await second.stop(0)
+    await there_again(running)
+    assert (await ask(running.address)).model_id == "first"
+
+
+async def there_again(running: GrpcServer) -> None:
+    """Wait until somebody listens at the address."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                _, writer = await asyncio.open_unix_connection(running.address.removeprefix("unix:"))
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+
+
+async def test_a_directory_in_the_sockets_place_is_refused(run_dir: Path) -> None:
+    (run_dir / "s.sock").mkdir()
+    with pytest.raises(AddressError, match="directory; choose another --run-dir"):
+        await server(f"unix:{run_dir}/s.sock").start()
+
+
+async def test_a_socket_path_that_is_too_long_is_refused(run_dir: Path) -> None:
+    path = run_dir / ("x" * (MAX_SOCKET_PATH_BYTES - len(str(run_dir))))
+    assert len(str(path)) == MAX_SOCKET_PATH_BYTES + 1
+    with pytest.raises(AddressError, match="shorter"):
+        await server(f"unix:{path}").start()
+    longest = str(path)[:-1]
+    started = server(f"unix:{longest}")
+    await started.start()
+    assert (await ask(started.address)).model_id == "first"
+    await started.stop(0)
+
+
+async def test_a_socket_that_cannot_be_made_is_refused(run_dir: Path) -> None:
+    (run_dir / "file").touch()
+    with pytest.raises(AddressError, match="choose another --run-dir"):
+        await server(f"unix:{run_dir}/file/s.sock").start()
+
+
+async def test_a_port_that_is_taken_is_refused() -> None:
+    started = server("127.0.0.1:0")
+    await started.start()
+    assert started.port > 0
+    with pytest.raises(AddressError, match="cannot listen"):
+        await server(f"127.0.0.1:{started.port}").start()
+    await started.stop(0)
+
+
+async def health(target: str, service: str = "") -> int:
+    async with connect(target) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        response: Any = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    return int(response.status)
+
+
+async def test_health_is_what_was_set(running: GrpcServer) -> None:
+    for service in ("", NAME):
+        assert await health(running.address, service) == NOT_SERVING
+    await running.set_serving(True)
+    for service in ("", NAME):
+        assert await health(running.address, service) == SERVING
+    await running.set_serving(False)
+    assert await health(running.address) == NOT_SERVING
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await health(running.address, "unknown.Service")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_health_can_be_watched(running: GrpcServer) -> None:
+    async with connect(running.address) as channel:
+        call: Any = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=NAME))
+        async with closing_stream(call) as changes:
+            assert (await anext(changes)).status == NOT_SERVING
+            await running.set_serving(True)
+            assert (await anext(changes)).status == SERVING
+
+
+async def test_who_asks_a_server_for_its_health_is_heard(run_dir: Path) -> None:
+    """So that a worker looks at the store as often as it is asked itself."""
+    heard: list[None] = []
+    server = GrpcServer(f"unix:{run_dir}/s.sock", [], asked=lambda: heard.append(None))
+    await server.start()
+    async with connect(server.address) as channel:
+        await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    await server.stop(0)
+    assert heard == [None]
+
+
+async def test_reflection_lists_the_services(running: GrpcServer) -> None:
+    async with connect(running.address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        requests = [reflection_pb2.ServerReflectionRequest(list_services="")]
+        answers: Any = stub.ServerReflectionInfo(iter(requests))
+        names = {service.name async for answer in answers for service in answer.list_services_response.service}
+    assert names == {NAME, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+
+
+async def test_running_calls_get_the_grace(run_dir: Path) -> None:
+    models = Models()
+    started = server(f"unix:{run_dir}/s.sock", models)
+    await started.start()
+    call = asyncio.create_task(ask(started.address, "wait"))
+    await models.entered.wait()
+    stopping = asyncio.create_task(started.stop(30))
+    while await _answers(started.address):
+        await asyncio.sleep(0.01)
+    assert not stopping.done()
+    models.go_on.set()
+    assert (await call).model_id == "first"
+    await stopping
+
+
+async def _answers(target: str) -> bool:
+    try:
+        await ask(target)
+    except grpc.aio.AioRpcError:
+        return False
+    return True
+
+
+async def test_calls_that_outlast_the_grace_end(run_dir: Path) -> None:
+    models = Models()
+    started = server(f"unix:{run_dir}/s.sock", models)
+    await started.start()
+    call = asyncio.create_task(ask(started.address, "wait"))
+    await models.entered.wait()
+    await started.stop(0)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await call
+
+
+async def test_large_messages_pass(running: GrpcServer) -> None:
+    assert len((await ask(running.address, "large")).error) == 40 * 1024 * 1024
+
+
+async def test_a_client_finds_a_restarted_server(run_dir: Path) -> None:
+    address = f"unix:{run_dir}/s.sock"
+    async with connect(address) as channel:
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+        for name in ("one", "two"):
+            started = server(address, Models(name))
+            await started.start()
+            response: Any = await stub.GetModel(model_pb2.GetModelRequest(), wait_for_ready=True)
+            assert response.model.model_id == name
+            await started.stop(0)
+
+
+def test_both_ends_agree_on_limits() -> None:
+    server_options, client_options = dict(SERVER_OPTIONS), dict(CLIENT_OPTIONS)
+    for name in ("grpc.max_receive_message_length", "grpc.max_send_message_length"):
+        assert server_options[name] == client_options[name] == MAX_MESSAGE_BYTES
+    allowed = server_options["grpc.http2.min_ping_interval_without_data_ms"]
+    assert int(client_options["grpc.keepalive_time_ms"]) > int(allowed), "else the server takes our pings for abuse"
+
+
+async def test_the_authority_on_a_unix_socket_is_one_that_every_server_takes(run_dir: Path) -> None:
+    """Read from the wire, where grpc writes headers plainly."""
+    seen = asyncio.get_running_loop().create_future()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.readexactly(24)
+        writer.write(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        while b"GetModel" not in data:
+            data += await reader.read(4096)
+        if not seen.done():
+            seen.set_result(data)
+        writer.close()
+
+    listening = await asyncio.start_unix_server(accept, run_dir / "s.sock")
+    call = asyncio.create_task(ask(f"unix:{run_dir}/s.sock"))
+    data = await seen
+    assert b"localhost" in data
+    assert run_dir.name.encode() not in data
+    listening.close()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await call

@@ -1,0 +1,193 @@
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from agentmem.process.settings import CONFIG_VARIABLE, ServiceSettings, SettingsError, load
+
+
+class Settings(ServiceSettings):
+    """Does what a test needs."""
+
+    model_config = SettingsConfigDict(env_prefix="AGENTMEM_STORE_", cli_prog_name="test")
+    toml_table: ClassVar[str] = "store"
+
+    run_dir: str = "default"
+    grace: float = Field(10.0, ge=0)
+    model: list[str] = Field(default_factory=list, description="models")
+    listen: str | None = Field(None, description="address")
+    target: str = Field("", description="address")
+
+
+@pytest.fixture
+def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that AGENTMEM_CONFIG names; the test writes it."""
+    path = tmp_path / "agentmem.toml"
+    monkeypatch.setenv(CONFIG_VARIABLE, str(path))
+    return path
+
+
+def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CONFIG_VARIABLE, raising=False)
+    settings = load(Settings, [])
+    assert (settings.run_dir, settings.grace, settings.model, settings.log_level) == ("default", 10.0, [], "info")
+
+
+def test_flag_before_environment_before_toml(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml.write_text('[store]\nrun-dir = "toml"\ngrace = 3\nmodel = ["toml"]\n')
+    assert load(Settings, []).run_dir == "toml"
+    monkeypatch.setenv("AGENTMEM_STORE_RUN_DIR", "environment")
+    assert load(Settings, []).run_dir == "environment"
+    settings = load(Settings, ["--run-dir", "flag", "--model", "a", "--model", "b"])
+    assert settings.run_dir == "flag"
+    assert settings.model == ["a", "b"]
+    assert settings.grace == 3, "what no flag and no variable says comes from the file"
+
+
+def test_keys_of_the_toml_file_are_spelled_with_either_dash(toml: Path) -> None:
+    toml.write_text('[store]\nrun_dir = "x"\nlog-level = "debug"\n')
+    settings = load(Settings, [])
+    assert (settings.run_dir, settings.log_level) == ("x", "debug")
+
+
+def test_tables_of_other_services_are_left_to_them(toml: Path) -> None:
+    toml.write_text('[worker]\nanything = 1\n[gateway]\n[up]\n[store]\nrun-dir = "x"\n')
+    assert load(Settings, []).run_dir == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[store]\nrun-dri = 1\n", "2:1: store.run-dri: is not supported; did you mean run-dir?"),
+        (
+            "[store]\nxyzzy = 1\n",
+            "2:1: store.xyzzy: is not supported; supported are log-level, log-format, otlp, run-dir, grace, model,"
+            " listen, target",
+        ),
+        ("[store]\ngrace = -1\n", "2:1: store.grace: must be at least 0.0"),
+        ('[store]\n\n  grace = "x"\n', "3:3: store.grace: 'x' is not a number"),
+        ("[store]\nrun_dir = 1\n", "2:1: store.run-dir: must be text"),
+        ('[store]\nmodel = "a"\n', "2:1: store.model: must be a list"),
+        ('[store]\nlog-format = "xml"\n', "2:1: store.log-format: 'xml' is not allowed: text or json"),
+        ("[sotre]\ngrace = 1\n", "1:1: sotre: is no table; tables are gateway, store, up, worker; did you mean store?"),
+        ("store = 1\n", "1:1: store: must be a table, [store]"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_with_its_place(toml: Path, text: str, problem: str) -> None:
+    toml.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(Settings, [])
+    assert str(caught.value) == f"{toml}:{problem}"
+
+
+def test_a_mistake_in_a_flag_is_not_the_files(toml: Path) -> None:
+    toml.write_text("[store]\ngrace = 1\n")
+    with pytest.raises(SettingsError, match=r"^grace: must be at least 0"):
+        load(Settings, ["--grace", "-1"])
+
+
+def test_help_speaks_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load(Settings, ["--help"])
+    told = capsys.readouterr().out
+    assert "Does what a test needs.\n" in told
+    assert "--model TEXT" in told
+    assert "--grace N" in told
+    assert "(default: 10.0)" in told
+    assert not any(word in told for word in ("list[", "factory", "null", "(default: )", "str"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[store]\nrun-dri = 1\n", "run-dri"),
+        ("[sotre]\nrun-dir = 1\n", "sotre"),
+        ("run-dir = 1\n", "run-dir"),
+        ("store = 1\n", "table"),
+        ("[store\n", "not TOML"),
+        ("[store]\ngrace = -1\n", "grace"),
+    ],
+)
+def test_wrong_toml_is_refused_by_name(toml: Path, text: str, problem: str) -> None:
+    toml.write_text(text)
+    with pytest.raises(SettingsError, match=problem):
+        load(Settings, [])
+
+
+def test_toml_that_is_not_utf8_is_refused(toml: Path) -> None:
+    toml.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="not TOML"):
+        load(Settings, [])
+
+
+def test_toml_file_that_does_not_exist_is_refused(toml: Path) -> None:
+    with pytest.raises(SettingsError, match=CONFIG_VARIABLE):
+        load(Settings, [])
+
+
+def test_unknown_variable_is_refused_and_the_known_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTMEM_STORE_RUN_DRI", "x")
+    monkeypatch.setenv("AGENTMEM_WORKER_FOREIGN", "x")
+    with pytest.raises(SettingsError, match=r"RUN_DRI.*known are .*AGENTMEM_STORE_RUN_DIR") as caught:
+        load(Settings, [])
+    assert "FOREIGN" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["demo", "", '{"a": 1}'])
+def test_ill_formed_list_in_the_environment_is_refused_by_name(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTMEM_STORE_MODEL", value)
+    with pytest.raises(SettingsError, match="model"):
+        load(Settings, [])
+
+
+def test_list_in_the_environment_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTMEM_STORE_MODEL", '["a", "b"]')
+    assert load(Settings, []).model == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", ["a,b", "/models/a=b,c", r"a\b", "[a]", "true", "1.5", "", " a", "é"])
+def test_a_value_of_a_list_is_taken_as_it_is(value: str) -> None:
+    assert load(Settings, ["--model", value, f"--model={value}", "--model", "x"]).model == [value, value, "x"]
+
+
+def test_log_level(toml: Path) -> None:
+    toml.write_text("")
+    assert load(Settings, ["--log-level", "DEBUG"]).log_level == "debug"
+    with pytest.raises(SettingsError, match=r"^log_level: 'loud' is none of debug, info, warning, error$"):
+        load(Settings, ["--log-level", "loud"])
+    toml.write_text('[store]\nlog-level = "loud"\n')
+    with pytest.raises(SettingsError, match=r":2:1: store.log-level: 'loud' is none of"):
+        load(Settings, [])
+
+
+def test_a_word_that_is_no_flag_exits(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        load(Settings, ["stray"])
+    assert caught.value.code == 2
+    assert "stray" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--run-dri", "x"], "there is no flag --run-dri; did you mean --run-dir?"),
+        (["--grace", "1", "--modle=a"], "there is no flag --modle; did you mean --model?"),
+        (["--xyzzy"], "there is no flag --xyzzy; --help lists them"),
+        (["--no-grace"], "there is no flag --no-grace"),
+    ],
+)
+def test_an_unknown_flag_is_refused_with_what_was_meant(given: list[str], told: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        load(Settings, given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [(["--grace", "-1"], "grace"), (["--grace", "x"], "grace"), (["--log-format", "xml"], "log_format")],
+)
+def test_wrong_value_is_refused_by_name(arguments: list[str], field: str) -> None:
+    with pytest.raises(SettingsError, match=field):
+        load(Settings, arguments)
