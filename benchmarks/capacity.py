@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from benchmarks import options, results, scraping
+from benchmarks import options, results
 from benchmarks.conversations import NOBODY, Conversation, ask
 from benchmarks.live import LiveStack, running_over, scratch
 from benchmarks.models import model_name
@@ -243,7 +243,7 @@ async def measure(stack: LiveStack, arguments: argparse.Namespace, console: Cons
     """
     model = await stack.describe_model()
     size = pool_bytes(arguments.holds, arguments.length, model.kv_bytes_per_token)
-    blocks = int(scraping.total(await stack.worker_metrics(), "agentmem_pool_blocks"))
+    blocks = int((await stack.worker_metrics()).total("agentmem_pool_blocks") or 0)
     if blocks * BLOCK_TOKENS * model.kv_bytes_per_token != size:
         raise RuntimeError(f"a pool of {size} bytes was asked for, and there are {blocks} blocks")
     first = first_length(arguments.length, arguments.rounds, arguments.new + arguments.generated)

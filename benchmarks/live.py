@@ -32,8 +32,8 @@ from agentmem.v1 import (
 )
 from benchmarks import scraping, turns
 from benchmarks.models import model_name
-from benchmarks.scraping import Samples
 from benchmarks.turns import Turn
+from gateway.pages import Page
 
 START_SECONDS, END_SECONDS = 240, 60
 MODULES = {"store": "cache_service", "worker": "inference_service", "gateway": "gateway"}
@@ -122,7 +122,7 @@ class LiveStack:
             return False
         return model.state == model_pb2.MODEL_STATE_LOADED
 
-    async def worker_metrics(self) -> Samples:
+    async def worker_metrics(self) -> Page:
         """The worker's metrics now, of a stack that was started with `metrics`."""
         address = parse_address(self.addresses["metrics"]).offset(layout.WORKER_METRICS)
         return await scraping.scrape(f"http://{address}/metrics")

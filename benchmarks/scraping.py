@@ -1,16 +1,15 @@
-"""A service's page of metrics, read by a benchmark."""
+"""A service's page of metrics, read by a benchmark, and ports for services."""
 
 import asyncio
 import secrets
 import socket
+import time
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
+from gateway.pages import Page, increase
 
-Samples = list[Sample]
 _COUNTED = {
     "queries": "agentmem_prefix_cache_queries_total",
     "generated": "agentmem_generation_tokens_total",
@@ -20,37 +19,22 @@ _COUNTED = {
 }
 
 
-async def scrape(url: str) -> Samples:
-    """All samples of a page."""
-    page = await asyncio.to_thread(_page, url)
-    return [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+async def scrape(url: str) -> Page:
+    """Read a page. Raises OSError, and ValueError where it is none of metrics."""
+    return Page.parse(await asyncio.to_thread(_text, url), time.monotonic())
 
 
-def total(samples: Iterable[Sample], name: str, **labels: str) -> float:
-    """The sum of a metric over the labels that are not named."""
-    return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
-
-
-def by_label(samples: Iterable[Sample], name: str, label: str) -> dict[str, float]:
-    """The same for each value of a label."""
-    found: dict[str, float] = {}
-    for each in samples:
-        if each.name == name:
-            found[each.labels[label]] = found.get(each.labels[label], 0.0) + each.value
-    return found
-
-
-def counted(before: Samples, after: Samples) -> dict[str, Any]:
+def counted(before: Page, after: Page) -> dict[str, Any]:
     """What the worker counted of turns between two looks at its page."""
+    grown = increase(before, after)
 
-    def grown(name: str, label: str) -> dict[str, float]:
-        old, new = by_label(before, name, label), by_label(after, name, label)
-        return {key: value - old.get(key, 0.0) for key, value in new.items() if value != old.get(key, 0.0)}
+    def by(label: str, name: str) -> dict[str, float]:
+        return {key: value for key, value in grown.by(label, name).items() if value}
 
     return {
-        **{key: total(after, name) - total(before, name) for key, name in _COUNTED.items()},
-        "hits": grown("agentmem_prefix_cache_hits_total", "tier"),
-        "lookups": {label: grown("agentmem_cache_lookups_total", label) for label in ("match", "tier")},
+        **{key: grown.total(name) or 0.0 for key, name in _COUNTED.items()},
+        "hits": by("tier", "agentmem_prefix_cache_hits_total"),
+        "lookups": {label: by(label, "agentmem_cache_lookups_total") for label in ("match", "tier")},
     }
 
 
@@ -83,6 +67,6 @@ def _free(port: int) -> bool:
     return True
 
 
-def _page(url: str) -> str:
+def _text(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
         return str(answer.read().decode())

@@ -126,7 +126,7 @@ class Services:
 
     async def metric(self, name: str, **labels: str) -> float:
         """The worker's metric, summed over labels that are not named."""
-        return scraping.total(await scraping.scrape(f"http://{self._metrics}/metrics"), name, **labels)
+        return (await scraping.scrape(f"http://{self._metrics}/metrics")).total(name, **labels) or 0.0
 
     def logged(self, message: str, since: float) -> list[dict[str, Any]]:
         """The worker's log lines of that message, not older than `since` (time.time()), with their time as a number."""

@@ -81,8 +81,8 @@ class ComputingNode(Node):
         """Wait until object storage has all of the store's files."""
         async with asyncio.timeout(START_SECONDS):
             while True:
-                samples = await scraping.scrape(f"http://{self._metrics}/metrics")
-                if not scraping.total(samples, "agentmem_remote_backlog", operation="uploads"):
+                page = await scraping.scrape(f"http://{self._metrics}/metrics")
+                if not page.total("agentmem_remote_backlog", operation="uploads"):
                     return
                 await asyncio.sleep(0.1)
 

@@ -1,13 +1,13 @@
-"""Sums over a page of metrics."""
+"""A page of metrics, and what grew on it."""
 
 import asyncio
 import socket
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.samples import Sample
 
 from agentmem.process.exposition import MetricsServer
-from benchmarks.scraping import by_label, counted, free_ports, scrape, summed, total
+from benchmarks.scraping import counted, free_ports, scrape, summed
+from gateway.pages import Page
 
 
 def test_a_page_is_summed_over_labels() -> None:
@@ -17,21 +17,22 @@ def test_a_page_is_summed_over_labels() -> None:
         hits.labels(tier, model).inc(count)
     server = MetricsServer("127.0.0.1:0", registry)
     try:
-        samples = asyncio.run(scrape(f"http://{server.address}/metrics"))
+        page = asyncio.run(scrape(f"http://{server.address}/metrics"))
     finally:
         server.stop()
-    assert total(samples, "hits_total") == 12
-    assert total(samples, "hits_total", tier="hot", model="b") == 4
-    assert by_label(samples, "hits_total", "tier") == {"hot": 7, "warm": 5}
+    assert page.total("hits_total") == 12
+    assert page.total("hits_total", tier="hot", model="b") == 4
+    assert page.by("tier", "hits_total") == {"hot": 7, "warm": 5}
 
 
 def test_what_is_counted_is_what_has_grown() -> None:
-    def page(warm: float, hot: float) -> list[Sample]:
-        return [
-            Sample("agentmem_prefix_cache_hits_total", {"model_id": "a", "tier": "warm"}, warm),
-            Sample("agentmem_prefix_cache_hits_total", {"model_id": "a", "tier": "hot"}, hot),
-            Sample("agentmem_prefix_cache_queries_total", {"model_id": "a"}, warm + hot),
-        ]
+    def page(warm: float, hot: float) -> Page:
+        hits, queries = "agentmem_prefix_cache_hits_total", "agentmem_prefix_cache_queries_total"
+        text = f"""{hits}{{model_id="a",tier="warm"}} {warm}
+{hits}{{model_id="a",tier="hot"}} {hot}
+{queries}{{model_id="a"}} {warm + hot}
+"""
+        return Page.parse(text, 0.0)
 
     found = counted(page(5, 7), page(25, 7))
     assert found["hits"] == {"warm": 20.0}
