@@ -139,7 +139,7 @@ class Gateway:
         self._address_file.unlink(missing_ok=True)
         self._uvicorn.leave()
         await asyncio.gather(
-            self._runs.stop(self._settings.grace),  # runs go on where they were when they are asked for again
+            self._runs.live.stop(self._settings.grace),  # runs go on where they were when they are asked for again
             self._grpc.stop(self._settings.grace),
             self._serving,
             *([self._node.stop(self._settings.grace)] if self._node is not None else []),

@@ -14,7 +14,8 @@ read:
     run.py           a run: the program, executed and recorded
     event_log.py     its events: durable before they are sent
     records.py       runs as the store keeps them
-    runs.py          the runs that go on here: joined, cancelled, resumed
+    live.py          the runs that go on here: how one begins and ends
+    runs.py          runs as callers have them: begun, joined, resumed, taken over, cancelled
     servicer.py      the RPCs
 
 A run goes on by event sourcing: the program is deterministic, so a run that is resumed is executed from its beginning,

@@ -1,4 +1,4 @@
-"""The runs that go on in this gateway: begun, joined, resumed, taken over, cancelled.
+"""Runs of workflows as callers have them: begun, joined, resumed, taken over, cancelled.
 
 A run's record says that it is running as long as it has not ended. Where no gateway runs it, it was interrupted. In a
 cluster the record names the gateway that has the run, and who asks another one is answered by it; of two that go on
@@ -9,10 +9,7 @@ run write its record in turn, with the same end.
 import asyncio
 import logging
 import uuid
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -22,15 +19,15 @@ from agentmem import errors
 from agentmem.process.logs import event
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
-from gateway.edge import callers
 from gateway.edge.callers import Authenticator, Caller
 from gateway.metrics import GatewayMetrics
 from gateway.workflows.beginning import new_workflow, workflow_id_of
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
+from gateway.workflows.live import LiveRuns
 from gateway.workflows.owners import Key, Nodes, Owner, Owners, TakenOver
-from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
+from gateway.workflows.records import ENDED, Records, State, StoredRun
 from gateway.workflows.run import Run, finished
 from gateway.workflows.worker import Worker
 
@@ -39,13 +36,8 @@ log = logging.getLogger(__name__)
 _RUNNING: Final = State.WORKFLOW_STATE_RUNNING
 _PATIENCE: Final = 300.0
 """Seconds that a run waits for a worker that is away, or for room; then it has failed, and can be resumed."""
-_SLOTS: Final = 32
-"""Tasks of all runs that the worker has at the same time, half of what it takes by default."""
 _TRIES: Final = 3
 """How often it is found out anew who has a run, where another gateway was faster."""
-
-_LEAVE_SECONDS: Final = 5.0
-"""What it may take at the end to write that nobody has the runs."""
 
 _Events = AsyncGenerator[Event, None]
 
@@ -66,13 +58,10 @@ class Runs:
         self._worker = Worker(worker, _PATIENCE)
         self._authenticator = authenticator
         self._metrics = metrics
-        self._most = most
         self._owners = Owners(nodes)
-        self._slots = asyncio.Semaphore(_SLOTS)
-        self._live: dict[Key, Run] = {}
-        self._beginning: Counter[str] = Counter()
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        self._closed = False
+        self.live = LiveRuns(records, self._worker, authenticator, metrics, most, self._owners)
+        """Those that go on here."""
 
     async def begin(
         self, who: Caller, request_id: str, definition_yaml: str, variables: Mapping[str, str], after: int
@@ -86,7 +75,7 @@ class Runs:
         async with self._lock(key):
             if (known := await self._same(key, definition_yaml, variables)) is not None:
                 return await self._join(who, known, after, definition)
-            with self._reserved(who.namespace):
+            with self.live.reserved(who.namespace):
                 workflow = new_workflow(definition, key, await self._worker.models())
                 run = StoredRun(workflow, definition_yaml, dict(variables), owner=self._owners.own(who.key_id))
                 try:
@@ -115,7 +104,7 @@ class Runs:
         """
         key = namespace, workflow_id
         async with self._lock(key):
-            run = None if key in self._live else await self._records.head(*key)
+            run = None if key in self.live.by_key else await self._records.head(*key)
             if run is None or run.workflow.state != _RUNNING or not run.owner.node:
                 return False
             who, before = Caller(namespace, run.owner.key_id), run.owner
@@ -133,26 +122,13 @@ class Runs:
         event(log, "workflow taken over", workflow_id=workflow_id, node=before.node, epoch=before.epoch)
         return True
 
-    async def restate(self) -> None:
-        """Write this gateway's epoch into the records of its runs, where it has changed since. Best effort."""
-        for run in list(self._live.values()):
-            owner = self._owners.own(run.stored.owner.key_id)
-            if owner != run.stored.owner and run.workflow.state == _RUNNING:
-                run.stored.owner = owner
-                with suppress(errors.AgentmemError):  # the run's own next write meets the same
-                    await run.log.restate()
-
-    def goes_on(self, namespace: str, workflow_id: str) -> bool:
-        """Return whether a run goes on here."""
-        return (namespace, workflow_id) in self._live
-
     async def watch(self, who: Caller, workflow_id: str, after: int, *, at_owner: bool = False) -> _Events:
         """Return a run's events, and those to come while it goes on. It is never resumed. Raise NotFound.
 
         `at_owner`: another node asks, which believes that the run is here.
         """
         run = await self._found((who.namespace, workflow_id))
-        if (live := self._live.get(run.key)) is not None:
+        if (live := self.live.by_key.get(run.key)) is not None:
             return live.log.read(after)
         if not at_owner and self._owners.elsewhere(run.workflow, run.owner):
             return self._owners.follow(run.owner, who.key_id, run.key, after, watch=True)
@@ -160,7 +136,7 @@ class Runs:
 
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
         """Return a run as it is now. Raise NotFound."""
-        live = self._live.get((namespace, workflow_id))
+        live = self.live.by_key.get((namespace, workflow_id))
         stored = live.stored if live else await self._records.head(namespace, workflow_id)
         if stored is None:
             raise errors.NotFound("workflow", workflow_id)
@@ -179,7 +155,7 @@ class Runs:
         key = who.namespace, workflow_id
         async with self._lock(key):
             for _ in range(_TRIES):
-                await self._cancel_here(key)
+                await self.live.cancel(key)
                 run = await self._found(key)
                 if run.workflow.state in ENDED:
                     return run.workflow
@@ -200,7 +176,7 @@ class Runs:
         """Erase a run's record, and agents that were only its. Raise NotFound, FailedPrecondition while it runs."""
         key = namespace, workflow_id
         async with self._lock(key):
-            if key in self._live:
+            if key in self.live.by_key:
                 raise _is_running()
             try:
                 run = await self._found(key)
@@ -213,35 +189,12 @@ class Runs:
                 await self._forget_agents(run.workflow)
             await self._records.delete(*key, version)
 
-    async def stop(self, seconds: float) -> None:
-        """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again.
-
-        In a cluster the records say that nobody has the runs, so that other gateways go on with them.
-        """
-        self._closed = True
-        if not (live := list(self._live.values())):
-            return
-        for run in live:
-            run.task.cancel()
-        ended, _ = await asyncio.wait({run.task for run in live}, timeout=seconds)
-        if self._owners.shared:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(seconds, _LEAVE_SECONDS)):
-                    left = [run.stored for run in live if run.task in ended and run.workflow.state == _RUNNING]
-                    await asyncio.gather(*(self._leave(stored) for stored in left))
-
-    async def _leave(self, stored: StoredRun) -> None:
-        """Say that no gateway has a run: no node has the epoch 0. Best effort: it is found out otherwise, too."""
-        stored.owner = stored.owner._replace(epoch=0)
-        with suppress(errors.AgentmemError):
-            await self._records.append(stored, ())
-
     async def _join(
         self, who: Caller, run: StoredRun, after: int, definition: Definition | None = None, *, at_owner: bool = False
     ) -> _Events:
         """Return a run's events, from where it goes on, or else going on with it here. Under its lock."""
         for _ in range(_TRIES):
-            if (live := self._live.get(run.key)) is not None:
+            if (live := self.live.by_key.get(run.key)) is not None:
                 return live.log.read(after)
             if run.workflow.state in ENDED:
                 return _past(run, after)
@@ -261,7 +214,7 @@ class Runs:
 
     async def _create(self, who: Caller, definition: Definition, run: StoredRun, after: int) -> _Events:
         await self._records.create(run)
-        return self._execute(who, definition, run).log.read(after)
+        return self.live.execute(who, definition, run).log.read(after)
 
     async def _go_on(self, who: Caller, definition: Definition, run: StoredRun) -> Run:
         """Go on with a run here. In a cluster raise Aborted where another gateway does already."""
@@ -269,51 +222,12 @@ class Runs:
         async def begin() -> Run:
             if self._owners.shared:
                 await self._records.append(run, ())
-            return self._execute(who, definition, run)
+            return self.live.execute(who, definition, run)
 
-        with self._reserved(who.namespace):
+        with self.live.reserved(who.namespace):
             run.workflow.state, run.workflow.error = _RUNNING, ""
             run.owner = self._owners.own(who.key_id)
             return await run_shielded(begin())
-
-    def _execute(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
-        if self._closed:
-            raise errors.Unavailable("the gateway is shutting down")
-
-        async def write(events: Sequence[LoggedEvent]) -> None:
-            try:
-                await self._records.append(stored, events)
-            except errors.Aborted as error:
-                if self._owners.shared:
-                    raise TakenOver from error
-                raise
-
-        def check() -> None:
-            if not self._authenticator.stands(who):
-                raise errors.Unauthenticated("the key that began this run has been revoked, or has expired")
-
-        run = Run(stored, definition, self._worker, write, check, self._slots)
-        self._live[stored.key] = run
-        self._metrics.workflows_running.inc()
-        run.task = asyncio.create_task(_perform(who, run))
-        run.task.add_done_callback(lambda _: self._ended(run))
-        return run
-
-    def _ended(self, run: Run) -> None:
-        """Clean up after a run, also one whose task was cancelled before it began."""
-        del self._live[run.stored.key]
-        run.log.close(interrupted())
-        state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
-        self._metrics.workflows_running.dec()
-        self._metrics.workflows_ended.labels(State.Name(state).removeprefix("WORKFLOW_STATE_").lower()).inc()
-
-    async def _cancel_here(self, key: Key) -> None:
-        """Cancel a run that goes on here, and wait for its end."""
-        if (live := self._live.get(key)) is not None:
-            if live.workflow.state not in ENDED:
-                live.cancelled = True
-                live.task.cancel()
-            await asyncio.wait({live.task})
 
     async def _end_cancelled(self, run: StoredRun) -> None:
         """Write that a run which goes on nowhere was cancelled. Raise Aborted where another gateway was faster."""
@@ -326,7 +240,7 @@ class Runs:
 
     async def _known(self, key: Key) -> StoredRun | None:
         """Return a run, with its events unless it goes on here."""
-        live = self._live.get(key)
+        live = self.live.by_key.get(key)
         return live.stored if live is not None else await self._records.get(*key)
 
     async def _same(self, key: Key, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
@@ -347,29 +261,13 @@ class Runs:
     def _now(self, stored: workflow_pb2.Workflow, owner: Owner) -> workflow_pb2.Workflow:
         """Return a run as it is, given what its record says; a run that goes on here ends when its record says so."""
         found = workflow_pb2.Workflow()
-        live = self._live.get((stored.namespace, stored.workflow_id))
+        live = self.live.by_key.get((stored.namespace, stored.workflow_id))
         found.CopyFrom(live.workflow if live else stored)
         if live is not None and not live.over:
             found.state = _RUNNING
         elif found.state == _RUNNING and not self._owners.elsewhere(stored, owner):
             found.state = State.WORKFLOW_STATE_INTERRUPTED
         return found
-
-    @contextmanager
-    def _reserved(self, namespace: str) -> Iterator[None]:
-        """Reserve a place for a run that is about to begin."""
-        if self._closed:
-            raise errors.Unavailable("the gateway is shutting down")
-        running = sum(owner == namespace for owner, _ in self._live)
-        if running + self._beginning[namespace] >= self._most:
-            raise errors.ResourceExhausted(
-                f"{self._most} workflows of this namespace are running; try again when one has ended", retry_after=10
-            )
-        self._beginning[namespace] += 1
-        try:
-            yield
-        finally:
-            self._beginning[namespace] -= 1
 
     def _lock(self, key: Key) -> asyncio.Lock:
         """Return the lock with which one call at a time changes whether a run goes on."""
@@ -385,14 +283,3 @@ async def _past(run: StoredRun, after: int) -> _Events:
     for logged in run.events:
         if logged.event.sequence > after:
             yield logged.event
-
-
-async def _perform(who: Caller, run: Run) -> None:
-    # What is recorded may be read by all callers of the namespace.
-    callers.serve(replace(who, admin=False))
-    workflow_id = run.workflow.workflow_id
-    event(log, "workflow began", workflow_id=workflow_id, turns=run.workflow.turns)
-    try:
-        await run.execute()
-    except errors.AgentmemError as error:
-        event(log, "workflow interrupted", logging.WARNING, workflow_id=workflow_id, reason=str(error))

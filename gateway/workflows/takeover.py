@@ -45,7 +45,7 @@ class Takeover:
         """Look once a second, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_SECONDS)
-            await self._runs.restate()
+            await self._runs.live.restate()
             if not self._nodes.unready:
                 await self.look()
 
@@ -57,7 +57,7 @@ class Takeover:
             log.debug("runs that nobody attends to were not found: %s", error.details())
             return
         now = time.monotonic()
-        lost = [run for run in found if not self._runs.goes_on(run.namespace, run.workflow_id)]
+        lost = [run for run in found if not self._runs.live.goes_on(run.namespace, run.workflow_id)]
         self._since = {_key(run): self._since.get(_key(run), now) for run in lost}
         self._not_before = {key: at for key, at in self._not_before.items() if at > now}
         due = [_key(run) for run in lost if self._is_due(run, now)]

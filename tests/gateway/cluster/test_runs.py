@@ -59,7 +59,7 @@ def runs(world: World, name: str) -> Runs:
 
 def where(world: World) -> list[str]:
     """The nodes whose gateways go on with a run."""
-    return [name for name in world.nodes if runs(world, name)._live]
+    return [name for name in world.nodes if runs(world, name).live.by_key]
 
 
 class Watcher:
@@ -247,7 +247,7 @@ async def test_of_two_that_take_a_run_over_at_once_one_does(
         joined = Watcher(world, loser, resume_workflow_id=workflow_id)
         turns.gate.set()
         assert (await joined.ended()).turns == TURNS
-        assert runs(world, loser)._live == {}
+        assert runs(world, loser).live.by_key == {}
     turns.gate.set()
     come_back(world, "a")
     await eventually(lambda: where(world) == [])
@@ -281,7 +281,7 @@ async def test_a_store_that_was_started_again_does_not_cost_a_gateway_its_runs(
 
 async def test_a_gateway_that_was_started_again_goes_on_with_its_runs(world: World, turns: SharedTurns) -> None:
     first = await begun(world, turns)
-    [run] = runs(world, "a")._live.values()
+    [run] = runs(world, "a").live.by_key.values()
     run.task.cancel()  # as a gateway that dies: its record stays as it is
     await eventually(lambda: len(turns.begun) == 2 and where(world) == ["a"])
     turns.gate.set()
@@ -291,7 +291,7 @@ async def test_a_gateway_that_was_started_again_goes_on_with_its_runs(world: Wor
 async def test_a_node_asks_for_its_caller(world: World, turns: SharedTurns) -> None:
     """The run then is for the key that another node names."""
     first = await begun(world, turns)
-    [run] = runs(world, "a")._live.values()
+    [run] = runs(world, "a").live.by_key.values()
     run.task.cancel()
     await asyncio.wait({run.task})
     tls = read_cluster_tls(world.certificates, HOST).client()

@@ -116,7 +116,7 @@ async def runs(worker: ScriptedWorker, kept: Kept) -> AsyncIterator[Runs]:
     async with connect(worker.target) as channel:
         made = Runs(cast(Any, kept), channel, Everyone("n"), GatewayMetrics(), most=2)
         yield made
-        await made.stop(5)
+        await made.live.stop(5)
 
 
 async def for_ever(request: Any) -> AsyncIterator[Any]:
@@ -143,18 +143,18 @@ async def test_no_more_at_once_than_may_be_even_if_they_come_together(runs: Runs
     worker.script = for_ever
     outcomes = await asyncio.gather(*(begun(runs, f"r{n}") for n in range(10)), return_exceptions=True)
     assert sum(isinstance(each, ResourceExhausted) for each in outcomes) == 8
-    assert len(runs._live) == 2
+    assert len(runs.live.by_key) == 2
 
 
 async def test_nothing_begins_after_the_end(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
     kept.gate.clear()
     beginning = asyncio.create_task(begun(runs))
     await eventually(lambda: kept.writers == 1)
-    await runs.stop(5)
+    await runs.live.stop(5)
     kept.gate.set()
     with pytest.raises(AgentmemError):
         await beginning
-    assert not runs._live
+    assert not runs.live.by_key
     assert worker.generated == []
 
 
@@ -175,15 +175,15 @@ async def test_a_client_that_leaves_at_the_beginning_leaves_a_run(
 async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
     worker.script = for_ever
     await begun(runs)
-    ((_, workflow_id),) = runs._live
-    await runs.stop(5)
-    runs._closed = False
+    ((_, workflow_id),) = runs.live.by_key
+    await runs.live.stop(5)
+    runs.live._closed = False
     run = await kept.get("n", workflow_id)
     assert run is not None
-    events = runs._execute(WHO, load(FILE, {}), run).log.read(1)
+    events = runs.live.execute(WHO, load(FILE, {}), run).log.read(1)
     cancelled = await runs.cancel(WHO, workflow_id)
     assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
-    assert not runs._live
+    assert not runs.live.by_key
     with pytest.raises(AgentmemError):
         await all_of(events)
     assert (await all_of(await begun(runs)))[-1].finished.workflow.state == State.WORKFLOW_STATE_CANCELLED
@@ -196,7 +196,7 @@ async def test_who_joins_while_it_ends_gets_all_of_it(runs: Runs) -> None:
     first = await begun(runs)
     for _ in range(200):
         joined = await all_of(await begun(runs))
-        if joined[-1].HasField("finished") and not runs._live:
+        if joined[-1].HasField("finished") and not runs.live.by_key:
             break
     assert [e for e in await all_of(first) if e.sequence] == [] or joined[-1].finished.workflow.turns == 2
     assert (await the_run(runs)).state == State.WORKFLOW_STATE_SUCCEEDED
@@ -205,8 +205,8 @@ async def test_who_joins_while_it_ends_gets_all_of_it(runs: Runs) -> None:
 async def test_a_cancel_that_comes_too_late_changes_nothing(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
     """The end is being written: it stays as it is, and its agents are deleted."""
     events = await begun(runs)
-    ((_, workflow_id),) = runs._live
-    while runs._live[("n", workflow_id)].workflow.state != State.WORKFLOW_STATE_SUCCEEDED:
+    ((_, workflow_id),) = runs.live.by_key
+    while runs.live.by_key[("n", workflow_id)].workflow.state != State.WORKFLOW_STATE_SUCCEEDED:
         await asyncio.sleep(0)
     assert (await runs.get("n", workflow_id)).state == State.WORKFLOW_STATE_RUNNING, "until its record says so"
     assert (await runs.cancel(WHO, workflow_id)).state == State.WORKFLOW_STATE_SUCCEEDED
@@ -259,7 +259,7 @@ phases: [{name: p, agents: [a, b, c]}]
 async def test_what_is_damaged_can_be_deleted(runs: Runs, kept: Kept) -> None:
     await all_of(await begun(runs))
     workflow_id = (await the_run(runs)).workflow_id
-    while runs._live:
+    while runs.live.by_key:
         await asyncio.sleep(0)
     kept.damaged = True
     with pytest.raises(DataLoss):
@@ -283,8 +283,8 @@ async def test_one_request_at_two_gateways_is_one_run(runs: Runs, worker: Script
     async with connect(worker.target) as channel:
         other = Runs(cast(Any, kept), channel, Everyone("n"), GatewayMetrics(), most=2)
         told = await asyncio.gather(*map(all_of, await meeting(runs, other, kept)))
-        assert len(runs._live) + len(other._live) == 0
-        await other.stop(5)
+        assert len(runs.live.by_key) + len(other.live.by_key) == 0
+        await other.live.stop(5)
     follower, leader = sorted(told, key=len)
     assert all(event in leader for event in follower), "what is logged, and not what streamed"
     assert [event.sequence for event in follower] == list(range(1, leader[-1].sequence + 1))
@@ -298,7 +298,7 @@ async def test_another_workflow_under_the_same_request_at_another_gateway(
     async with connect(worker.target) as channel:
         other = Runs(cast(Any, kept), channel, Everyone("n"), GatewayMetrics(), most=2)
         outcomes = await meeting(runs, other, kept, FILE, FILE.replace("speak", "sing"))
-        await other.stop(5)
+        await other.live.stop(5)
     assert sum(isinstance(each, InvalidArgument) for each in outcomes) == 1
 
 

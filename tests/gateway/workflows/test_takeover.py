@@ -86,7 +86,7 @@ async def runs(worker: ScriptedWorker, kept: Kept, nodes: Nodes, keys: Keys) -> 
     async with connect(worker.target) as channel:
         made = Runs(cast(Any, kept), channel, keys, GatewayMetrics(), 2, nodes)
         yield made
-        await made.stop(5)
+        await made.live.stop(5)
 
 
 @pytest.fixture
@@ -100,12 +100,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def left(runs: Runs, kept: Kept, nodes: Nodes, owner: Owner = GONE, name: str = "r") -> str:
     """A run that another gateway has begun, and that this one is told of; its name."""
     await runs.begin(Caller("n", owner.key_id or "k1"), name, FILE, {}, 0)
-    ((_, workflow_id),) = (key for key in runs._live if key[1] not in [run.workflow_id for run in nodes.found])
-    run = runs._live[("n", workflow_id)]
+    ((_, workflow_id),) = (key for key in runs.live.by_key if key[1] not in [run.workflow_id for run in nodes.found])
+    run = runs.live.by_key[("n", workflow_id)]
     run.task.cancel()
     with pytest.raises(Unavailable):
         await all_of(run.log.read(0))
-    while ("n", workflow_id) in runs._live:
+    while ("n", workflow_id) in runs.live.by_key:
         await runs._records.get("n", workflow_id)
     kept.records["n", workflow_id].owner = owner
     nodes.found.append(cluster_pb2.UnattendedRun(namespace="n", workflow_id=workflow_id, node=owner.node))
@@ -120,7 +120,7 @@ async def test_a_run_is_gone_on_with_for_the_caller_that_it_was_for(runs: Runs, 
     workflow_id = await left(runs, kept, nodes)
     assert await runs.take_over("n", workflow_id)
     assert record(kept, workflow_id).owner == Owner("a", 7, "k1")
-    assert runs.goes_on("n", workflow_id)
+    assert runs.live.goes_on("n", workflow_id)
     assert not await runs.take_over("n", workflow_id), "it goes on here"
 
 
@@ -136,7 +136,7 @@ async def test_a_run_that_is_left(runs: Runs, kept: Kept, nodes: Nodes, keys: Ke
     else:
         record(kept, workflow_id).workflow.state = State.WORKFLOW_STATE_FAILED
     assert not await runs.take_over("n", workflow_id)
-    assert not runs.goes_on("n", workflow_id)
+    assert not runs.live.goes_on("n", workflow_id)
     assert record(kept, workflow_id).owner.node in ("", "b")
 
 
@@ -147,9 +147,9 @@ async def test_no_more_at_once_than_a_namespace_may_have(runs: Runs, kept: Kept,
     for run in nodes.found:
         run.node = "a"  # so that nothing is waited for
     await upkeep.look()
-    assert sum(runs.goes_on("n", workflow_id) for workflow_id in named) == 2
+    assert sum(runs.live.goes_on("n", workflow_id) for workflow_id in named) == 2
     await upkeep.look()
-    assert sum(runs.goes_on("n", workflow_id) for workflow_id in named) == 2
+    assert sum(runs.live.goes_on("n", workflow_id) for workflow_id in named) == 2
 
 
 async def test_others_go_first_and_a_moment_is_waited(runs: Runs, kept: Kept, nodes: Nodes, clock: list[float]) -> None:
@@ -159,10 +159,10 @@ async def test_others_go_first_and_a_moment_is_waited(runs: Runs, kept: Kept, no
     for seconds in (0.0, takeover.SURE_SECONDS, takeover.TURN_SECONDS - 0.1):
         clock[0] += seconds
         await upkeep.look()
-        assert not runs.goes_on("n", workflow_id)
+        assert not runs.live.goes_on("n", workflow_id)
     clock[0] += 0.2
     await upkeep.look()
-    assert runs.goes_on("n", workflow_id)
+    assert runs.live.goes_on("n", workflow_id)
 
 
 async def test_who_is_heard_of_again_is_waited_for_anew(
@@ -177,10 +177,10 @@ async def test_who_is_heard_of_again_is_waited_for_anew(
     await upkeep.look()
     nodes.found = found
     await upkeep.look()
-    assert not runs.goes_on("n", workflow_id)
+    assert not runs.live.goes_on("n", workflow_id)
     clock[0] += takeover.SURE_SECONDS + 1
     await upkeep.look()
-    assert runs.goes_on("n", workflow_id)
+    assert runs.live.goes_on("n", workflow_id)
 
 
 async def test_what_could_not_be_taken_over_is_tried_again_later(
@@ -196,16 +196,16 @@ async def test_what_could_not_be_taken_over_is_tried_again_later(
     await upkeep.look()
     nodes.fails = False
     await upkeep.look()
-    assert not runs.goes_on("n", workflow_id)
+    assert not runs.live.goes_on("n", workflow_id)
     clock[0] += takeover.AGAIN_SECONDS + 1
     await upkeep.look()
-    assert runs.goes_on("n", workflow_id)
+    assert runs.live.goes_on("n", workflow_id)
 
 
 async def test_a_gateway_that_stops_leaves_its_runs_to_others(runs: Runs, kept: Kept, nodes: Nodes) -> None:
     workflow_id = await left(runs, kept, nodes)
     await runs.take_over("n", workflow_id)
-    await runs.stop(5)
+    await runs.live.stop(5)
     assert record(kept, workflow_id).owner == Owner("a", 0, "k1")
     assert record(kept, workflow_id).workflow.state == State.WORKFLOW_STATE_RUNNING
 
@@ -215,6 +215,6 @@ async def test_on_a_single_machine_no_record_names_an_owner(worker: ScriptedWork
     async with connect(worker.target) as channel:
         alone = Runs(cast(Any, kept), channel, Keys(""), GatewayMetrics(), 2)
         await alone.begin(WHO, "r", FILE, {}, 0)
-        await alone.stop(5)
+        await alone.live.stop(5)
     [run] = kept.records.values()
     assert run.owner == NOBODY and run.version <= 3, "and nothing is written at the end"

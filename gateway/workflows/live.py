@@ -1,0 +1,165 @@
+"""The runs that go on in this gateway: how many may, how one begins and ends, and what their records say of it."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from agentmem import errors
+from agentmem.process.logs import event
+from gateway.edge import callers
+from gateway.edge.callers import Authenticator, Caller
+from gateway.metrics import GatewayMetrics
+from gateway.workflows.definition.schema import Definition
+from gateway.workflows.event_log import LoggedEvent
+from gateway.workflows.owners import Key, Owners, TakenOver
+from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
+from gateway.workflows.run import Run
+from gateway.workflows.worker import Worker
+
+log = logging.getLogger(__name__)
+
+_SLOTS: Final = 32
+"""Tasks of all runs that the worker has at the same time, half of what it takes by default."""
+
+_LEAVE_SECONDS: Final = 5.0
+"""What it may take at the end to write that nobody has the runs."""
+
+
+class LiveRuns:
+    """Event loop only. At most `most` runs of a namespace go on at once."""
+
+    def __init__(
+        self,
+        records: Records,
+        worker: Worker,
+        authenticator: Authenticator,
+        metrics: GatewayMetrics,
+        most: int,
+        owners: Owners,
+    ) -> None:
+        self._records = records
+        self._worker = worker
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._most = most
+        self._owners = owners
+        self._slots = asyncio.Semaphore(_SLOTS)
+        self.by_key: dict[Key, Run] = {}
+        """Those that go on, by namespace and workflow id; others only read it."""
+        self._beginning: Counter[str] = Counter()
+        self._closed = False
+
+    def goes_on(self, namespace: str, workflow_id: str) -> bool:
+        """Return whether a run goes on here."""
+        return (namespace, workflow_id) in self.by_key
+
+    @contextmanager
+    def reserved(self, namespace: str) -> Iterator[None]:
+        """Reserve a place for a run that is about to begin."""
+        if self._closed:
+            raise errors.Unavailable("the gateway is shutting down")
+        running = sum(owner == namespace for owner, _ in self.by_key)
+        if running + self._beginning[namespace] >= self._most:
+            raise errors.ResourceExhausted(
+                f"{self._most} workflows of this namespace are running; try again when one has ended", retry_after=10
+            )
+        self._beginning[namespace] += 1
+        try:
+            yield
+        finally:
+            self._beginning[namespace] -= 1
+
+    def execute(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
+        """Begin to work on a run, for this caller. Raise Unavailable where the gateway is shutting down."""
+        if self._closed:
+            raise errors.Unavailable("the gateway is shutting down")
+
+        async def write(events: Sequence[LoggedEvent]) -> None:
+            try:
+                await self._records.append(stored, events)
+            except errors.Aborted as error:
+                if self._owners.shared:
+                    raise TakenOver from error
+                raise
+
+        def check() -> None:
+            if not self._authenticator.stands(who):
+                raise errors.Unauthenticated("the key that began this run has been revoked, or has expired")
+
+        run = Run(stored, definition, self._worker, write, check, self._slots)
+        self.by_key[stored.key] = run
+        self._metrics.workflows_running.inc()
+        run.task = asyncio.create_task(_perform(who, run))
+        run.task.add_done_callback(lambda _: self._ended(run))
+        return run
+
+    def _ended(self, run: Run) -> None:
+        """Clean up after a run, also one whose task was cancelled before it began."""
+        del self.by_key[run.stored.key]
+        run.log.close(interrupted())
+        state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
+        self._metrics.workflows_running.dec()
+        self._metrics.workflows_ended.labels(State.Name(state).removeprefix("WORKFLOW_STATE_").lower()).inc()
+
+    async def cancel(self, key: Key) -> None:
+        """Cancel a run that goes on here, and wait for its end."""
+        if (live := self.by_key.get(key)) is not None:
+            if live.workflow.state not in ENDED:
+                live.cancelled = True
+                live.task.cancel()
+            await asyncio.wait({live.task})
+
+    async def restate(self) -> None:
+        """Write this gateway's epoch into the records of its runs, where it has changed since. Best effort."""
+        for run in list(self.by_key.values()):
+            owner = self._owners.own(run.stored.owner.key_id)
+            if owner != run.stored.owner and _is_running(run):
+                run.stored.owner = owner
+                with suppress(errors.AgentmemError):  # the run's own next write meets the same
+                    await run.log.restate()
+
+    async def stop(self, seconds: float) -> None:
+        """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again.
+
+        In a cluster the records say that nobody has the runs, so that other gateways go on with them.
+        """
+        self._closed = True
+        if not (live := list(self.by_key.values())):
+            return
+        for run in live:
+            run.task.cancel()
+        ended, _ = await asyncio.wait({run.task for run in live}, timeout=seconds)
+        if self._owners.shared:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(seconds, _LEAVE_SECONDS)):
+                    left = [
+                        run.stored
+                        for run in live
+                        if run.task in ended and run.workflow.state == State.WORKFLOW_STATE_RUNNING
+                    ]
+                    await asyncio.gather(*(self._leave(stored) for stored in left))
+
+    async def _leave(self, stored: StoredRun) -> None:
+        """Say that no gateway has a run: no node has the epoch 0. Best effort: it is found out otherwise, too."""
+        stored.owner = stored.owner._replace(epoch=0)
+        with suppress(errors.AgentmemError):
+            await self._records.append(stored, ())
+
+
+def _is_running(run: Run) -> bool:
+    return run.workflow.state == State.WORKFLOW_STATE_RUNNING
+
+
+async def _perform(who: Caller, run: Run) -> None:
+    # What is recorded may be read by all callers of the namespace.
+    callers.serve(replace(who, admin=False))
+    workflow_id = run.workflow.workflow_id
+    event(log, "workflow began", workflow_id=workflow_id, turns=run.workflow.turns)
+    try:
+        await run.execute()
+    except errors.AgentmemError as error:
+        event(log, "workflow interrupted", logging.WARNING, workflow_id=workflow_id, reason=str(error))
