@@ -1,21 +1,53 @@
 """Types as users see them: exact signatures, also of what blocks."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import agentmem
 from agentmem import client
+from agentmem.client.blocking import Blocking
+from agentmem.client.sync import Agent, Client, Models, Stream, Workflows
+from tests import pyright
 
 SAMPLE = Path(__file__).with_name("typed.py")
 
 
-def test_a_type_checker_sees_exact_types() -> None:
+def test_mypy_sees_exact_types() -> None:
     """A mistake that it does not see is one as well: its `type: ignore` is unused then."""
     root = Path(__file__).parents[3]
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(root / "pyproject.toml"), str(SAMPLE)]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout
+
+
+def test_pyright_sees_exact_types(tmp_path: Path) -> None:
+    """In strict mode; it, too, has to find the mistakes."""
+    assert pyright.problems(SAMPLE, tmp_path) == []
+
+
+def test_pyright_finds_what_is_wrong(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "from agentmem import Client\n"
+        "answer: str = Client().agent('marco').ask('Hi')\n"
+        "unneeded = 1  # type: ignore[misc]\n"
+    )
+    (tmp_path / "checked").mkdir()
+    first, second = pyright.problems(wrong, tmp_path / "checked")
+    assert first.startswith('2: Type "Answer" is not assignable to declared type "str"')
+    assert second.startswith("3: Unnecessary")
+
+
+@pytest.mark.parametrize("kind", [Client, Agent, Stream, Models, Workflows])
+def test_each_method_is_in_the_sample(kind: type[Blocking[object]]) -> None:
+    text = SAMPLE.read_text()
+    public = [name for name in vars(kind) if not name.startswith("_")]
+    assert public
+    assert [name for name in public if not re.search(rf"\.{name}\b", text)] == []
 
 
 def test_the_package_exports_the_client_and_imports_nothing_for_it() -> None:
