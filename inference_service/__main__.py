@@ -1,20 +1,29 @@
 """The inference worker's process: `agentmem-worker`, or `python -m inference_service`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agentmem.errors import FailedPrecondition
-from agentmem.process.service import run_service
-from inference_service.doctor import hardware
-from inference_service.settings import WorkerSettings
+from agentmem.extras import needing_servers
+
+if TYPE_CHECKING:
+    from inference_service.settings import WorkerSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT. Exit statuses are those of agentmem.process.service."""
+    with needing_servers():
+        from agentmem.process.service import run_service
+        from inference_service.settings import WorkerSettings
     run_service("worker", WorkerSettings, _serve, arguments)
 
 
 async def _serve(settings: WorkerSettings) -> int | None:
     """As `process.serve`, which imports MLX. Raises FailedPrecondition where that cannot be imported."""
+    from inference_service.doctor import hardware
+
     if problem := hardware.import_problem():
         raise FailedPrecondition(f"{problem.found}; {problem.advice}")
     from inference_service.process import serve

@@ -2,35 +2,22 @@
 
 import ast
 import importlib
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
+from agentmem import extras
+
 _SUMMARY_LETTERS = 120
-_OURS = ("agentmem", "benchmarks", "cache_service", "gateway", "inference_service")
 
 
-BACKEND = "metal" if sys.platform == "darwin" else "cpu"
-"""The extra that a machine takes which runs the services."""
-
-
-@contextmanager
-def needing_servers() -> Iterator[None]:
-    """Raise ClickException where the block imports what only comes with the services' packages."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in _OURS:
-            raise
-        raise click.ClickException(
-            f"this needs the services' packages, of which {error.name} is not installed: "
-            f"pip install 'agentmem[{BACKEND}]'{'' if BACKEND == 'metal' else ', or cuda13 for an NVIDIA GPU'}"
-        ) from error
+def needing_servers() -> AbstractContextManager[None]:
+    """As `extras.needing_servers`, whose refusal is the command's."""
+    return extras.needing_servers(click.ClickException)
 
 
 class LazyGroup(click.Group):

@@ -22,6 +22,19 @@ with Client() as client:
 found = {name.partition(".")[0] for name in sys.modules}
 print(sorted(found & {"mlx", "mlx_lm", "numpy", "pydantic", "starlette", "click"}))
 """
+SERVERS = (
+    ("agentmem-store",),
+    ("agentmem-store", "check"),
+    ("agentmem-worker", "--help"),
+    ("agentmem-gateway",),
+    ("agentmem", "up"),
+    ("agentmem", "doctor"),
+    ("agentmem", "keys", "list"),
+    ("agentmem", "store", "check"),
+    ("agentmem", "cluster", "check"),
+    ("agentmem", "run", "--schema"),
+)
+"""What needs the services' packages."""
 
 
 def uv(*arguments: str) -> None:
@@ -65,8 +78,8 @@ async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> N
         assert "marco" in await run("agentmem", "agents")
         assert "demo" in await run("agentmem", "models")
         assert "no runs yet" in await run("agentmem", "workflows")
-        for server in (("up",), ("doctor",), ("keys", "list"), ("store", "check"), ("run", "--schema")):
-            said = await run("agentmem", *server, status=1)
+        for server in SERVERS:
+            said = await run(*server, status=1)
             assert "pip install 'agentmem[" in said
             assert said.count("\n") == 1
         assert "No module named 'mlx'" in await run("python", "-c", "import mlx", status=1)

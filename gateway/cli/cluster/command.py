@@ -1,5 +1,6 @@
 """`agentmem cluster`: the command and its subcommands."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.cluster.status import status
+from gateway.cli.lazy import needing_servers
 from gateway.cli.text import Mistake
 
 
@@ -55,6 +57,8 @@ def _ledger_command(name: str, help_text: str) -> click.Command:
     @click.command(name, help=help_text, context_settings={"ignore_unknown_options": True, "help_option_names": []})
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def run(arguments: tuple[str, ...]) -> None:
+        with needing_servers():
+            importlib.import_module("pydantic_settings")
         command = [sys.executable, "-m", "cache_service.offline.cluster.commands", name, *arguments]
         sys.exit(subprocess.run(command, check=False).returncode)
 

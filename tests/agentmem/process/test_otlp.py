@@ -86,7 +86,7 @@ main(sys.argv[1:])
 """
 OFF = """
 import sys
-import cache_service.__main__, gateway.cli.main, gateway.__main__, inference_service.__main__, inference_service.process
+import cache_service.process, gateway.app, gateway.cli.main, inference_service.process, inference_service.settings
 from agentmem.process.otlp import Traces
 Traces("store", "").stop()
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]

@@ -151,7 +151,7 @@ def test_no_server_is_unavailable(postgres_settings: Settings) -> None:
 
 def test_a_single_machine_imports_nothing_of_it() -> None:
     program = (
-        "import sys, cache_service.__main__, cache_service.store, gateway.cli.main\n"
+        "import sys, cache_service.process, cache_service.offline.commands, gateway.cli.main\n"
         "print([name for name in sys.modules if name.startswith(('psycopg', 'cache_service.ledger.postgres'))])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

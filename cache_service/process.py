@@ -1,0 +1,96 @@
+"""What the cache store's process does, from its settings to its orderly end."""
+
+import asyncio
+import logging
+import signal
+import sqlite3
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from agentmem.errors import Internal
+from agentmem.process import logs
+from agentmem.process.exposition import MetricsServer
+from agentmem.process.health import WRITES
+from agentmem.process.server import GrpcServer
+from agentmem.process.service import ServiceManager
+from agentmem.process.settings import SettingsError
+from cache_service.files.directory import DirectoryUnusable
+from cache_service.ledger.schema import SchemaTooNew
+from cache_service.settings import StoreSettings
+from cache_service.store import Store
+from cache_service.tiers.remote.contract import RemoteRefused
+
+log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 1.0
+
+
+async def serve(settings: StoreSettings) -> None:
+    """Serve one data directory until a signal comes; then let running calls end, and close it."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    manager = ServiceManager.of_this_process()
+    manager.status("checking and opening the data directory")
+    registry = CollectorRegistry()
+    store = await asyncio.to_thread(_open, settings, registry)
+    try:
+        metrics = MetricsServer(settings.metrics, registry)
+        work: list[asyncio.Task[Any]] = [
+            asyncio.create_task(store.keep_up()),
+            asyncio.create_task(manager.keep_alive(lambda: True)),
+        ]
+        try:
+            server = GrpcServer(settings.address, store.services, metrics=store.process_metrics)
+            await server.start()
+            await server.set_serving(True)
+            watching = asyncio.create_task(_watch_disk(store, server))
+            work += [watching, stop := asyncio.create_task(stopping.wait())]
+            logs.event(log, "ready", address=settings.address, data=str(settings.data_directory))
+            manager.ready("serving")
+            await asyncio.wait({watching, stop}, return_when=asyncio.FIRST_COMPLETED)
+            manager.stopping()
+            logs.event(log, "stopping")
+            await server.stop(settings.grace if stopping.is_set() else 0)
+            if watching.done():
+                watching.result()
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.wait(work)
+            await store.disconnect()
+            await asyncio.to_thread(metrics.stop)
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+async def _watch_disk(store: Store, server: GrpcServer) -> None:
+    """Say whether ledgers can be written, again and again. Raises what Store.stay_whole raises."""
+    said = ""
+    while True:
+        await store.stay_whole()
+        problem = await store.problem()
+        await server.set_health(WRITES, problem)
+        if problem and not said:
+            logs.event(log, "ledgers cannot be written", logging.ERROR, problem=problem)
+        elif said and not problem:
+            logs.event(log, "ledgers can be written again")
+        said = problem
+        await asyncio.sleep(_WATCH_SECONDS)
+
+
+def _open(settings: StoreSettings, registry: CollectorRegistry) -> Store:
+    try:
+        return Store(
+            settings.data_directory,
+            registry,
+            settings.limits,
+            settings.quotas,
+            settings.remote_settings,
+            settings.cluster_settings,
+        )
+    except RemoteRefused as error:
+        raise SettingsError(str(error)) from error
+    except (SchemaTooNew, Internal, OSError, sqlite3.Error) as error:
+        raise DirectoryUnusable(f"cannot open {settings.data_directory}: {error}") from error
