@@ -1,22 +1,28 @@
-"""A TCP proxy to a Unix socket, as a network that can be cut, or that carries nothing for a while."""
+"""A TCP proxy to a server of this machine, as a network that can be cut, or that carries nothing for a while."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Final, TypeAlias
 
 _CHUNK: Final = 1 << 16
+
+Target: TypeAlias = Path | tuple[str, int]
+"""A Unix socket, or a host and a port."""
 
 
 class Proxy:
     """Listens on a port of this machine. Any thread; `close` once."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
+        self.answered = 0
+        """Bytes of answers that were carried."""
+        self._cut_at: int | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._ends: set[socket.socket] = set()
@@ -35,6 +41,11 @@ class Proxy:
             yield
         finally:
             self._is_cut = False
+
+    def cut_after(self, count: int) -> None:
+        """Break the connections once, when so many more bytes of answers have been carried."""
+        with self._lock:
+            self._cut_at = self.answered + count
 
     @contextmanager
     def holding(self, *, answers_only: bool = False) -> Iterator[None]:
@@ -80,25 +91,39 @@ class Proxy:
                 Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server, suppress(OSError):
-            server.connect(str(self._target))
+        family = socket.AF_UNIX if isinstance(self._target, Path) else socket.AF_INET
+        with client, socket.socket(family, socket.SOCK_STREAM) as server, suppress(OSError):
+            server.connect(str(self._target) if isinstance(self._target, Path) else self._target)
             with self._lock:
                 self._ends |= {client, server}
             try:
                 if not self._is_cut:
-                    back = Thread(target=self._carry, args=(server, client, self._answers), daemon=True)
+                    back = Thread(target=self._carry, args=(server, client, self._answers, self._count), daemon=True)
                     back.start()
-                    self._carry(client, server, self._questions)
+                    self._carry(client, server, self._questions, len)
                     back.join()
             finally:
                 with self._lock:
                     self._ends -= {client, server}
 
-    def _carry(self, source: socket.socket, sink: socket.socket, flowing: Event) -> None:
+    def _carry(
+        self, source: socket.socket, sink: socket.socket, flowing: Event, count: Callable[[bytes], int]
+    ) -> None:
         with suppress(OSError):
             while data := source.recv(_CHUNK):
                 flowing.wait()
-                sink.sendall(data)
+                sink.sendall(data[: (carried := count(data))])
+                if carried < len(data):
+                    self._break()
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _count(self, answer: bytes) -> int:
+        """Return how many bytes of it arrive; the connections break behind fewer than all."""
+        with self._lock:
+            size = len(answer)
+            if self._cut_at is not None and self.answered + size > self._cut_at:
+                size, self._cut_at = self._cut_at - self.answered, None
+            self.answered += size
+        return size

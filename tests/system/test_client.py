@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -106,13 +108,19 @@ async def test_ctrl_c_ends_the_turn_at_the_server(stack: Stack) -> None:
         assert not await client.agent("eve").exists()
 
 
-async def test_a_deadline_ends_the_turn_at_the_server(stack: Stack) -> None:
+async def streamed(agent: AsyncAgent, said: str, **options: Any) -> None:
+    async for _ in agent.stream(said, **options):
+        pass
+
+
+@pytest.mark.parametrize("way", [AsyncAgent.ask, streamed])
+async def test_a_deadline_ends_the_turn_at_the_server(stack: Stack, way: Callable[..., Awaitable[object]]) -> None:
     await stack.renew("gateway")
     async with AsyncClient(address(stack)) as client:
         eve = client.agent("eve")
         await eve.ask("Hello", max_tokens=2)
-        with pytest.raises(errors.DeadlineExceeded):
-            await eve.ask("go on", max_tokens=3500, ignore_eos=True, timeout=1)
+        with pytest.raises(errors.DeadlineExceeded, match="within 1 s"):
+            await way(eve, "go on", max_tokens=3500, ignore_eos=True, timeout=1)
         assert (await eve.info(timeout=60)).turns == 1
         async with asyncio.timeout(60):
             while await stack.metric("worker", "agentmem_num_requests_running"):

@@ -1,0 +1,143 @@
+"""The client of the contract package behind a network that is cut, at each point of an answer: no turn is doubled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from agentmem import Answer, AsyncAgent, AsyncClient, errors
+from agentmem.client.workflow_events import RunFinished, Said, Spoke
+from benchmarks.cluster.proxy import Proxy
+from tests.system.stack import Stack
+
+TURN = {"max_tokens": 48, "ignore_eos": True}
+ENDS = (260, 220, 180, 140, 100, 60, 30, 1)
+"""Bytes before the end of an answer: its last event, and what gRPC says behind it."""
+Turn = Callable[[AsyncAgent], Awaitable[Answer]]
+
+
+@asynccontextmanager
+async def behind_a_proxy(stack: Stack) -> AsyncIterator[tuple[Proxy, AsyncClient, list[str]]]:
+    """A way to the gateway, a client that has gone it, and the outages that the client tells of."""
+    proxy, outages = Proxy(("127.0.0.1", stack.ports["grpc"])), list[str]()
+    async with AsyncClient(f"127.0.0.1:{proxy.port}", on_outage=outages.append) as client:
+        await client.default_model()
+        yield proxy, client, outages
+    proxy.close()
+
+
+async def told(agent: AsyncAgent) -> Answer:
+    return await agent.tell("The boat is green. " * 20)
+
+
+async def asked(agent: AsyncAgent) -> Answer:
+    return await agent.ask("Where is the boat?", **TURN)
+
+
+async def streamed(agent: AsyncAgent) -> Answer:
+    stream = agent.stream("Where is the boat?", **TURN)
+    assert "".join([piece async for piece in stream]) == stream.answer.text
+    return stream.answer
+
+
+def points(size: int) -> Iterator[int]:
+    """Bytes of an answer of that size behind which it is cut."""
+    yield from (0, 1, 20)
+    yield from (size * part // 6 for part in range(1, 6))
+    yield from (size - end for end in ENDS if end < size - 20)
+
+
+@pytest.mark.parametrize("turn", [told, asked, streamed])
+async def test_an_answer_that_is_cut_anywhere_is_one_turn(stack: Stack, turn: Turn) -> None:
+    await stack.renew("gateway")
+    async with behind_a_proxy(stack) as (proxy, client, _):
+        before = proxy.answered
+        expected = await turn(client.agent("whole"))
+        size = proxy.answered - before
+        messages = await client.agent("whole").messages()
+    ledger = (await stack.ledger("whole")).token_ids
+    replayed, cut = set[int](), set[int]()
+    few = asyncio.Semaphore(4)  # most of each is the wait of gRPC before it connects again
+
+    async def cut_at(at: int) -> None:
+        async with few, behind_a_proxy(stack) as (proxy, client, outages):
+            agent = client.agent(f"cut-{at}")
+            proxy.cut_after(at)
+            answer = await turn(agent)
+            assert answer.text == expected.text, at
+            assert (await agent.info()).turns == 1, at
+            assert await agent.messages() == messages, at
+            assert (await stack.ledger(agent.name)).token_ids == ledger, at
+            cut.update({at} if outages else ())
+            replayed.update({at} if answer.replayed else ())
+
+    await asyncio.gather(*map(cut_at, dict.fromkeys(points(size))))
+    assert {0, 1, 20, *(size * part // 6 for part in range(1, 5))} <= cut, size
+    assert replayed & {size - end for end in ENDS}, "none was cut between its commit and its last event"
+
+
+async def test_a_file_of_an_agent_through_cuts(stack: Stack, tmp_path: object) -> None:
+    await stack.renew("gateway")
+    async with behind_a_proxy(stack) as (proxy, client, outages):
+        marco = client.agent("marco")
+        await marco.ask("The key is red. " * 40, **TURN)
+        before = proxy.answered
+        size = await marco.export(f"{tmp_path}/whole")
+        assert proxy.answered - before > size
+        proxy.cut_after(size // 2)
+        assert await marco.export(f"{tmp_path}/cut") == size
+        assert outages
+        with open(f"{tmp_path}/whole", "rb") as whole, open(f"{tmp_path}/cut", "rb") as cut:  # noqa: ASYNC230
+            assert whole.read() == cut.read()
+        proxy.cut_after(0)
+        with suppress(errors.AlreadyExists):  # the first attempt may have made it
+            await client.import_agent(f"{tmp_path}/cut", name="leo")
+        assert (await stack.ledger("leo")).token_ids == (await stack.ledger("marco")).token_ids
+
+
+async def test_a_deletion_whose_answer_is_lost(stack: Stack) -> None:
+    await stack.renew("gateway")
+    async with behind_a_proxy(stack) as (proxy, client, outages):
+        for count, missing_ok in enumerate((False, True), 1):
+            marco = client.agent("marco")
+            await marco.tell("The key is red.")
+            await marco.snapshot("one")
+            proxy.cut_after(0)
+            await marco.delete_snapshot("one")
+            proxy.cut_after(0)
+            await marco.delete(missing_ok=missing_ok)
+            assert len(outages) == 2 * count
+            assert not await marco.exists()
+        with pytest.raises(errors.NotFound):
+            await client.agent("marco").delete()
+
+
+RUN = """
+workflow: short
+agents:
+  marco: {system: "You are marco."}
+  lena: {system: "You are lena."}
+phases: [{name: talk, agents: [marco, lena], rounds: 3, prompts: "What is the colour of the boat?"}]
+"""
+
+
+async def test_a_run_of_a_workflow_through_cuts(stack: Stack) -> None:
+    await stack.renew("gateway")
+    async with behind_a_proxy(stack) as (proxy, client, outages):
+        events = list[object]()
+        async for event in client.workflows.stream(RUN, request_id="cut"):
+            events.append(event)
+            if isinstance(event, Said) and len(outages) < 3:
+                proxy.cut_after(len(events))
+        spoke = [event for event in events if isinstance(event, Spoke)]
+        finished = events[-1]
+        assert isinstance(finished, RunFinished)
+        assert outages
+        assert (finished.workflow.state, finished.workflow.turns) == ("succeeded", len(spoke))
+        assert len(spoke) == 6
+        again = [event async for event in client.workflows.follow(finished.workflow.id)]
+        assert [event for event in again if isinstance(event, Spoke)] == spoke
+        await client.workflows.delete(finished.workflow.id)
