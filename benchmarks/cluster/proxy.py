@@ -106,9 +106,7 @@ class Proxy:
                 with self._lock:
                     self._ends -= {client, server}
 
-    def _carry(
-        self, source: socket.socket, sink: socket.socket, flowing: Event, count: Callable[[bytes], int]
-    ) -> None:
+    def _carry(self, source: socket.socket, sink: socket.socket, flowing: Event, count: Callable[[bytes], int]) -> None:
         with suppress(OSError):
             while data := source.recv(_CHUNK):
                 flowing.wait()

@@ -199,17 +199,8 @@ class AsyncAgent:
         """Erase the agent for good, on its model or on all: what it was told, and its KV. Snapshots go with it."""
         key = types_pb2.AgentKey(agent_id=self.name) if all_models else await self._key()
         request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
-
-        async def attempt(seconds: float | None) -> agent_pb2.DeleteAgentResponse:
-            try:
-                answer: agent_pb2.DeleteAgentResponse = await self._agents.DeleteAgent(request, timeout=seconds)
-            except (grpc.aio.AioRpcError, asyncio.CancelledError):
-                request.allow_missing = True  # this attempt may have erased it
-                raise
-            return answer
-
-        gone = await self._connection.run(attempt, timeout)
-        return Erased(gone.deleted, gone.freed_bytes)
+        gone = await self._connection.erase(self._agents.DeleteAgent, request, timeout)
+        return Erased(gone.deleted, gone.freed_bytes) if gone is not None else Erased(0, 0)
 
     # Where its KV is, and for how long
 

@@ -104,24 +104,25 @@ class Connection:
         """Return the response of an RPC, a stub's `method`. Raises AgentmemError."""
         return await self.run(lambda seconds: method(request, timeout=seconds), timeout)
 
-    async def erase(self, method: Callable[..., Awaitable[object]], request: Any, timeout: Timeout) -> None:
-        """Call an RPC that erases something. Raises AgentmemError; NotFound only where it was not there at first: an
-        attempt whose answer was lost may have erased it.
+    async def erase(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Timeout) -> _T | None:
+        """Return the response of an RPC that erases something; None where an attempt whose answer was lost did it.
+
+        Raises AgentmemError; NotFound only where there was nothing at first.
         """
         unknown = False
 
-        async def attempt(seconds: float | None) -> None:
+        async def attempt(seconds: float | None) -> _T | None:
             nonlocal unknown
             try:
-                await method(request, timeout=seconds)
+                return await method(request, timeout=seconds)
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
                 gone = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.NOT_FOUND
                 if unknown and gone:
-                    return
+                    return None
                 unknown = True
                 raise
 
-        await self.run(attempt, timeout)
+        return await self.run(attempt, timeout)
 
     async def run(self, attempt: Callable[[float | None], Awaitable[_T]], timeout: Timeout) -> _T:
         """Return the result of `attempt`, which gets the seconds that are left. Raises AgentmemError."""

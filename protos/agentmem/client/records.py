@@ -144,7 +144,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """How many memories are gone, and the bytes of KV that this freed on disk."""
+    """How many memories are gone, and the bytes of KV that this freed on disk; 0 where an outage hid that."""
 
     memories: int
     freed_bytes: int

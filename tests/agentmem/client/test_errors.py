@@ -67,18 +67,20 @@ async def test_nobody_answers() -> None:
 
 
 async def test_what_a_lost_deletion_has_erased_is_no_error(client: AsyncClient, worker: ScriptedWorker) -> None:
-    await client.models.get()
+    marco = client.agent("marco")
+    await marco.model()
+
+    def erased(_: str) -> None:
+        worker.refusals["DeleteAgent"] = errors.NotFound("agent", "marco")
+
+    client.connection.on_outage = erased
     worker.refusals["DeleteAgent"] = errors.Unavailable("the object store does not answer", 0.05)
-    told = list[str]()
-
-    def restored(why: str) -> None:
-        told.append(why)
-        del worker.refusals["DeleteAgent"]
-
-    client.connection.on_outage = restored
-    assert (await client.agent("marco").delete()).memories == 1
-    first, second = [request for request in worker.requests if hasattr(request, "allow_missing")]
-    assert (first.allow_missing, second.allow_missing) == (False, True)
+    assert (await marco.delete()).memories == 0
+    with pytest.raises(errors.NotFound):
+        await marco.delete()
+    client.connection.on_outage = lambda _: worker.refusals.clear()
+    worker.refusals["DeleteAgent"] = errors.Unavailable("the object store does not answer", 0.05)
+    assert (await marco.delete()).memories == 1
 
 
 async def test_keys(worker: ScriptedWorker, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
