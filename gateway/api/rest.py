@@ -13,10 +13,11 @@ from pydantic import BaseModel, Field, create_model
 
 from agentmem.errors import AgentmemError
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2
+from gateway.api.contract_json import to_json
 from gateway.api.endpoints import Endpoint, Flag, Kind, Number, Parameter, Token
 from gateway.api.errors import REST
 from gateway.api.exchange import Answer, Exchange, SseEvent
-from gateway.api.transcoding import ContractModel, contract_model, message_model, to_json
+from gateway.api.transcoding import ContractModel, contract_model, message_model
 from gateway.api.validation import Json, Strict
 
 _MODEL: Final = Parameter("model", "key.model_id", "The agent's model.", required=True)

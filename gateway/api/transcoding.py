@@ -1,21 +1,13 @@
-"""Messages of the contract as REST's JSON and back, by their descriptors, so that REST cannot drift from the contract.
-
-Names are the contract's. Enums are lower-case short names ("hot"), null where nothing is said; durations are numbers of
-seconds and times RFC 3339; bytes are base64; tokens per tier are an object ({"hot": 7}). Of a oneof exactly one field
-is there. What is infinite is the largest number of 64 bits. `namespace` is never there: it is the caller's. Between
-this and messages stands protobuf's own JSON.
-"""
+"""REST's JSON, as `contract_json.py` writes it, back to messages, and the models that the OpenAPI document has."""
 
 import base64
 import binascii
 from collections.abc import Collection
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, OneofDescriptor
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import (
     AfterValidator,
@@ -29,15 +21,19 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from agentmem.v1 import types_pb2
-from agentmem.words import short_names
-from gateway.api.validation import Json, Strict, Text, parse_body
+from gateway.api.contract_json import (
+    DURATION,
+    LARGEST_FLOAT,
+    TIER_TOKENS,
+    TIMESTAMP,
+    enum_names,
+    is_hidden,
+    is_map,
+    map_fields,
+    oneof_of,
+)
+from gateway.api.validation import Strict, Text, parse_body
 
-DURATION: Final = Duration.DESCRIPTOR
-TIMESTAMP: Final = Timestamp.DESCRIPTOR
-TIER_TOKENS: Final = types_pb2.TierTokens.DESCRIPTOR
-
-_LARGEST_FLOAT: Final = 3.4028234663852886e38
-_LARGEST_DOUBLE: Final = 1.7976931348623157e308
 _MOST_SECONDS: Final = 315_576_000_000
 _MOST_KEYS: Final = 1024
 _INTEGERS: Final = {
@@ -46,8 +42,6 @@ _INTEGERS: Final = {
     FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
 }
-_PRINTED_AS_TEXT: Final = frozenset({FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64})
-"""By protobuf's JSON, and not by REST's."""
 
 
 class ContractModel(Strict):
@@ -106,28 +100,6 @@ def message_model(descriptor: Descriptor) -> type[ContractModel]:
     return contract_model(descriptor)
 
 
-def is_hidden(field: FieldDescriptor) -> bool:
-    """Return whether REST doesn't have the field."""
-    return field.name == "namespace"
-
-
-def is_map(field: FieldDescriptor) -> bool:
-    """Return whether the field is a map."""
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
-
-
-def map_fields(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
-    """Return the fields that a map's keys and values are."""
-    entry: Any = field.message_type
-    return entry.fields_by_name["key"], entry.fields_by_name["value"]
-
-
-def oneof_of(field: FieldDescriptor) -> OneofDescriptor | None:
-    """Return the oneof that the field is an arm of; none for proto3's optional fields."""
-    oneof: OneofDescriptor | None = field.containing_oneof
-    return None if oneof is None or oneof.name.startswith("_") else oneof
-
-
 def _field(field: FieldDescriptor, *, needed: bool) -> tuple[Any, Any]:
     """Return the field's type and default, as pydantic.create_model takes them."""
     kind = _type(field)
@@ -149,7 +121,7 @@ def _type(field: FieldDescriptor) -> Any:
         keys, values = map_fields(field)
         return Annotated[dict[_map_key(keys), _single(values)], Field(max_length=_MOST_KEYS)]  # type: ignore[misc]
     if field.message_type is TIER_TOKENS:
-        names = {short: name for name, short in _enum(types_pb2.Tier.DESCRIPTOR).items()}
+        names = {short: name for name, short in enum_names(types_pb2.Tier.DESCRIPTOR).items()}
         tokens = dict[Literal[tuple(names)], _single(TIER_TOKENS.fields_by_name["tokens"])]  # type: ignore[misc, valid-type]
         return Annotated[tokens, PlainSerializer(lambda by: [{"tier": names[t], "tokens": n} for t, n in by.items()])]
     return list[_single(field)] if field.is_repeated else _single(field)  # type: ignore[misc]
@@ -157,7 +129,7 @@ def _type(field: FieldDescriptor) -> Any:
 
 def _single(field: FieldDescriptor) -> Any:
     if field.enum_type is not None:
-        names = {short: name for name, short in _enum(field.enum_type).items()}
+        names = {short: name for name, short in enum_names(field.enum_type).items()}
         return Annotated[Literal[tuple(names)], PlainSerializer(names.__getitem__)]
     if field.message_type is DURATION:
         as_text = PlainSerializer(lambda seconds: f"{seconds:.6f}s")
@@ -171,7 +143,7 @@ def _single(field: FieldDescriptor) -> Any:
         FieldDescriptor.TYPE_BOOL: bool,
         FieldDescriptor.TYPE_STRING: Text,
         FieldDescriptor.TYPE_BYTES: _Base64,
-        FieldDescriptor.TYPE_FLOAT: Annotated[float, Field(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)],
+        FieldDescriptor.TYPE_FLOAT: Annotated[float, Field(ge=-LARGEST_FLOAT, le=LARGEST_FLOAT)],
         FieldDescriptor.TYPE_DOUBLE: float,
     }[field.type]
 
@@ -218,49 +190,3 @@ def read_json(body: bytes, model: type[ContractModel], message: Any, without: fr
     message.SetInParent()
     json_format.ParseDict(parsed.model_dump(exclude_unset=True, exclude_none=True, exclude=set(without)), message)
     return parsed
-
-
-def to_json(message: Message) -> Json:
-    """Return a message as JSON: every field, null where there is none; of a oneof only the arm that is set."""
-    printed = json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return _shown(cast(Any, message).DESCRIPTOR, printed)
-
-
-def _shown(descriptor: Descriptor, printed: Json) -> Json:
-    """Return protobuf's JSON of a message as REST has it."""
-    return {
-        field.name: _value(field, printed[field.name]) if field.name in printed else None
-        for field in descriptor.fields
-        if not is_hidden(field) and (field.name in printed or oneof_of(field) is None)
-    }
-
-
-def _value(field: FieldDescriptor, value: Any) -> Any:
-    if field.message_type is TIER_TOKENS:
-        tiers = _enum(types_pb2.Tier.DESCRIPTOR)
-        return {tiers[part["tier"]]: part["tokens"] for part in value if part["tier"] in tiers}
-    if is_map(field):
-        return {key: _single_value(map_fields(field)[1], one) for key, one in value.items()}
-    return [_single_value(field, one) for one in value] if field.is_repeated else _single_value(field, value)
-
-
-def _single_value(field: FieldDescriptor, value: Any) -> Any:
-    if field.message_type is DURATION:
-        return round(float(value[:-1]), 6)
-    if field.message_type is not None and field.message_type is not TIMESTAMP:
-        return _shown(field.message_type, value)
-    if field.enum_type is not None:
-        return _enum(field.enum_type).get(value)
-    if field.type == FieldDescriptor.TYPE_FLOAT and isinstance(value, float):
-        return max(-_LARGEST_FLOAT, min(value, _LARGEST_FLOAT))  # which is printed as a little more than it is
-    if field.type == FieldDescriptor.TYPE_DOUBLE and value == "Infinity":
-        return _LARGEST_DOUBLE  # JSON has no infinity
-    return int(value) if field.type in _PRINTED_AS_TEXT else value
-
-
-@cache
-def _enum(enum: EnumDescriptor) -> dict[str, str]:
-    """Return the short names of an enum's values, by their names."""
-    return {enum.values_by_number[number].name: short for number, short in short_names(enum).items()}

@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.api.transcoding import to_json
+from gateway.api.contract_json import to_json
 from gateway.cluster.node import Node
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller

@@ -24,9 +24,10 @@ from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.process.wire import drain
 from agentmem.v1 import agent_pb2
 from gateway import upstream
+from gateway.api.contract_json import to_json
 from gateway.api.endpoints import Endpoint, Kind, Values
 from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query
-from gateway.api.transcoding import read_json, to_json
+from gateway.api.transcoding import read_json
 from gateway.api.validation import checked, printable
 from gateway.edge.authorization import authorize, authorize_namespace, redact
 from gateway.edge.callers import caller

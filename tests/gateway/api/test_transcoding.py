@@ -17,18 +17,9 @@ from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from gateway.api.contract_json import DURATION, TIER_TOKENS, TIMESTAMP, is_map, map_fields, oneof_of, to_json
 from gateway.api.rest import ENDPOINTS
-from gateway.api.transcoding import (
-    DURATION,
-    TIER_TOKENS,
-    TIMESTAMP,
-    is_map,
-    map_fields,
-    message_model,
-    oneof_of,
-    read_json,
-    to_json,
-)
+from gateway.api.transcoding import message_model, read_json
 from gateway.api.validation import parse_body
 
 MESSAGES = {
