@@ -6,7 +6,7 @@ Browsers keep the files and ask each time whether they are still these, so that 
 import hashlib
 import mimetypes
 from functools import cache
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from starlette.exceptions import HTTPException
@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-PAGE: Final = "/ui/"
+from gateway.ui.report import SHELL, STATIC, shell
 
-STATIC: Final = Path(__file__).parent / "static"
+PAGE: Final = "/ui/"
 
 POLICY: Final = "; ".join(
     (
@@ -55,14 +55,18 @@ class StaticFile(NamedTuple):
 @cache
 def files() -> dict[str, StaticFile]:
     """Return all files by their paths below `PAGE`, read once."""
-    found = {}
-    for path in sorted(each for each in STATIC.rglob("*") if each.is_file()):
-        content = path.read_bytes()
-        media_type = _TYPES.get(path.suffix) or mimetypes.types_map.get(path.suffix, "application/octet-stream")
-        found[path.relative_to(STATIC).as_posix()] = StaticFile(
-            content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        )
-    return found
+    contents = {
+        path.relative_to(STATIC).as_posix(): path.read_bytes()
+        for path in sorted(each for each in STATIC.rglob("*") if each.is_file())
+    }
+    contents[SHELL] = shell().encode()
+    return {name: _static(name, content) for name, content in contents.items()}
+
+
+def _static(name: str, content: bytes) -> StaticFile:
+    suffix = PurePosixPath(name).suffix
+    media_type = _TYPES.get(suffix) or mimetypes.types_map.get(suffix, "application/octet-stream")
+    return StaticFile(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 def page_routes() -> list[Route]:

@@ -3,6 +3,7 @@ import { Agents } from './agents.js';
 import { Models } from './models.js';
 import { Overview } from './overview.js';
 import { Talk } from './talk.js';
+import { Workflows } from './workflows.js';
 
 /** @typedef {{name: string, title: string, View: (props: {place: import('../routing.js').Place}) => unknown}} View */
 
@@ -10,6 +11,7 @@ import { Talk } from './talk.js';
 export const VIEWS = [
   { name: 'agents', title: 'Agents', View: Agents },
   { name: 'talk', title: 'Talk', View: Talk },
+  { name: 'workflows', title: 'Workflows', View: Workflows },
   { name: 'models', title: 'Models', View: Models },
   { name: 'overview', title: 'Overview', View: Overview },
 ];

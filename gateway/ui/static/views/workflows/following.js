@@ -1,0 +1,102 @@
+/** Following a run: its events, each once, through connections that break, until it has ended or nobody goes on with it. */
+import { events } from '../../events.js';
+import { GatewayError, json, request } from '../../gateway.js';
+import { added, followedAgain, newRun, settled } from './state.js';
+
+/** @typedef {import('../../gateway.js').Json} Json */
+/** @typedef {import('./state.js').Run} Run */
+/**
+ * @typedef {object} Followed
+ * @property {Run} run
+ * @property {Json[]} log the events of its log so far; grows
+ * @property {'loading' | 'following' | 'waiting' | 'over' | 'failed'} state
+ * @property {unknown} [error] why it is waited for, or was given up
+ */
+
+const LONGEST_WAIT = 5000;
+const PASSING = new Set(['unreachable', 'unavailable', 'resource_exhausted', 'unauthenticated']);
+/** Errors after which the same is asked again; for a key that is refused, the page asks for another. */
+
+/** @returns {Followed} */
+export function nothingYet() {
+  return { run: newRun(), log: [], state: 'loading' };
+}
+
+/** @param {string} id @param {string} [below] @returns {string} the path of a run */
+export function runPath(id, below = '') {
+  return `v1/workflows/${encodeURIComponent(id)}${below ? `/${below}` : ''}`;
+}
+
+/**
+ * Follow a run from where `known` is, and tell at most once a frame what became of it. Raises nothing.
+ *
+ * @param {string} id
+ * @param {Followed} known
+ * @param {boolean} resume go on with it where it does not go on
+ * @param {AbortSignal} stop
+ * @param {(now: Followed) => void} tell
+ */
+export async function follow(id, known, resume, stop, tell) {
+  let now = /** @type {Followed} */ ({ ...known, run: followedAgain(known.run), state: 'following', error: undefined });
+  let frame = 0;
+  let resuming = resume;
+  let wait = 0;
+  /** @param {Followed} next */
+  const becomes = (next) => {
+    now = next;
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      if (!stop.aborted) tell(now);
+    });
+  };
+  while (!stop.aborted) {
+    try {
+      const answer = await opened(id, now.run.sequence, resuming, stop);
+      becomes({ ...now, state: 'following', error: undefined });
+      for await (const { name, data } of events(/** @type {ReadableStream<Uint8Array>} */ (answer.body))) {
+        const event = JSON.parse(data);
+        if (name === 'error') throw new GatewayError(event.error.message, 503, event.error.code ?? '');
+        resuming = false;
+        wait = 0;
+        if (!event.agent_speaking && !event.agent_delta && event.sequence > now.run.sequence) now.log.push(event);
+        becomes({ ...now, run: added(now.run, event) });
+      }
+      if (now.run.finished) return becomes({ ...now, state: 'over' });
+      now = { ...now, run: followedAgain(now.run) };
+      const { workflow } = await json('GET', runPath(id), { signal: stop });
+      if (workflow.state !== 'running') return becomes({ ...now, run: settled(now.run, workflow), state: 'over' });
+    } catch (error) {
+      if (stop.aborted) return undefined;
+      if (now.run.finished) return becomes({ ...now, state: 'over' }); // only the end of the stream is missing
+      const passing = !(error instanceof GatewayError) || PASSING.has(error.code);
+      becomes({ ...now, run: followedAgain(now.run), state: passing ? 'waiting' : 'failed', error });
+      if (!passing) return undefined;
+    }
+    wait = Math.min(LONGEST_WAIT, wait * 2 || 250);
+    await pause(wait, stop);
+  }
+  return undefined;
+}
+
+/**
+ * @param {string} id
+ * @param {number} sequence of the last event that is known
+ * @param {boolean} resuming
+ * @param {AbortSignal} signal
+ */
+function opened(id, sequence, resuming, signal) {
+  return resuming
+    ? request('POST', runPath(id, 'resume'), { body: { after_sequence: sequence }, signal })
+    : request('GET', runPath(id, 'events'), { query: { after_sequence: sequence }, signal });
+}
+
+/**
+ * @param {number} milliseconds
+ * @param {AbortSignal} stop
+ */
+function pause(milliseconds, stop) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    stop.addEventListener('abort', () => { clearTimeout(timer); resolve(undefined); }, { once: true });
+  });
+}

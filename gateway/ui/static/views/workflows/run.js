@@ -1,0 +1,68 @@
+/** A run, live while it goes on. */
+import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { explained } from '../../gateway.js';
+import { notify } from '../../notices.js';
+import { Loading, Problem } from '../../parts.js';
+import { linkTo } from '../../routing.js';
+import { save } from '../agent/deeds.js';
+import { CancelDialog, EraseDialog } from './cancel.js';
+import { follow, nothingYet } from './following.js';
+import { Lanes } from './lanes.js';
+import { RESUMABLE } from './list.js';
+import { reportOf } from './saved.js';
+import { Summary } from './summary.js';
+
+/** @typedef {import('./following.js').Followed} Followed */
+
+/** @param {{id: string, resume: boolean}} props `resume`: go on with it, where it does not go on */
+export function OneRun({ id, resume }) {
+  const [now, setNow] = useState(nothingYet);
+  const [asked, setAsked] = useState('');
+  const stop = useRef(new AbortController());
+  const latest = useRef(now);
+  latest.current = now;
+  /** @param {boolean} resuming */
+  const begin = (resuming) => {
+    stop.current.abort();
+    stop.current = new AbortController();
+    follow(id, latest.current, resuming, stop.current.signal, setNow);
+  };
+  useEffect(() => {
+    if (resume) history.replaceState(null, '', linkTo(['workflows', 'run', id])); // a reload only looks
+    begin(resume);
+    return () => stop.current.abort();
+  }, [id]);
+  const { run, log, state, error } = now;
+  const workflow = run.workflow;
+  const close = () => setAsked('');
+  const report = async () => {
+    try {
+      save(await reportOf(workflow, log), `${workflow.name}-${id}.html`);
+    } catch (failure) {
+      notify(explained(failure), true);
+    }
+  };
+  const going = workflow && state !== 'over';
+  const actions = workflow && html`
+    ${going && workflow.state === 'running' && html`<button onClick=${() => setAsked('cancel')}>Cancel…</button>`}
+    ${!going && RESUMABLE.has(workflow.state) && html`<button class="primary" onClick=${() => begin(true)}>Resume</button>`}
+    <button onClick=${report}>Save report</button>
+    ${!going && html`<button onClick=${() => setAsked('erase')}>Delete…</button>`}`;
+  return html`<section class="fill">
+    <p class="crumbs"><a href=${linkTo(['workflows'])}>Workflows</a></p>
+    ${!workflow && !error && html`<${Loading} what="Reading the run" />`}
+    ${workflow && html`<${Summary} run=${run} actions=${actions} />`}
+    ${state === 'waiting' && html`<p class="problem mild" role="status">Waiting for the gateway; the run goes on where it was.
+      ${' '}<span dir="auto">${explained(error)}</span></p>`}
+    ${state === 'failed' && html`<${Problem} error=${error} retry=${() => begin(false)} />`}
+    ${workflow && html`<${Lanes} run=${run} memoryOf=${memoryOf} />`}
+    ${asked === 'cancel' && html`<${CancelDialog} id=${id} name=${workflow.name} onClose=${close} onEnded=${() => {}} />`}
+    ${asked === 'erase' && html`<${EraseDialog} id=${id} name=${workflow.name} onClose=${close}
+      onErased=${() => { location.hash = linkTo(['workflows']); }} />`}
+  </section>`;
+}
+
+/** @param {import('../../gateway.js').Json} agent of a run @returns {string} a link to its memory */
+function memoryOf({ key }) {
+  return linkTo(['agents', key.model_id, key.agent_id]);
+}
