@@ -11,6 +11,7 @@ pool/         the bookkeeping of KV in memory, and admission; numbers of blocks,
 engine/       the thread that owns MLX, and what computes on it: quantized caches, attention, batches,
               and how much quantization changes what a model says
 models/       which models there are, how one is loaded, and how they come and go by request
+hub/          models of a hub: looked for, judged by this machine's memory, fetched ahead
 portable/     agents as files: exported and imported
 json_cache.py values that cost seconds to find out, kept in a JSON file: measurements, hashes of weights
 doctor/       the worker's checks for `agentmem doctor`

@@ -6,11 +6,17 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import prod
+from urllib.parse import parse_qs, urlencode, urlsplit
 
+_LIST = "/api/models"
+_PAGE = 3
+"""How many models a page of the list has."""
 _API = re.compile(r"/api/models/([^/]+/[^/]+?)(/revision/main|/tree/[0-9a-f]{40})?")
 _FILE = re.compile(r"/([^/]+/[^/]+)/resolve/(main|[0-9a-f]{40})/(.+)")
 
@@ -31,9 +37,34 @@ class Repository:
     ranges: bool = True
     """Whether parts of files can be had."""
 
+    tags: tuple[str, ...] = ("mlx", "text-generation")
+    downloads: int = 0
+    gated: bool = False
+    seconds: float = 0.0
+    """How long a GET of weights takes to begin."""
+
     @property
     def sha(self) -> str:
         return hashlib.sha1(b"".join(self.files.values())).hexdigest()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Elements of the weights by dtype, of files that are safetensors."""
+        found: dict[str, int] = {}
+        for name, data in self.files.items():
+            if (
+                name.endswith(".safetensors")
+                and len(data) > 8
+                and (length := int.from_bytes(data[:8], "little")) < 1 << 20
+            ):
+                for tensor in json.loads(data[8 : 8 + length]).values():
+                    if "dtype" in tensor:
+                        found[tensor["dtype"]] = found.get(tensor["dtype"], 0) + prod(tensor["shape"])
+        return found
+
+    def about(self, model_id: str) -> dict[str, object]:
+        """What the list says of it."""
+        return {"id": model_id, "tags": list(self.tags), "downloads": self.downloads, "gated": self.gated}
 
     def size(self, name: str) -> int:
         return self.claimed.get(name, len(self.files[name]))
@@ -89,7 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.served.seen.append((self.command, path, self.headers.get("Range")))
         found = _API.fullmatch(path) or _FILE.fullmatch(path)
         repository = self.served.repositories.get(found[1]) if found else None
-        if found is None or repository is None:
+        if path == _LIST:
+            self._list(parse_qs(urlsplit(self.path).query))
+        elif found is None or repository is None:
             self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"}, body)
         elif repository.status != 200:
             headers = {"X-Error-Code": repository.code, "X-Error-Message": "token hf_secret of http://u:p@x"}
@@ -100,12 +133,35 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json([_entry(repository, name) for name in repository.files])
         else:
             siblings = [{"rfilename": name, "size": repository.size(name)} for name in repository.files]
-            self._send_json({"id": found[1], "sha": repository.sha, "siblings": siblings, "tags": []})
+            about = {**repository.about(found[1]), "sha": repository.sha, "siblings": siblings}
+            if counts := repository.counts:
+                about["safetensors"] = {"parameters": counts, "total": sum(counts.values())}
+            self._send_json(about)
+
+    def _list(self, query: dict[str, list[str]]) -> None:
+        """Models by the query's words, tags and author, the most downloaded first; a link leads to the next page."""
+        assert query.pop("sort") == ["downloads"]
+        start, limit = int(query.pop("start", ["0"])[0]), int(query["limit"][0])
+        search, author = (query.get(name, [""])[0].lower() for name in ("search", "author"))
+        tags = {*query.get("filter", ()), *query.get("pipeline_tag", ())}
+        listed = [
+            each.about(name)
+            for name, each in sorted(self.served.repositories.items(), key=lambda pair: -pair[1].downloads)
+            if search in name.lower() and name.startswith(author and f"{author}/") and tags <= {*each.tags}
+        ][:limit]
+        headers = {"Content-Type": "application/json"}
+        if listed[start + _PAGE :]:
+            following = urlencode([*((name, each) for name in query for each in query[name]), ("start", start + _PAGE)])
+            link = f"http://127.0.0.1:{self.served.port}{_LIST}?{following}&sort=downloads"
+            headers["Link"] = f'<{link}>; rel="next"'
+        self._send(200, json.dumps(listed[start : start + _PAGE]).encode(), headers, True)
 
     def _file(self, repository: Repository, name: str, body: bool) -> None:
         data = repository.files[name]
         if body and name in repository.fail_files:
             return self._send(repository.fail_files[name], b"no", {}, body)
+        if body and name.endswith(".safetensors"):
+            time.sleep(repository.seconds)
         headers = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X-Repo-Commit": repository.sha}
         start = int((self.headers.get("Range") or "bytes=0-")[len("bytes=") : -1])
         start *= repository.ranges

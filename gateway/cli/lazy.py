@@ -15,6 +15,13 @@ from agentmem import extras
 _SUMMARY_LETTERS = 120
 
 
+OTHER_PROGRAM = {"ignore_unknown_options": True, "help_option_names": []}
+"""Of a command whose arguments are another program's."""
+
+HUB = "inference_service.hub"
+"""The module of the commands that look for models and fetch them; only the worker's package knows models."""
+
+
 def needing_servers() -> AbstractContextManager[None]:
     """As `extras.needing_servers`, whose refusal is the command's."""
     return extras.needing_servers(click.ClickException)

@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from gateway.cli.lazy import LazyGroup, needing_servers
+from gateway.cli.lazy import OTHER_PROGRAM, LazyGroup, needing_servers
 
 BENCHMARKS = "benchmarks"
 _COMMANDS = {
@@ -26,7 +26,6 @@ _COMMANDS = {
     "up": "gateway.cli.up.command:up",
     "workflows": "gateway.cli.workflows.runs:workflows",
 }
-_OTHER_PROGRAM = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,7 +41,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")  # letters that the locale lacks, which would raise an error
 
 
-@click.command(context_settings=_OTHER_PROGRAM)
+@click.command(context_settings=OTHER_PROGRAM)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
     """Measure this machine, by name (agentmem bench --help)."""
@@ -61,7 +60,7 @@ def _exists(module: str) -> bool:
         return False
 
 
-@click.command(context_settings=_OTHER_PROGRAM)
+@click.command(context_settings=OTHER_PROGRAM)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def store(arguments: tuple[str, ...]) -> None:
     """Check, weigh or recover a data directory (agentmem store --help)."""

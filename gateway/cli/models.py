@@ -1,8 +1,10 @@
 """`agentmem models`: what requests may name, what it takes, and loading it ahead of them."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Final
 
 import click
@@ -14,6 +16,7 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from gateway.api.reports import model_report
 from gateway.cli.client import Client, client_options, group_options, not_empty
+from gateway.cli.lazy import HUB, OTHER_PROGRAM, needing_servers
 from gateway.cli.model_tables import described_model, errors_of, models_table
 from gateway.cli.text import console, printable, write_json
 
@@ -104,6 +107,29 @@ def unload(client: Client, name: str) -> None:
         waiting.stop()
     unloaded = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
     client.show({"model_id": name, "freed_bytes": freed}, f"{printable(name)} {unloaded}")
+
+
+@models.command(context_settings=OTHER_PROGRAM)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def search(arguments: tuple[str, ...]) -> None:
+    """Look for models on the hub, and say whether they fit this machine's memory. Nothing is downloaded."""
+    _of_the_hub("search", arguments)
+
+
+@models.command(context_settings=OTHER_PROGRAM)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def pull(arguments: tuple[str, ...]) -> None:
+    """Fetch a model from the hub, after saying how large it is and whether it fits this machine's memory."""
+    _of_the_hub("pull", arguments)
+
+
+def _of_the_hub(command: str, arguments: tuple[str, ...]) -> None:
+    """Run a command of the worker's package in the place of this process, so that what ends it ends the download."""
+    with needing_servers():
+        for package in ("huggingface_hub", "mlx_lm"):
+            if find_spec(package) is None:  # to import them would take as long as the command
+                raise ModuleNotFoundError(name=package)
+    os.execv(sys.executable, [sys.executable, "-m", HUB, command, *arguments])
 
 
 async def registered(agentmem: AsyncClient) -> list[model_pb2.Model]:

@@ -8,7 +8,6 @@ from functools import partial
 import mlx.core as mx
 from huggingface_hub import constants
 
-from agentmem.errors import FailedPrecondition
 from agentmem.kv.hints import TurnHints
 from agentmem.process.checkup import Checks, Finding, Findings, listens, ok, problem, refused, warning
 from agentmem.process.models import RegisteredModel, is_path
@@ -25,11 +24,11 @@ from inference_service.engine.device import (
     share_bytes,
 )
 from inference_service.engine.thread import EngineThread
+from inference_service.models.fitting import KVLimits, fit
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
-from inference_service.models.residency import agent_bytes, check_sizes, make_room
+from inference_service.models.residency import MemoryLimits
 from inference_service.models.sources import cached, go_offline, hub_host, is_directory, registry
-from inference_service.pool.memory import TYPICAL_TOKENS, agents_that_fit
 from inference_service.settings import WorkerSettings
 
 _CPU_WIDTH, _GPU_WIDTH = 512, 4096
@@ -135,30 +134,25 @@ async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
     engine.start()
     loader = Loader(engine, settings, TurnHints())
     try:
-        return _fitting(model, await loader.info(model), loader)
+        return _fitting(await loader.info(model), loader.limits, settings)
     finally:
         loader.stop()
         await engine.stop(_END_SECONDS)
 
 
-def _fitting(model: RegisteredModel, info: ModelInfo, loader: Loader) -> Finding:
+def _fitting(info: ModelInfo, limits: MemoryLimits, settings: WorkerSettings) -> Finding:
     """Return what the model takes of the device's memory, and what is left for agents; activations are estimated."""
-    needs = loader.needs(info)
-    sizes = loader.sizes(info, needs, ())
-    tokens = min(TYPICAL_TOKENS, info.context_length)
-    pool, agent = sizes.pool_bytes(info.geometry), agent_bytes(info.geometry, info.context_length)
-    agents = agents_that_fit(sizes.space, info.geometry, tokens)
-    facts = {"weight_bytes": needs.weight_bytes, "activation_bytes": needs.activation_bytes}
-    facts |= {"pool_bytes": pool, "batch_bytes": sizes.batch_bytes, "agent_bytes": agent, "agents": agents}
+    found = fit(info, limits, KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens))
+    weights, activations = found.needs.weight_bytes, found.needs.activation_bytes
+    facts = {"weight_bytes": weights, "activation_bytes": activations, "pool_bytes": found.pool_bytes}
+    facts |= {"batch_bytes": found.batch_bytes, "agent_bytes": found.agent_bytes, "agents": found.agents}
     smaller = "take a smaller or quantized model, or"
-    try:
-        make_room(model.model_id, needs, (), loader.limits)
-        check_sizes(info, sizes)
-    except FailedPrecondition as error:
-        return problem(error.message, f"{smaller} add memory", facts)
-    parts = f"weights {byte_size(needs.weight_bytes)}, computing at least {byte_size(needs.activation_bytes)}"
-    found = f"{parts}, pool {byte_size(pool)}: {agents:,} hot agents of {tokens:,} tokens, {byte_size(agent)} each"
-    if agents:
-        return ok(found, facts=facts)
-    slow = f"{found}: each turn has to restore its agent"
+    if found.refusal:
+        return problem(found.refusal, f"{smaller} add memory", facts)
+    parts = f"weights {byte_size(weights)}, computing at least {byte_size(activations)}"
+    agents = f"{found.agents:,} hot agents of {found.tokens:,} tokens, {byte_size(found.agent_bytes)} each"
+    said = f"{parts}, pool {byte_size(found.pool_bytes)}: {agents}"
+    if found.agents:
+        return ok(said, facts=facts)
+    slow = f"{said}: each turn has to restore its agent"
     return warning(slow, f"{smaller} set pool_bytes in [worker] higher", facts)

@@ -132,15 +132,23 @@ def check_config(
 ) -> None:
     """Raise FailedPrecondition for a model that could not run, by its config.json alone.
 
-    The network gets random weights that are never computed, so this takes no memory to speak of. `backend` is that of
-    the loaded models: another one would take their place in the modules that they share with this one.
+    `backend` is that of the loaded models: another one would take their place in the modules that they share with this
+    one.
     """
     with refusing(f"model {model!r} cannot be set up from its config.json"):
-        model_class, arguments = model_classes(config)
-        network = model_class(arguments.from_dict(config))
-        keep_latents(model, network, backend)
-        backend.install(network)
-        judged(model, network, backend, quantization)
+        judged(model, built(model, config, backend), backend, quantization)
+
+
+def built(model: str, config: dict[str, Any], backend: AttentionBackend) -> Any:
+    """A network by its config.json alone, in which `backend` is installed. Raises what the model's code raises.
+
+    It gets random weights that are never computed, so this takes no memory to speak of.
+    """
+    model_class, arguments = model_classes(config)
+    network = model_class(arguments.from_dict(config))
+    keep_latents(model, network, backend)
+    backend.install(network)
+    return network
 
 
 @contextmanager

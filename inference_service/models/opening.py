@@ -5,6 +5,7 @@ logits, and computes nothing.
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +25,7 @@ from inference_service.engine.mlx_lm_adapter import load_tokenizer
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import KVFormat
 from inference_service.memory.spacing import checkpoint_distance
-from inference_service.models.capability import QuantizationSettings, judged, refusing
+from inference_service.models.capability import QuantizationSettings, built, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
 from inference_service.models.latents import LatentAttention, keep_latents
 from inference_service.text.reasoning import ReasoningFormat
@@ -127,6 +128,18 @@ class ModelInfo(ModelText):
         )
 
 
+@dataclass(frozen=True)
+class ModelShape:
+    """What the memory that a model takes follows from; the fields are those of ModelInfo. Any thread."""
+
+    model_id: str
+    geometry: Geometry
+    context_length: int
+    weight_bytes: int
+    layer_width: int
+    decompressed_width: int
+
+
 def open_text(spec: ModelSpec) -> ModelText:
     """Read the tokenizer and the configuration, and look whether the weights are all there. Not on the engine thread.
 
@@ -157,10 +170,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             network = load_adapters(network, str(spec.adapter))
             network.eval()
         keep_latents(spec.model_id, network, backend)
-        dtype = spec.dtype
-        if dtype == "auto" and on_cpu():
-            dtype = "float32"
-        if dtype != "auto":
+        if (dtype := _computed_in(spec.dtype)) != "auto":
             network.set_dtype(DTYPES[dtype])
         backend.install(network)
         geometry, vocab_size = judged(spec.model_id, network, backend, spec.quantization)
@@ -175,6 +185,43 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             decompressed_width=_decompressed_width(network, geometry.full.v_dim),
         )
         return info, Network(network, shows_arrays=geometry.shows_arrays)
+
+
+def shape_of(
+    model_id: str, config: dict[str, Any], element_bytes: Mapping[str, int], backend: AttentionBackend
+) -> ModelShape:
+    """The shape of a model of which nothing but config.json is here. The thread of `backend`; no weights are computed.
+
+    `element_bytes` are the bytes of the weights' files by safetensors' name of their dtype. Raises FailedPrecondition
+    for a model that cannot run over quantized KV.
+    """
+    with refusing(f"model {model_id!r} cannot be set up from its config.json"):
+        network = built(model_id, config, backend)
+        own = str(config.get("torch_dtype") or config.get("dtype"))
+        dtype = _computed_in("auto")
+        network.set_dtype(DTYPES[dtype] if dtype != "auto" else DTYPES.get(own, mx.bfloat16))
+        geometry, _ = judged(model_id, network, backend, _FOUR_BITS)
+        return ModelShape(
+            model_id=model_id,
+            geometry=geometry,
+            context_length=_context_length(config),
+            weight_bytes=sum(_computed_bytes(size, stored, dtype) for stored, size in element_bytes.items()),
+            layer_width=_layer_width(network),
+            decompressed_width=_decompressed_width(network, geometry.full.v_dim),
+        )
+
+
+def _computed_in(dtype: str) -> str:
+    """A dtype's name, or "auto" for the model's own: on CPU that is float32."""
+    return "float32" if dtype == "auto" and on_cpu() else dtype
+
+
+def _computed_bytes(size: int, stored: str, dtype: str) -> int:
+    """What so many bytes of weights take when they are computed in `dtype`."""
+    floats = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+    if dtype == "auto" or stored not in floats:
+        return size
+    return size * int(DTYPES[dtype].size) // floats[stored]
 
 
 def check_weights(directory: Path) -> None:

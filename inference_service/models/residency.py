@@ -2,14 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.scheduling import LARGEST_CHUNK
-from inference_service.models.opening import ModelInfo
 from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, batch_bytes
+
+
+class Sized(Protocol):
+    """What the arithmetic takes of a model: `ModelInfo` and `ModelShape` have it, which say what each is."""
+
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def geometry(self) -> Geometry: ...
+    @property
+    def context_length(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def layer_width(self) -> int: ...
+    @property
+    def decompressed_width(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +48,7 @@ class Needs:
 
 
 def needs_of(
-    info: ModelInfo, activation_bytes: int | None = None, pool_bytes: int | None = None, batch_bytes: int | None = None
+    info: Sized, activation_bytes: int | None = None, pool_bytes: int | None = None, batch_bytes: int | None = None
 ) -> Needs:
     """What a model takes. KV memory that is configured is needed; computing is estimated where it was not measured."""
     geometry = info.geometry
@@ -65,7 +82,7 @@ def _least_batch_bytes(geometry: Geometry) -> int:
     return batch_bytes(geometry, 0, [1])
 
 
-def check_sizes(info: ModelInfo, memory: Sizes) -> None:
+def check_sizes(info: Sized, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
     geometry = info.geometry
     least = _least_batch_bytes(geometry)

@@ -12,8 +12,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +42,13 @@ log = logging.getLogger(__name__)
 
 _CONFIG, _WEIGHTS, _INDEX = "config.json", "model*.safetensors", "model.safetensors.index.json"
 _TIMEOUT = 10.0
+_DTYPE_BYTES: Final = {
+    **{"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2},
+    **{"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1},
+}
+_BELIEVED: Final = 0.02
+"""What a file has besides weights: the names and shapes at its head."""
+
 _DEMO_DIRECTORY = Path(__file__).parents[1] / "demo_model"
 
 _HTTP_ERROR: Final[type[Exception]] = errors.HTTPError  # type: ignore[attr-defined]
@@ -175,21 +182,58 @@ def _fetched(source: str, offline: bool, progress: Callable[[float], None]) -> P
     return Path(directory)
 
 
-def _look(source: str, shares: "_Shares") -> int:
-    """Ask the hub how large the model is, and report it to `shares`; the bytes that are missing here.
-
-    Raises FailedPrecondition for what mlx-lm could not load and for a disk without room, before anything is fetched.
+@dataclass(frozen=True)
+class Listing:
+    """What a hub lists of a model. `sizes` are bytes of the files that mlx-lm reads, by name; `here` are those in the
+    local cache. `element_bytes` are bytes of weights by safetensors' name of their dtype, as far as the hub knows.
     """
+
+    revision: str
+    sizes: Mapping[str, int]
+    here: frozenset[str]
+    element_bytes: Mapping[str, int]
+    gated: bool
+
+    @property
+    def total(self) -> int:
+        """Bytes of all files."""
+        return sum(self.sizes.values())
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are not here."""
+        return sum(size for name, size in self.sizes.items() if name not in self.here)
+
+
+def listed(source: str) -> Listing:
+    """Ask the hub for a model's files. Raises FailedPrecondition for what mlx-lm could not load, and HUB_ERRORS."""
     info = HfApi().model_info(source, timeout=_TIMEOUT, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     sizes = {name: sizes[name] for name in _matching(sizes, DEFAULT_ALLOW_PATTERNS)}
-    if _CONFIG not in sizes or not _matching(sizes, [_WEIGHTS]):
+    weights = _matching(sizes, [_WEIGHTS])
+    if _CONFIG not in sizes or not weights:
         raise FailedPrecondition(
             f"model {source!r} has no {_CONFIG} or no {_WEIGHTS} on {hub_host()}, which mlx-lm loads; take one that has"
         )
     here = {name for name in sizes if isinstance(try_to_load_from_cache(source, name, revision=info.sha), str)}
-    shares.total, shares.before = sum(sizes.values()), sum(sizes[name] for name in here)
-    missing = shares.total - shares.before
+    counts = info.safetensors.parameters if info.safetensors else {}
+    return Listing(
+        revision=str(info.sha),
+        sizes=sizes,
+        here=frozenset(here),
+        element_bytes=_element_bytes(counts, sum(sizes[name] for name in weights)),
+        gated=bool(info.gated),
+    )
+
+
+def _element_bytes(counts: Mapping[str, int], file_bytes: int) -> dict[str, int]:
+    """The weights' bytes by dtype. What does not add up to the files' size is not believed: "" is of no known dtype."""
+    found = {dtype: count * _DTYPE_BYTES.get(dtype, 0) for dtype, count in counts.items()}
+    return found if abs(sum(found.values()) - file_bytes) <= _BELIEVED * file_bytes else {"": file_bytes}
+
+
+def check_disk(source: str, missing: int) -> None:
+    """Raise FailedPrecondition where the cache's disk has no room for so many bytes."""
     cache = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(place for place in (cache, *cache.parents) if place.exists())).free
     if missing > free:
@@ -197,8 +241,18 @@ def _look(source: str, shares: "_Shares") -> int:
             f"model {source!r} needs {missing} bytes in {cache}, where {free} are free; make room there, or set "
             "HF_HOME of the worker to a directory on a larger disk"
         )
+
+
+def _look(source: str, shares: "_Shares") -> int:
+    """Ask the hub how large the model is, and report it to `shares`; the bytes that are missing here.
+
+    Raises FailedPrecondition for what mlx-lm could not load and for a disk without room, before anything is fetched.
+    """
+    found = listed(source)
+    shares.total, shares.before = found.total, found.total - found.missing
+    check_disk(source, found.missing)
     shares.report(0)
-    return missing
+    return found.missing
 
 
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:

@@ -1,0 +1,143 @@
+"""Models that a hub has, and whether each would run here: judged by its list of files and its config.json.
+
+config.json is read into memory, and nothing is written to the hub's local cache.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from huggingface_hub import HfApi, get_session, hf_hub_url
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+
+from agentmem.errors import AgentmemError, FailedPrecondition
+from inference_service.engine.device import obtainable_bytes, share_bytes
+from inference_service.models.fitting import Fit, KVLimits, fit
+from inference_service.models.loading import ATTENTION
+from inference_service.models.opening import shape_of
+from inference_service.models.residency import MemoryLimits
+from inference_service.models.sources import HUB_ERRORS, Listing, listed, refusal
+
+RECOMMENDED: Final = "mlx-community"
+"""Whose models are converted for MLX, most of them quantized."""
+
+_TAG, _TASK = "mlx", "text-generation"
+_LISTED = 500
+"""How many models of a hub's answer are looked through for all words."""
+_AT_ONCE = 8
+_TIMEOUT = 10.0
+_MOST_CONFIG_BYTES = 1 << 20
+_MOST_LAYERS = 1000
+"""A network of more would take long to set up; there is none."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model of a hub's list. `downloads` are those of the last month, as the hub counts them."""
+
+    model_id: str
+    downloads: int = 0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model of a hub, and what is known of it. `listing` is None where the hub would not say what files it has.
+
+    `fit` is None where that cannot be judged, and `problem` says why, and what to do. `fits` says whether it can be
+    loaded on this machine, `fits_now` whether that is so with what other processes have at this moment.
+    """
+
+    found: Found
+    listing: Listing | None = None
+    fit: Fit | None = None
+    fits_now: bool = False
+    problem: str = ""
+
+    @property
+    def model_id(self) -> str:
+        """Its hub id."""
+        return self.found.model_id
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it can be loaded; None where that is not known."""
+        if self.fit is not None:
+            return not self.fit.refusal
+        return False if self.listing is not None and _weights(self.listing) > share_bytes() else None
+
+
+def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]:
+    """Models whose ids have all words, the most downloaded first; without words, those of RECOMMENDED.
+
+    Unless `any_format`, only such as are converted for MLX. Raises FailedPrecondition and Unavailable.
+    """
+    longest = max(words, key=len, default="")
+    try:
+        answer = HfApi().list_models(
+            search=longest or None,
+            author=None if words else RECOMMENDED,
+            filter=None if any_format else _TAG,
+            pipeline_tag=_TASK,
+            sort="downloads",
+            limit=_LISTED,
+        )
+        named = [Found(str(each.id), int(each.downloads or 0)) for each in answer]
+    except HUB_ERRORS as error:
+        raise refusal(" ".join(words) or RECOMMENDED, error) from None
+    return [each for each in named if all(word.lower() in each.model_id.lower() for word in words)][:limit]
+
+
+def look(found: Sequence[Found], given: KVLimits) -> Iterator[Candidate]:
+    """Yield what is known of each, in order; the hub is asked about several at once."""
+    with ThreadPoolExecutor(_AT_ONCE, "hub") as threads:
+        for each, asked in zip(found, threads.map(lambda one: _asked(one.model_id), found), strict=True):
+            yield _judged(each, *asked, given)
+
+
+def _asked(model_id: str) -> tuple[Listing | None, dict[str, Any] | None, AgentmemError | None]:
+    """What the hub says: the files, config.json, and why one of these is missing."""
+    listing = None
+    try:
+        listing = listed(model_id)
+        return listing, _config(model_id, listing), None
+    except AgentmemError as error:
+        return listing, None, error
+    except HUB_ERRORS as error:
+        return listing, None, refusal(model_id, error)
+
+
+def _config(model_id: str, listing: Listing) -> dict[str, Any]:
+    if listing.sizes["config.json"] > _MOST_CONFIG_BYTES:
+        raise FailedPrecondition(f"model {model_id!r} has a config.json of {listing.sizes['config.json']:,} bytes")
+    url = hf_hub_url(model_id, "config.json", revision=listing.revision)
+    answer = get_session().get(url, headers=build_hf_headers(), timeout=_TIMEOUT, follow_redirects=True)
+    hf_raise_for_status(answer)
+    config: dict[str, Any] = json.loads(answer.content)
+    layers = config.get("num_hidden_layers", 0)
+    if not isinstance(layers, int) or layers > _MOST_LAYERS:
+        raise FailedPrecondition(f"model {model_id!r} cannot be set up from its config.json: {layers} layers")
+    return config
+
+
+def _judged(
+    found: Found,
+    listing: Listing | None,
+    config: dict[str, Any] | None,
+    error: AgentmemError | None,
+    given: KVLimits,
+) -> Candidate:
+    if listing is None or config is None:
+        return Candidate(found, listing, problem=error.message if error else "")
+    try:
+        shape = shape_of(found.model_id, config, listing.element_bytes, ATTENTION)
+    except FailedPrecondition as refused:
+        return Candidate(found, listing, problem=refused.message)
+    alone = fit(shape, MemoryLimits(share_bytes()), given)
+    now = fit(shape, MemoryLimits(share_bytes(), 1, obtainable_bytes()), given)
+    return Candidate(found, listing, alone, fits_now=not now.refusal, problem=alone.refusal)
+
+
+def _weights(listing: Listing) -> int:
+    return sum(listing.element_bytes.values())

@@ -1,0 +1,177 @@
+"""The commands: `agentmem models search` and `agentmem models pull`.
+
+Exit status: 0, done; 1, it could not be done, or the model would not run here; 2, a wrong setting; 130, Ctrl-C.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import click
+from huggingface_hub import constants
+from huggingface_hub.utils import logging as hub_logging
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from agentmem.errors import AgentmemError
+from agentmem.models import VARIABLE, is_path
+from agentmem.settings import SettingsError, load
+from agentmem.sizes import byte_size
+from inference_service.hub import report
+from inference_service.hub.candidates import RECOMMENDED, Candidate, Found, look, search
+from inference_service.models.fitting import KVLimits
+from inference_service.models.sources import cached, check_disk, fetch, is_directory
+from inference_service.settings import WorkerSettings
+
+_INTERRUPTED: Final = 130
+_PIPE_WIDTH: Final = 200
+_STEP: Final = 0.1
+"""The share of a download after which another line is written where there is no terminal."""
+
+_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
+
+
+class _WrongSetting(click.ClickException):
+    exit_code = 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Look for models on the hub, and fetch one."""
+    hub_logging.set_verbosity(logging.ERROR)  # its warnings hold signed URLs
+
+
+@main.command("search")
+@click.argument("words", nargs=-1)
+@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many to show at most.")
+@click.option("--any-format", is_flag=True, help="Also models that are not converted for MLX; few are quantized.")
+@_json
+def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json: bool) -> None:
+    """Look for models on the hub, and say how large they are and whether they fit this machine's memory.
+
+    Without WORDS the most downloaded ones of mlx-community. Nothing is downloaded. *memory* is what weights and
+    computing take, *4K agents* how many agents of 4,096 tokens have their KV in memory besides.
+    """
+    given = _settings()
+    with _told(), Console(stderr=True).status("asking the hub…"):
+        found = list(look(search(words, limit, any_format=any_format), given))
+    if as_json:
+        click.echo(json.dumps([report.as_dict(each) for each in found]))
+        return
+    if not found:
+        wider = "take fewer words" if any_format else "take fewer words, or --any-format"
+        raise click.ClickException(f"the hub has no such model; {wider}")
+    _console().print(report.results(found))
+    best = report.best(found)
+    click.echo(
+        f"\nagentmem models pull {report.printable(best.model_id)}    # the largest of these that fits"
+        if best
+        else f"\nNone of these fits; look for smaller ones: agentmem models search {RECOMMENDED} 1b 4bit"
+    )
+
+
+@main.command("pull")
+@click.argument("model")
+@click.option("--anyway", is_flag=True, help="Fetch it although it would not run or not fit here.")
+@_json
+def pull_command(model: str, anyway: bool, as_json: bool) -> None:
+    """Fetch MODEL, a hub id, into the cache of the hub (HF_HOME), after saying how large it is and whether it fits.
+
+    One that would not run on this machine, or for which the disk has no room, is refused before anything is fetched. A
+    pull that was interrupted goes on with what is missing. HF_TOKEN is for gated and private models, HF_ENDPOINT names
+    another hub. With --json a line for each step.
+    """
+    given = _settings()
+    if is_path(model) or is_directory(model):
+        raise click.UsageError(f"{model} is a path; there is nothing to fetch: agentmem up --model {model}")
+    with _told():
+        if (place := cached(model)) is not None:
+            _write(as_json, f"{report.printable(model)} is here already, in {place}", path=str(place), missing_bytes=0)
+            return
+        (candidate,) = look([Found(model)], given)
+        _check(candidate, anyway=anyway, as_json=as_json)
+        with _progress(candidate, as_json=as_json) as progress:
+            place = fetch(model, offline=False, progress=progress)
+    _write(as_json, f"it is in {place}; talk: agentmem chat --model {report.printable(model)}", path=str(place))
+
+
+def _check(candidate: Candidate, *, anyway: bool, as_json: bool) -> None:
+    """Say what is to be fetched, and whether it fits. Raises ClickException for what is not to be fetched."""
+    if (listing := candidate.listing) is None:
+        raise click.ClickException(_here(candidate.problem))
+    if as_json:
+        click.echo(json.dumps(report.as_dict(candidate)))
+    else:
+        rest = f", of which {byte_size(listing.missing)} are missing here" if listing.missing < listing.total else ""
+        click.echo(f"{report.printable(candidate.model_id)}: {byte_size(listing.total)}{rest}")
+        if candidate.fits:
+            click.echo(f"fits: {report.what_fits(candidate)}")
+    if not candidate.fits and not anyway:
+        gated = candidate.fits is None and listing.gated
+        even_so = "" if gated else "; --anyway fetches it even so"
+        raise click.ClickException(_here(report.printable(report.what_fits(candidate))) + even_so)
+    check_disk(candidate.model_id, listing.missing)
+
+
+def _settings() -> KVLimits:
+    """The worker's settings that the arithmetic takes. Raises ClickException where they forbid the network."""
+    try:
+        settings = load(WorkerSettings, ())
+    except SettingsError as error:
+        raise _WrongSetting(str(error)) from error
+    if settings.offline or constants.is_offline_mode():
+        raise click.ClickException(
+            f"the hub is not asked: {VARIABLE}, HF_HUB_OFFLINE or a setting forbids the network; unset it, or give "
+            "the directory of a model to `agentmem up --model`"
+        )
+    return KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors in a line, and Ctrl-C without one."""
+    try:
+        yield
+    except AgentmemError as error:
+        raise click.ClickException(_here(report.printable(error.message))) from error
+    except KeyboardInterrupt:
+        click.echo("stopped; the same command goes on with what is missing", err=True)
+        sys.exit(_INTERRUPTED)
+
+
+def _here(message: str) -> str:
+    """A message of the worker's, for a command that fetches in its own environment."""
+    return message.replace(" of the worker", "").replace("load it again", "try again")
+
+
+@contextmanager
+def _progress(candidate: Candidate, *, as_json: bool) -> Iterator[Callable[[float], None]]:
+    """Takes the share of the bytes that are here."""
+    total = candidate.listing.total if candidate.listing else 0
+    if as_json or not sys.stdout.isatty():
+        last = 0.0
+
+        def line(share: float) -> None:
+            nonlocal last
+            if share >= last + _STEP or share >= 1.0 > last:
+                last = share
+                _write(as_json, f"{share:.0%} of {byte_size(total)}", progress=round(share, 4))
+
+        yield line
+        return
+    columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=_console()) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda share: bar.update(task, completed=share * total)
+
+
+def _write(as_json: bool, text: str, **data: object) -> None:
+    click.echo(json.dumps(data) if as_json else text)
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, highlight=False, markup=False)

@@ -1,0 +1,93 @@
+"""Candidates for people and machines. What a hub says is written so that it cannot steer a terminal."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from agentmem.sizes import byte_size
+from inference_service.engine.device import share_bytes
+from inference_service.hub.candidates import RECOMMENDED, Candidate
+from inference_service.models.sources import hub_host
+
+_FITS: Final = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
+
+
+def printable(text: str) -> str:
+    """`text` with control characters spelled out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def results(found: Sequence[Candidate]) -> Table:
+    """A row for each candidate: what is fetched, what it takes in memory, whether it fits, and with how many agents."""
+    made = Table(box=None, pad_edge=False)
+    made.add_column("model", overflow="fold", min_width=12)
+    for name in ("download", "memory"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("fits", no_wrap=True)
+    made.add_column("4K agents", justify="right", no_wrap=True)
+    made.add_column("note", overflow="fold")
+    for each in found:
+        fits, style = ("not now", "yellow") if each.fits and not each.fits_now else _FITS[each.fits]
+        made.add_row(
+            Text(printable(each.model_id)),
+            byte_size(each.listing.total) if each.listing else "",
+            byte_size(each.fit.needs.fixed_bytes) if each.fit else "",
+            Text(fits, style=style),
+            f"{each.fit.agents:,}" if each.fit and each.fits else "",
+            Text(printable(_note(each)), style="dim"),
+        )
+    return made
+
+
+def best(found: Sequence[Candidate]) -> Candidate | None:
+    """The largest that fits with an agent of 4,096 tokens, of RECOMMENDED where one does; None where none does."""
+    fitting = [each for each in found if each.fits and each.fit is not None and each.fit.agents and each.listing]
+    recommended = [each for each in fitting if each.model_id.startswith(f"{RECOMMENDED}/")]
+    return max(recommended or fitting, key=lambda each: each.listing.total if each.listing else 0, default=None)
+
+
+def what_fits(candidate: Candidate) -> str:
+    """Whether a candidate fits, with the figures, in a line."""
+    if candidate.fit is None:
+        return candidate.problem or "what it needs is not known"
+    needs, usable = candidate.fit.needs, share_bytes()
+    parts = f"weights {byte_size(needs.weight_bytes)}, computing at least {byte_size(needs.activation_bytes)}"
+    if not candidate.fits:
+        return candidate.problem
+    agents = f"{candidate.fit.agents:,} agents of {candidate.fit.tokens:,} tokens fit hot"
+    later = "" if candidate.fits_now else "; other processes have that memory now"
+    return f"{parts} of the {byte_size(usable)} that models may take; {agents}{later}"
+
+
+def as_dict(candidate: Candidate) -> dict[str, Any]:
+    """A candidate as --json writes it; sizes are bytes."""
+    listing, found = candidate.listing, candidate.fit
+    return {
+        **asdict(candidate.found),
+        "hub": hub_host(),
+        "gated": listing.gated if listing else None,
+        "total_bytes": listing.total if listing else None,
+        "missing_bytes": listing.missing if listing else None,
+        "weight_bytes": found.needs.weight_bytes if found else None,
+        "activation_bytes": found.needs.activation_bytes if found else None,
+        "usable_bytes": share_bytes(),
+        "agents_4k": found.agents if found else None,
+        "fits": candidate.fits,
+        "fits_now": candidate.fits_now,
+        "problem": candidate.problem,
+    }
+
+
+def _note(candidate: Candidate) -> str:
+    listing = candidate.listing
+    notes = []
+    if listing is not None and not listing.missing:
+        notes.append("is here")
+    if listing is not None and listing.gated:
+        notes.append("gated")
+    if candidate.fit is None and candidate.problem:
+        notes.append(candidate.problem)
+    return "; ".join(notes)

@@ -1,0 +1,240 @@
+"""`agentmem models search` and `pull` against a hub on localhost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from inference_service.models.sources import registry
+from tests.model_hub import Hub, Repository, model_hub
+
+COMMAND = (sys.executable, "-m", "gateway.cli.main", "models")
+DEMO = Path(registry([])["demo"].source)
+LARGE = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    @property
+    def rows(self) -> dict[str, list[str]]:
+        """Lines of the table by their first word, as words."""
+        return {words[0]: words[1:] for words in map(str.split, self.out.splitlines()) if words}
+
+
+def demo() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
+
+
+def repositories() -> dict[str, Repository]:
+    large = {"config.json": json.dumps(LARGE).encode(), "model.safetensors": b"x"}
+    claimed = {"model.safetensors": 10**13}
+    mamba = {"config.json": b'{"model_type": "of-nobody"}', "model.safetensors": b"x"}
+    return {
+        "mlx-community/Tiny-4bit": Repository(demo(), downloads=70),
+        "mlx-community/Large-4bit": Repository(large, claimed, downloads=90),
+        "mlx-community/Odd-4bit": Repository(mamba, downloads=60),
+        "someone/tiny-mlx": Repository(demo(), downloads=80),
+        "someone/tiny": Repository(demo(), downloads=99, tags=("text-generation",)),
+        "someone/gguf-mlx": Repository({"model.gguf": b"x"}, downloads=5),
+        "someone/\x1b[2Jtiny-mlx": Repository(demo(), downloads=1),
+        "meta/Gated-mlx": Repository(demo(), fail_files={"config.json": 401}, gated=True, downloads=4),
+    }
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with model_hub() as running:
+        running.repositories = repositories()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def environment(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "AGENTMEM_"))} | {
+        "HF_ENDPOINT": f"http://someone:hf_password@127.0.0.1:{hub.port}",
+        "HF_TOKEN": "hf_secret",
+        "HF_HOME": str(tmp_path_factory.mktemp("hf")),
+        "NO_PROXY": "*",
+    }
+
+
+@pytest.fixture(scope="module")
+def child(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        (sys.executable, "-m", "tests.inference_service.hub.child"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(30)
+
+
+@pytest.fixture
+def models(child: subprocess.Popen[str], hub: Hub) -> Any:
+    """Runs a command; `environment` is its besides."""
+    hub.seen.clear()
+
+    def run(*arguments: str, **environment: str) -> Ended:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(json.dumps({"arguments": arguments, "environment": environment}) + "\n")
+        child.stdin.flush()
+        told = json.loads(child.stdout.readline())
+        assert "bug" not in told, told
+        ended = Ended(**told)
+        assert not [each for each in ("hf_", "://", "\x1b", "Traceback") if each in ended.out + ended.err]
+        return ended
+
+    return run
+
+
+def test_without_words_the_recommended_ones(models: Any, hub: Hub, environment: dict[str, str]) -> None:
+    ended = models("search")
+    assert ended.status == 0, ended.err
+    rows = ended.rows
+    found = [name for name in rows if "/" in name]
+    assert found == ["mlx-community/Large-4bit", "mlx-community/Tiny-4bit", "mlx-community/Odd-4bit"]
+    assert "no" in rows["mlx-community/Large-4bit"]
+    assert rows["mlx-community/Tiny-4bit"][4] == "yes"
+    assert "?" in rows["mlx-community/Odd-4bit"] and "of-nobody" in ended.out
+    assert "agentmem models pull mlx-community/Tiny-4bit" in ended.out
+    assert not Path(environment["HF_HOME"]).joinpath("hub").exists(), "nothing is kept of a search"
+    assert not hub.fetched("model.safetensors")
+
+
+def test_all_words_are_looked_for(models: Any) -> None:
+    found = json.loads(models("search", "TINY", "someone", "--json").out)
+    assert [each["model_id"] for each in found] == ["someone/tiny-mlx", "someone/\x1b[2Jtiny-mlx"]
+    wider = json.loads(models("search", "tiny", "someone", "--any-format", "--json", "--limit", "1").out)
+    assert [each["model_id"] for each in wider] == ["someone/tiny"]
+    ended = models("search", "nothing-like-it")
+    assert ended.status == 1 and "no such model; take fewer words, or --any-format" in ended.err
+
+
+def test_what_cannot_be_known_is_said(models: Any) -> None:
+    ended = models("search", "mlx")
+    assert "gated" in ended.out and "accept its terms" not in ended.out.partition("meta/Gated-mlx")[0]
+    found = {each["model_id"]: each for each in json.loads(models("search", "mlx", "--json").out)}
+    assert "has no config.json or no model" in found["someone/gguf-mlx"]["problem"]
+    assert found["meta/Gated-mlx"]["fits"] is None and found["meta/Gated-mlx"]["gated"] is True
+    assert "HF_TOKEN to a token" in models("pull", "meta/Gated-mlx").err
+
+
+def test_a_pull(models: Any, hub: Hub) -> None:
+    ended = models("pull", "mlx-community/Tiny-4bit")
+    assert ended.status == 0, ended.err
+    assert "fits: weights" in ended.out and "100% of 11" in ended.out
+    assert "agentmem chat --model mlx-community/Tiny-4bit" in ended.out
+    hub.seen.clear()
+    assert "is here already" in models("pull", "mlx-community/Tiny-4bit").out
+    assert hub.seen == []
+    rows = models("search", "tiny-4bit").rows
+    assert rows["mlx-community/Tiny-4bit"][-2:] == ["is", "here"]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("mlx-community/Large-4bit", "does not fit: its weights take 10.0 TB"),
+        ("mlx-community/Odd-4bit", "of-nobody"),
+        ("someone/gguf-mlx", "which mlx-lm loads; take one that has"),
+        ("someone/none", "has no model 'someone/none', or it is private: look at the spelling, set HF_TOKEN for"),
+    ],
+)
+def test_what_would_not_run_is_refused_before_it_is_fetched(models: Any, hub: Hub, model: str, said: str) -> None:
+    ended = models("pull", model)
+    assert ended.status == 1 and said in ended.err, ended
+    assert not hub.fetched("model.safetensors")
+
+
+def test_anyway_but_not_without_room_on_the_disk(models: Any, hub: Hub) -> None:
+    assert models("pull", "mlx-community/Odd-4bit", "--anyway").status == 0
+    hub.repositories["org/vast"] = Repository(demo(), {"model.safetensors": 10**18})
+    ended = models("pull", "org/vast", "--anyway")
+    assert ended.status == 1 and "make room there, or set HF_HOME to a directory on a larger disk" in ended.err
+
+
+def test_a_pull_goes_on_where_it_was(models: Any, hub: Hub) -> None:
+    files = demo()
+    repository = hub.repositories["org/later"] = Repository(files, fail_files={"model.safetensors": 503})
+    ended = models("pull", "org/later")
+    assert ended.status == 1 and "complete files are kept, so try again later" in ended.err
+    repository.fail_files.clear()
+    hub.seen.clear()
+    again = models("pull", "org/later")
+    assert again.status == 0, again.err
+    assert "of which 11.0 MB are missing here" in again.out
+    assert not hub.fetched("tokenizer.json")
+
+
+def test_json_of_a_pull(models: Any, hub: Hub) -> None:
+    hub.repositories["org/json"] = Repository(demo())
+    first, *steps, last = map(json.loads, models("pull", "org/json", "--json").out.splitlines())
+    assert first["missing_bytes"] == first["total_bytes"] > 11e6 and first["fits"] is True
+    assert steps[-1]["progress"] == 1.0
+    assert Path(last["path"], "config.json").exists()
+
+
+def test_without_a_network(models: Any, hub: Hub) -> None:
+    ended = models("search", AGENTMEM_OFFLINE="1")
+    assert ended.status == 1 and "AGENTMEM_OFFLINE" in ended.err and "unset it" in ended.err
+    assert hub.seen == []
+    assert models("search", AGENTMEM_OFFLINE="perhaps").status == 2
+    assert "is a path" in models("pull", "./here").err
+
+
+def test_the_arithmetic_is_that_of_a_load(models: Any) -> None:
+    """Of config.json alone comes what `agentmem doctor` finds by opening the model."""
+    checks = subprocess.run(
+        (sys.executable, "-m", "inference_service.doctor"), capture_output=True, text=True, check=True, timeout=120
+    )
+    (facts,) = (
+        each["facts"]
+        for each in map(json.loads, checks.stdout.splitlines())
+        if isinstance(each, dict) and each["check"] == "model demo"
+    )
+    (found,) = json.loads(models("search", "tiny-4bit", "--json").out)
+    assert found["weight_bytes"] == facts["weight_bytes"]
+    assert found["activation_bytes"] == facts["activation_bytes"]
+    assert found["agents_4k"] == facts["agents"] > 0
+
+
+def test_a_hub_that_is_not_there(environment: dict[str, str]) -> None:
+    nowhere = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    ended = subprocess.run((*COMMAND, "pull", "org/x"), capture_output=True, text=True, check=False, env=nowhere)
+    assert ended.returncode == 1
+    assert "127.0.0.1 cannot be reached" in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_a_pull_that_goes_on_later(hub: Hub, environment: dict[str, str]) -> None:
+    hub.repositories["org/slow"] = Repository(demo(), seconds=60)
+    with subprocess.Popen(
+        (*COMMAND, "pull", "org/slow"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert "org/slow" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        assert "the same command goes on with what is missing" in process.stderr.read()
+    assert process.returncode == 130
