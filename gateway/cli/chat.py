@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,9 +17,13 @@ from agentmem.errors import FailedPrecondition
 from agentmem.words import finish_reason
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
-from gateway.cli.client import Client, agent_argument, client_options, report_outage
+from gateway.cli.client import Client, client_options, not_empty, report_outage
+from gateway.cli.serving import serving
 from gateway.cli.text import printable, write_json
 from gateway.cli.turns import turn_line
+
+AGENT = "chat"
+"""The agent that is talked with where none is named."""
 
 _INTERRUPTED = 130
 
@@ -79,10 +84,15 @@ def summary(answer: Answer) -> str:
 
 
 @click.command()
-@agent_argument
+@click.argument("agent", default=AGENT, callback=not_empty("the agent's name must not be empty"))
 @click.option("--message", "messages", multiple=True, metavar="TEXT", help="Say this and end; repeatable.")
 @click.option("--system", default="", metavar="TEXT", help="The system message of a new agent.")
-@click.option("--model", default="", help="The model's name; without it the default model.")
+@click.option(
+    "--model",
+    default="",
+    help="The model's name; without it the default model. What it needs is started: see below.",
+)
+@click.option("--keep", is_flag=True, help="Leave running what --model has started.")
 @click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), help="The longest answer.")
 @click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy, and the default.")
 @client_options
@@ -92,33 +102,45 @@ def chat(
     messages: tuple[str, ...],
     system: str,
     model: str,
+    keep: bool,
     max_tokens: int | None,
     temperature: float | None,
 ) -> None:
     """Talk with AGENT, line by line from standard input. What was said before is remembered by the server.
 
-    At a terminal lines are edited, /help says how, and Ctrl-C stops an answer, of which nothing is remembered then.
+    Without AGENT it is the one called "chat". At a terminal lines are edited, /help says how, and Ctrl-C stops an
+    answer, of which nothing is remembered then.
+
+    With --model, a name, hub id or directory as `agentmem up` takes it, that model is loaded before the chat begins.
+    Where no gateway runs at the usual address, `agentmem up` is started in the background, with its settings of the
+    environment and the TOML file, after the model was fetched, if it must be. It is stopped when the chat ends. It
+    writes to logs/up.log in the data directory.
     """
     given = AskOptions()
     if max_tokens is not None:
         given["max_tokens"] = max_tokens
     if temperature is not None:
         given["temperature"] = temperature
-    conversation = Conversation(agent, model, system, given)
     try:
-        client.ask(conversation.open)
-        if not messages and not client.as_json and _at_terminal():
-            talk_at_terminal(client, conversation)
-            return
-        for text in messages or _lines():
-            if client.as_json:
-                answer = client.ask(partial(conversation.take_turn, text=text))
-                write_json(turn_dict(conversation.agent_id, answer))
-            else:
-                _say(client, conversation, text)
+        with serving(client, model, keep=keep) if model else nullcontext((client, "")) as (reached, name):
+            _talk(reached, Conversation(agent, name, system, given), messages)
     except KeyboardInterrupt:
         click.echo()
         raise click.exceptions.Exit(_INTERRUPTED) from None
+
+
+def _talk(client: Client, conversation: Conversation, messages: Sequence[str]) -> None:
+    """Say the messages; without any, what comes from standard input."""
+    client.ask(conversation.open)
+    if not messages and not client.as_json and _at_terminal():
+        talk_at_terminal(client, conversation)
+        return
+    for text in messages or _lines():
+        if client.as_json:
+            answer = client.ask(partial(conversation.take_turn, text=text))
+            write_json(turn_dict(conversation.agent_id, answer))
+        else:
+            _say(client, conversation, text)
 
 
 def talk_at_terminal(client: Client, conversation: Conversation) -> None:

@@ -18,7 +18,7 @@ from inference_service.models.fitting import Fit, KVLimits, fit
 from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import shape_of
 from inference_service.models.residency import MemoryLimits
-from inference_service.models.sources import HUB_ERRORS, Listing, listed, refusal
+from inference_service.models.sources import HUB_ERRORS, Listing, NothingToLoad, listed, refusal
 
 RECOMMENDED: Final = "mlx-community"
 """Whose models are converted for MLX, most of them quantized."""
@@ -45,14 +45,16 @@ class Found:
 class Candidate:
     """A model of a hub, and what is known of it. `listing` is None where the hub would not say what files it has.
 
-    `fit` is None where that cannot be judged, and `problem` says why, and what to do. `fits` says whether it can be
-    loaded on this machine, `fits_now` whether that is so with what other processes have at this moment.
+    `fit` is None where that cannot be judged, and `problem` says why, and what to do; `runs` is False where no machine
+    would do. `fits` says whether it can be loaded on this machine, `fits_now` whether that is so with what other
+    processes have at this moment.
     """
 
     found: Found
     listing: Listing | None = None
     fit: Fit | None = None
     fits_now: bool = False
+    runs: bool = True
     problem: str = ""
 
     @property
@@ -65,7 +67,8 @@ class Candidate:
         """Whether it can be loaded; None where that is not known."""
         if self.fit is not None:
             return not self.fit.refusal
-        return False if self.listing is not None and _weights(self.listing) > share_bytes() else None
+        too_large = self.listing is not None and _weights(self.listing) > share_bytes()
+        return False if too_large or not self.runs else None
 
 
 def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]:
@@ -129,11 +132,13 @@ def _judged(
     given: KVLimits,
 ) -> Candidate:
     if listing is None or config is None:
-        return Candidate(found, listing, problem=error.message if error else "")
+        # Without weights that mlx-lm reads there is nothing to run, whatever else is known.
+        runs = listing is not None or not isinstance(error, NothingToLoad)
+        return Candidate(found, listing, runs=runs, problem=error.message if error else "")
     try:
         shape = shape_of(found.model_id, config, listing.element_bytes, ATTENTION)
     except FailedPrecondition as refused:
-        return Candidate(found, listing, problem=refused.message)
+        return Candidate(found, listing, runs=False, problem=refused.message)
     alone = fit(shape, MemoryLimits(share_bytes()), given)
     now = fit(shape, MemoryLimits(share_bytes(), 1, obtainable_bytes()), given)
     return Candidate(found, listing, alone, fits_now=not now.refusal, problem=alone.refusal)

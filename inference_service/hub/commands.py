@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from agentmem.errors import AgentmemError
-from agentmem.models import VARIABLE, is_path
-from agentmem.settings import SettingsError, load
+from agentmem.process.models import VARIABLE, is_path
+from agentmem.process.settings import SettingsError, load
 from agentmem.sizes import byte_size
 from inference_service.hub import report
 from inference_service.hub.candidates import RECOMMENDED, Candidate, Found, look, search
@@ -76,8 +76,9 @@ def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json
 @main.command("pull")
 @click.argument("model")
 @click.option("--anyway", is_flag=True, help="Fetch it although it would not run or not fit here.")
+@click.option("--only-missing", is_flag=True, hidden=True)  # for `agentmem chat`, which goes on where it is here
 @_json
-def pull_command(model: str, anyway: bool, as_json: bool) -> None:
+def pull_command(model: str, anyway: bool, only_missing: bool, as_json: bool) -> None:
     """Fetch MODEL, a hub id, into the cache of the hub (HF_HOME), after saying how large it is and whether it fits.
 
     One that would not run on this machine, or for which the disk has no room, is refused before anything is fetched. A
@@ -89,19 +90,23 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
         raise click.UsageError(f"{model} is a path; there is nothing to fetch: agentmem up --model {model}")
     with _told():
         if (place := cached(model)) is not None:
-            _write(as_json, f"{report.printable(model)} is here already, in {place}", path=str(place), missing_bytes=0)
+            if not only_missing:
+                here = f"{report.printable(model)} is here already, in {place}"
+                _write(as_json, here, path=str(place), missing_bytes=0)
             return
         (candidate,) = look([Found(model)], given)
         _check(candidate, anyway=anyway, as_json=as_json)
         with _progress(candidate, as_json=as_json) as progress:
             place = fetch(model, offline=False, progress=progress)
+    if only_missing:
+        return
     _write(as_json, f"it is in {place}; talk: agentmem chat --model {report.printable(model)}", path=str(place))
 
 
 def _check(candidate: Candidate, *, anyway: bool, as_json: bool) -> None:
     """Say what is to be fetched, and whether it fits. Raises ClickException for what is not to be fetched."""
     if (listing := candidate.listing) is None:
-        raise click.ClickException(_here(candidate.problem))
+        raise click.ClickException(report.here(candidate.problem))
     if as_json:
         click.echo(json.dumps(report.as_dict(candidate)))
     else:
@@ -112,7 +117,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool) -> None:
     if not candidate.fits and not anyway:
         gated = candidate.fits is None and listing.gated
         even_so = "" if gated else "; --anyway fetches it even so"
-        raise click.ClickException(_here(report.printable(report.what_fits(candidate))) + even_so)
+        raise click.ClickException(report.here(report.printable(report.what_fits(candidate))) + even_so)
     check_disk(candidate.model_id, listing.missing)
 
 
@@ -136,15 +141,10 @@ def _told() -> Iterator[None]:
     try:
         yield
     except AgentmemError as error:
-        raise click.ClickException(_here(report.printable(error.message))) from error
+        raise click.ClickException(report.here(report.printable(error.message))) from error
     except KeyboardInterrupt:
         click.echo("stopped; the same command goes on with what is missing", err=True)
         sys.exit(_INTERRUPTED)
-
-
-def _here(message: str) -> str:
-    """A message of the worker's, for a command that fetches in its own environment."""
-    return message.replace(" of the worker", "").replace("load it again", "try again")
 
 
 @contextmanager

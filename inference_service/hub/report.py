@@ -15,6 +15,11 @@ from inference_service.models.sources import hub_host
 _FITS: Final = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
 
 
+def here(message: str) -> str:
+    """A message of the worker's, for a command that fetches in its own environment."""
+    return message.replace(" of the worker", "").replace("load it again", "try again")
+
+
 def printable(text: str) -> str:
     """`text` with control characters spelled out."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -89,5 +94,6 @@ def _note(candidate: Candidate) -> str:
     if listing is not None and listing.gated:
         notes.append("gated")
     if candidate.fit is None and candidate.problem:
-        notes.append(candidate.problem)
+        about = f"model {candidate.model_id!r}"
+        notes.append(here(candidate.problem).removeprefix(about).lstrip(": "))
     return "; ".join(notes)

@@ -182,6 +182,10 @@ def _fetched(source: str, offline: bool, progress: Callable[[float], None]) -> P
     return Path(directory)
 
 
+class NothingToLoad(FailedPrecondition):
+    """A hub's model without the files that mlx-lm reads."""
+
+
 @dataclass(frozen=True)
 class Listing:
     """What a hub lists of a model. `sizes` are bytes of the files that mlx-lm reads, by name; `here` are those in the
@@ -206,13 +210,13 @@ class Listing:
 
 
 def listed(source: str) -> Listing:
-    """Ask the hub for a model's files. Raises FailedPrecondition for what mlx-lm could not load, and HUB_ERRORS."""
+    """Ask the hub for a model's files. Raises NothingToLoad, and HUB_ERRORS."""
     info = HfApi().model_info(source, timeout=_TIMEOUT, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     sizes = {name: sizes[name] for name in _matching(sizes, DEFAULT_ALLOW_PATTERNS)}
     weights = _matching(sizes, [_WEIGHTS])
     if _CONFIG not in sizes or not weights:
-        raise FailedPrecondition(
+        raise NothingToLoad(
             f"model {source!r} has no {_CONFIG} or no {_WEIGHTS} on {hub_host()}, which mlx-lm loads; take one that has"
         )
     here = {name for name in sizes if isinstance(try_to_load_from_cache(source, name, revision=info.sha), str)}

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 
@@ -10,6 +11,8 @@ import click
 from agentmem import layout
 from agentmem.addresses import parse_address
 from agentmem.process import logs
+from agentmem.process.model_registry import register
+from agentmem.process.models import DEMO
 from agentmem.process.service import ServiceManager
 from gateway.cli.text import say
 from gateway.cli.up.lock import UpLock, has_been_taken
@@ -86,6 +89,19 @@ def services(settings: UpSettings) -> list[Service]:
     ]
 
 
+def about_models(settings: UpSettings) -> Iterator[str]:
+    """Yield a line on the models that requests may name; of the demo model what it can do, and how to get another."""
+    registered = register(settings.model, settings.adapter, settings.models)
+    first, *others = registered.values()
+    if first.source != DEMO:
+        more = f", and {', '.join(each.model_id for each in others)}" if others else ""
+        yield f"model    {first.model_id}{more}"
+        return
+    world = "it recalls what it is told of its small world (The key is in the cellar.), and can do nothing else"
+    yield f"model    demo, of 5.5 million parameters: {world}"
+    yield "         a real one: `agentmem models search`, then `agentmem up --model NAME`"
+
+
 def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
     scheme = "https" if "tls" in addresses else "http"
     say(f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)")
@@ -99,6 +115,8 @@ def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
         say(f"metrics  http://{addresses['metrics']}/metrics{others}")
     say(f"data     {settings.data_directory}")
     gateway = gateway_settings(settings)
+    for line in about_models(settings):
+        say(line)
     unused = layout.key_file(settings.data)
     if gateway.cluster_keys:
         say("keys     those of the cluster")

@@ -1,0 +1,90 @@
+"""What a conversation needs is started and loaded: a gateway, and the model on it."""
+
+import importlib
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from agentmem import AsyncClient, errors, layout
+from agentmem.addresses import parse_address
+from gateway.cli.client import Client
+from gateway.cli.lazy import needing_servers
+from gateway.cli.models import Report, progress
+from gateway.cli.text import printable
+
+_CONNECT_SECONDS: Final = 1.0
+_NAMED: Final = 10
+"""How many models a message names."""
+
+
+@contextmanager
+def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client, str]]:
+    """Yield a client of a gateway on which `model`, as `agentmem up --model` takes it, is loaded; and its name there.
+
+    Where nobody listens at the usual address, a stack is started in the background. It is stopped when the block ends,
+    unless `keep`, and when this process ends, however it does. Raises ClickException.
+    """
+    if client.gateway != layout.GRPC or client.tls is not None or _listens(client.gateway):
+        name = Path(model).name if model.startswith(("/", ".", "~")) else model.partition("=")[0]
+        load(client, name, model)
+        yield client, name
+        return
+    with needing_servers():
+        background = importlib.import_module("gateway.cli.up.background")
+    with background.stack(model, keep=keep) as stack:
+        reached, name = replace(client, gateway=stack.address), background.registered_name(model)
+        load(reached, name, model)
+        yield reached, name
+        if keep and stack.ours:
+            note(f"Agentmem goes on serving at {stack.address}; `kill {stack.pid}` stops it")
+
+
+def load(client: Client, name: str, given: str) -> None:
+    """Load a model if it is not. One that this key may not load is left to the first turn, which loads it, too."""
+
+    async def question(agentmem: AsyncClient) -> None:
+        try:
+            model = await agentmem.models.get(name)
+        except errors.NotFound as error:
+            known = [each.name async for each in agentmem.models.list()]
+            named = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
+            raise errors.FailedPrecondition(
+                f"the gateway at {client.gateway} has no model {name!r}, but {named}; take one of these, or stop it, and "
+                f"start it with `agentmem up --model {given}`"
+            ) from error
+        if model.state == "loaded":
+            return
+        try:
+            with progress(name, as_json=False) if shows else _quietly(name) as report:
+                async for step in agentmem.models.loading(name):
+                    report(step.stage, step.progress)
+        except errors.PermissionDenied:
+            return
+
+    shows = sys.stdout.isatty() and not client.as_json
+    client.ask(question)
+
+
+def note(text: str) -> None:
+    """Write a line that is not part of the conversation."""
+    click.secho(printable(text), dim=True, err=True)
+
+
+@contextmanager
+def _quietly(name: str) -> Iterator[Report]:
+    note(f"loading {name}…")
+    yield lambda _stage, _share: None
+
+
+def _listens(address: str) -> bool:
+    try:
+        socket.create_connection(parse_address(address), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

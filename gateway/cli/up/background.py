@@ -1,0 +1,220 @@
+"""`agentmem up` as a child of a command that needs it: started in the background, and gone when the command is.
+
+The child notices the command's end by a pipe (`agentmem.process.parent`), as its services notice its own, so that none
+is left however the command went, SIGKILL included. It has a process group of its own: Ctrl-C at the terminal is the
+command's.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+import psutil
+
+from agentmem import layout
+from agentmem.process.checkup import listens
+from agentmem.process.model_registry import register
+from agentmem.process.models import DEMO, expanded, is_path, parse
+from gateway.cli.lazy import HUB
+from gateway.cli.text import console, printable
+from gateway.cli.up.lock import LOCK_FILE, has_been_taken
+from gateway.cli.up.preflight import check, check_ports
+from gateway.cli.up.readiness import unready
+from gateway.cli.up.settings import UpSettings, up_settings
+
+LOG: Final = Path("logs", "up.log")
+"""What a stack in the background writes, in its data directory."""
+
+_COMMAND: Final = "gateway.cli.main"
+_MOST_LOG_BYTES: Final = 1 << 20
+_TAIL_LINES: Final = 5
+_INTERVAL: Final = 0.1
+_PROBE_SECONDS: Final = 2.0
+_PULL_SECONDS: Final = 5.0
+"""What a download has to end in. What it has fetched is on the disk already."""
+
+
+class Stack(NamedTuple):
+    """A stack that serves at a gRPC address. `pid` is its `agentmem up`; `ours` says that this command started it."""
+
+    address: str
+    pid: int
+    ours: bool
+
+
+@contextmanager
+def stack(model: str, *, keep: bool) -> Iterator[Stack]:
+    """Yield a stack that has `model` registered, as `--model` takes it, or the one that runs on the data directory.
+
+    Settings are those of `agentmem up`, from AGENTMEM_UP_… and the TOML file. A model of a hub is fetched first. With
+    `keep` a stack that was started goes on, else it is stopped. Raises ClickException where none can be had.
+    """
+    settings = up_settings(UpSettings, _arguments(model))
+    if (running := _running(settings)) is not None:
+        yield running
+        return
+    check(settings)
+    if not has_been_taken(settings.data_directory):
+        check_ports(settings)
+    patience = 3 * (settings.grace + layout.END_SECONDS)
+    if _must_be_asked_for(model, settings):
+        _fetch(parse(model)[1])
+    log, words = _log(settings.data_directory), (_COMMAND, "up", *_arguments(model))
+    start = log.stat().st_size
+    with _detached(words, log) if keep else _bound(words, patience, log) as up:
+        with console(stderr=True).status("") as waiting:
+            found = _wait(settings, up, _told(waiting.update, log, start))
+        try:
+            yield found
+        finally:
+            if not keep and up.poll() is None:
+                click.secho("stopping Agentmem…", dim=True, err=True)
+
+
+def registered_name(model: str) -> str:
+    """Return the name that requests give a model, as `--model` takes it: NAME of NAME=SOURCE."""
+    known = _registered()
+    return model if model in known else parse(model)[0]
+
+
+def _registered() -> list[str]:
+    settings = up_settings(UpSettings, ())
+    return list(register(settings.model, settings.adapter, settings.models))
+
+
+def _arguments(model: str) -> list[str]:
+    """The arguments of an `agentmem up` that has the model, beside all that settings name."""
+    if model in _registered():
+        return []
+    return [f"--model={each}" for each in (model, *up_settings(UpSettings, ()).model)]
+
+
+def _must_be_asked_for(model: str, settings: UpSettings) -> bool:
+    """Whether it is a hub's, which may be asked."""
+    if model in _registered() or settings.offline:
+        return False
+    source = parse(model)[1]
+    return not (source == DEMO or is_path(source) or expanded(source).is_dir())
+
+
+def _fetch(source: str) -> None:
+    """Fetch a hub's model, after saying how large it is and whether it fits; says nothing where it is here."""
+    with _bound((HUB, "pull", "--only-missing", source), _PULL_SECONDS, None) as pulling:
+        status = pulling.wait()
+    if status:
+        raise click.exceptions.Exit(status)  # it has said why
+
+
+@contextmanager
+def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
+    """A module as a child that ends with this process, or when the block ends, at the latest after `patience` seconds.
+
+    It writes to the file `log`; None: where this process does, and it gets the terminal's Ctrl-C, too.
+    """
+    lifeline, ours = os.pipe()
+    try:
+        watched = (sys.executable, "-m", "agentmem.process.parent", str(lifeline), str(patience), *words)
+        with ExitStack() as opened:
+            out = opened.enter_context(open(log, "ab")) if log else None
+            child = subprocess.Popen(
+                watched,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT if out else None,
+                pass_fds=(lifeline,),
+                process_group=0 if out else None,
+            )
+        try:
+            yield child
+        finally:
+            os.close(ours)
+            ours = -1
+            child.wait()
+    finally:
+        os.close(lifeline)
+        if ours >= 0:
+            os.close(ours)
+
+
+@contextmanager
+def _detached(words: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A module as a process of a session of its own, which outlives this one where the block ends well."""
+    with open(log, "ab") as out:
+        child = subprocess.Popen(
+            (sys.executable, "-m", *words),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield child
+    except click.ClickException:  # of the conversation
+        raise
+    except BaseException:
+        child.terminate()
+        raise
+
+
+def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[], str]) -> Stack:
+    """Wait until `up` serves, or another one that was faster. Raises ClickException with what it has written last."""
+    while True:
+        ended = up.poll() is not None
+        if (found := _running(settings, up.pid)) is not None:
+            return found
+        said = told()
+        holder = _holder(settings).get("pid", up.pid)
+        if ended and (holder == up.pid or not psutil.pid_exists(holder)):
+            raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
+        time.sleep(_INTERVAL)
+
+
+def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
+    """The stack of the data directory that is ready, if there is one; `ours` is the process of our own."""
+    holder = _holder(settings)
+    address, pid = holder.get("grpc", ""), holder.get("pid", 0)
+    if not address or not listens(address):
+        return None
+    if asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
+        return None
+    return Stack(address, pid, pid == ours)
+
+
+def _holder(settings: UpSettings) -> dict[str, Any]:
+    """What `agentmem up` wrote into its lock: its pid, and its addresses once all services are ready."""
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads((settings.data_directory / LOCK_FILE).read_text(encoding="utf-8")))
+    return {}
+
+
+def _log(data: Path) -> Path:
+    """The log, made for its owner alone; one that is long is set aside."""
+    path = data / LOG
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileNotFoundError):
+        if path.stat().st_size > _MOST_LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+    os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+    return path
+
+
+def _told(show: Callable[[str], object], log: Path, start: int) -> Callable[[], str]:
+    """Return what shows the last line of the log from `start` on, and returns its last lines."""
+
+    def told() -> str:
+        with log.open("rb") as file:
+            file.seek(start)
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        show(f"starting Agentmem: {printable(lines[-1]) if lines else '…'}")
+        return "\n".join(map(printable, lines[-_TAIL_LINES:]))
+
+    return told
