@@ -55,8 +55,8 @@ def load(client: Client, name: str, given: str) -> None:
             known = [each.name async for each in agentmem.models.list()]
             named = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
             raise errors.FailedPrecondition(
-                f"the gateway at {client.gateway} has no model {name!r}, but {named}; take one of these, or stop it and "
-                f"start it with `agentmem up --model {given}`"
+                f"the gateway at {client.gateway} has no model {name!r}, but {named}; take one of these, or stop it, "
+                f"and start it with `agentmem up --model {given}`"
             ) from error
         if model.state == "loaded":
             return

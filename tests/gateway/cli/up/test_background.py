@@ -1,0 +1,174 @@
+"""`agentmem chat --model` on a machine where nothing runs: what it starts, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agentmem import layout
+from agentmem.process.checkup import listens
+from inference_service.models.sources import registry
+from tests import blas
+from tests.gateway.running import ANY_PORT, eventually
+from tests.model_hub import Repository, model_hub
+from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
+
+COMMAND = (sys.executable, "-m", "gateway.cli.main")
+DEMO = Path(registry([])["demo"].source)
+
+
+@pytest.fixture(autouse=True)
+def settings(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every stack here takes from its environment."""
+    if listens(layout.GRPC):
+        pytest.skip(f"somebody listens at {layout.GRPC}, and chats would talk with that")
+    for name in ("HTTP", "GRPC", "METRICS"):
+        monkeypatch.setenv(f"AGENTMEM_UP_{name}", ANY_PORT)
+    monkeypatch.setenv("AGENTMEM_UP_DATA", str(run_dir))
+    monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
+    monkeypatch.setenv("XDG_DATA_HOME", str(run_dir / "run" / "xdg"))
+    monkeypatch.setenv(blas.VARIABLE, "1")
+
+
+def left(run_dir: Path) -> list[psutil.Process]:
+    """Processes that serve the data directory."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            environment = each.environ()
+        except psutil.Error:
+            continue
+        if environment.get("AGENTMEM_UP_DATA") == str(run_dir) and each.pid != os.getpid():
+            found.append(each)
+    return [each for each in found if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+def none_is_left(run_dir: Path) -> Callable[[], bool]:
+    return lambda: not left(run_dir)
+
+
+async def ran(*arguments: str, status: int = 0) -> tuple[str, str]:
+    """What a command writes to standard output, and to standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    assert process.returncode == status, out.decode() + err.decode()
+    return out.decode(), err.decode()
+
+
+@asynccontextmanager
+async def chatting(run_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A chat that has had an answer, and waits for what is said next."""
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "chat", "--model", "demo"),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(b"The key is in the cellar.\n")
+        assert b"cellar" in await asyncio.wait_for(process.stdout.readline(), 120)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        for each in left(run_dir):
+            each.kill()
+
+
+async def test_a_chat_starts_a_stack_and_stops_it(run_dir: Path) -> None:
+    out, err = await ran("chat", "--model", "demo", "--message", "The key is in the cellar.", "--json")
+    assert "cellar" in json.loads(out)["text"]
+    assert err.splitlines() == ["stopping Agentmem…"]
+    assert left(run_dir) == []
+    assert not (run_dir / "store.db-wal").exists(), "the store has ended in order"
+    log = run_dir / "logs" / "up.log"
+    assert "model    demo" in log.read_text() and "agentmem models search" in log.read_text()
+    assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_a_chat_that_is_ended_leaves_nothing(run_dir: Path, number: signal.Signals) -> None:
+    async with chatting(run_dir) as process:
+        assert len(left(run_dir)) == 5, "chat, up, and three services"
+        process.send_signal(number)
+        assert await asyncio.wait_for(process.wait(), 60) == (130 if number == signal.SIGINT else -number)
+        await eventually(none_is_left(run_dir), within=60)
+        assert not (run_dir / "store.db-wal").exists(), "the store has ended in order"
+
+
+async def test_at_a_terminal_ctrl_c_is_the_chats(run_dir: Path) -> None:
+    """It stops an answer; the stack, which is not of the terminal's foreground, goes on. The end of input ends both."""
+    async with terminal("-m", "gateway.cli.main", "chat", "--model", "demo") as shown:
+        await shown.until("chat on demo, a new agent", ">")
+        shown.type(CTRL_C)
+        shown.type(f"The key is in the cellar.{ENTER}")
+        await shown.until("Noted", ">")
+        shown.type(CTRL_D)
+        await shown.until("stopping Agentmem")
+        assert await shown.ended() == 0
+    assert left(run_dir) == []
+
+
+async def test_ctrl_c_while_it_starts(run_dir: Path) -> None:
+    async with terminal("-m", "gateway.cli.main", "chat", "--model", "demo") as shown:
+        await shown.until("starting Agentmem")
+        shown.type(CTRL_C)
+        assert await shown.ended() == 130
+    assert left(run_dir) == []
+
+
+async def test_a_stack_that_is_kept_serves_the_next_chat(run_dir: Path) -> None:
+    try:
+        _, err = await ran("chat", "--model", "demo", "--keep", "--message", "The key is in the cellar.")
+        assert "goes on serving at 127.0.0.1:" in err
+        pid = json.loads((run_dir / "up.lock").read_text())["pid"]
+        assert f"`kill {pid}` stops it" in err
+        out, err = await ran("chat", "--model", "demo", "--message", "Where is the key?")
+        assert "The key is in the cellar." in out and err == ""
+        os.kill(pid, signal.SIGTERM)
+        await eventually(none_is_left(run_dir), within=60)
+    finally:
+        for each in left(run_dir):
+            each.kill()
+
+
+async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, err = await ran("chat", "--model", "./none", "--message", "hi", status=2)
+    assert "does not exist" in err and err.count("\n") == 1
+    monkeypatch.setenv("AGENTMEM_STORE_WARM_BYTES", "many")
+    _, err = await ran("chat", "--model", "demo", "--message", "hi", status=1)
+    assert "Agentmem could not be started; it wrote:" in err and "warm_bytes" in err
+    assert left(run_dir) == []
+
+
+async def test_a_model_of_the_hub_is_fetched_first(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
+    with model_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "*")
+        hub.repositories["mlx-community/Small-4bit"] = Repository(files)
+        hub.repositories["mlx-community/Large-4bit"] = Repository(files, claimed={"model.safetensors": 10**13})
+        _, err = await ran("chat", "--model", "mlx-community/Large-4bit", "--message", "hi", status=1)
+        assert "does not fit" in err
+        told = "The key is in the cellar."
+        out, _ = await ran("chat", "ada", "--model", "mlx-community/Small-4bit", "--message", told)
+        assert "fits: weights" in out and "Noted, the key is in the cellar." in out
+    out, _ = await ran("chat", "ada", "--model", "mlx-community/Small-4bit", "--message", "Where is the key?")
+    assert out.startswith("The key is in the cellar.")
+    assert left(run_dir) == []
