@@ -22,6 +22,7 @@ from agentmem.addresses import Address, is_loopback, parse_address
 from agentmem.channels import ClientTls, connect
 from agentmem.client.connection import ADDRESS, KEY
 from agentmem.diagnostics import Diagnostic
+from gateway.cli.completion import agent_names
 from gateway.cli.text import Mistake, console, printable, write_json
 
 _META: Final = "agentmem.client."
@@ -192,7 +193,9 @@ def not_empty(problem: str) -> Callable[[click.Context, click.Parameter, str | N
     return check
 
 
-agent_argument = click.argument("agent", callback=not_empty("the agent's name must not be empty"))
+agent_argument = click.argument(
+    "agent", callback=not_empty("the agent's name must not be empty"), shell_complete=agent_names
+)
 
 
 def report_outage(why: str, *, mid_line: bool = False) -> None:

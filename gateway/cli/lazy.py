@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from agentmem import extras
 
@@ -41,9 +42,20 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, _, name = self.lazy[cmd_name].partition(":")
-        with needing_servers():
-            command: click.Command = getattr(importlib.import_module(module), name)
+        try:
+            with needing_servers():
+                command: click.Command = getattr(importlib.import_module(module), name)
+        except click.ClickException:
+            if ctx.resilient_parsing:  # a shell completes, and has nowhere to show an error
+                return None
+            raise
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, without an import of their modules, and options."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self.summary(name)) for name in names]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

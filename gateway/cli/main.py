@@ -17,6 +17,7 @@ _COMMANDS = {
     "bench": "gateway.cli.main:bench",
     "chat": "gateway.cli.chat:chat",
     "cluster": "gateway.cli.cluster.command:cluster",
+    "completion": "gateway.cli.completion:completion",
     "doctor": "gateway.cli.doctor.command:doctor",
     "keys": "gateway.cli.keys:keys",
     "models": "gateway.cli.models:models",

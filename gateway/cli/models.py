@@ -16,6 +16,7 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from gateway.api.reports import model_report
 from gateway.cli.client import Client, client_options, group_options, not_empty
+from gateway.cli.completion import model_names
 from gateway.cli.lazy import HUB, OTHER_PROGRAM, needing_servers
 from gateway.cli.model_tables import described_model, errors_of, models_table
 from gateway.cli.text import console, printable, write_json
@@ -35,7 +36,9 @@ Report = Callable[[str, float], None]
 """Takes the stage of a load, and the share of it that is done."""
 
 _name_argument = click.argument(
-    "name", callback=not_empty("the model's name must not be empty; `agentmem models` lists them")
+    "name",
+    callback=not_empty("the model's name must not be empty; `agentmem models` lists them"),
+    shell_complete=model_names,
 )
 
 
@@ -56,7 +59,7 @@ def list_models(client: Client) -> None:
 
 
 @models.command()
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=model_names)
 @client_options
 def show(client: Client, name: str) -> None:
     """Show all of one model, loaded or not: what it is, and how the memory is divided. Without NAME the default."""

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from agentmem.process.checkup import Finding, State, parse, problem, unknown
 from agentmem.sizes import byte_size
+from gateway.cli.completion import SettingsCommand
 from gateway.cli.text import FOLD, LINE, console, counted, printable, table
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.settings import UpSettings, service_arguments, store_environment, up_settings
@@ -49,7 +50,12 @@ class DoctorSettings(UpSettings):
     model_config = SettingsConfigDict(cli_prog_name="agentmem doctor")
 
 
-@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.command(
+    cls=SettingsCommand,
+    settings=DoctorSettings,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
 @click.option("--json", "as_json", is_flag=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def doctor(as_json: bool, arguments: tuple[str, ...]) -> None:

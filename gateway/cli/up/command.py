@@ -14,6 +14,7 @@ from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.models import DEMO
 from agentmem.process.service import ServiceManager
+from gateway.cli.completion import SettingsCommand
 from gateway.cli.text import say
 from gateway.cli.up.lock import UpLock, has_been_taken
 from gateway.cli.up.openblas import preload_here
@@ -26,7 +27,12 @@ _LOADING = "loading the model"
 _PROBE_TIMEOUT = 2.0
 
 
-@click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.command(
+    cls=SettingsCommand,
+    settings=UpSettings,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def up(arguments: tuple[str, ...]) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.

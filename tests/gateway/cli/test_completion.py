@@ -1,0 +1,89 @@
+"""Completion in real shells, as the printed scripts do it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.app import Gateway
+from tests.gateway.scripted import ScriptedWorker
+
+PROGRAMS = Path(sys.executable).parent
+COMPLETE = """
+eval "$(agentmem completion bash)"
+complete -p agentmem > /dev/null
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_agentmem_completion "$1"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+"""What bash does when Tab is pressed behind the last of the words."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    given = {name: value for name, value in os.environ.items() if not name.startswith("AGENTMEM_")}
+    return {**given, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", **more}
+
+
+def completed(*words: str, **more: str) -> list[str]:
+    """What bash offers for the last of the words."""
+    done = subprocess.run(
+        ("bash", "--norc", "-c", COMPLETE, "bash", *words),
+        capture_output=True, text=True, check=True, timeout=60, env=environment(**more),
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.split("\n")[:-1]
+
+
+def test_commands_and_options() -> None:
+    assert completed("agentmem", "mo") == ["models"]
+    assert {"search", "pull", "load"} <= {*completed("agentmem", "models", "")}
+    assert completed("agentmem", "chat", "--mo") == ["--model"]
+    assert "--no-ui" in completed("agentmem", "up", "--no-u") or "--ui" in completed("agentmem", "up", "--u")
+    assert completed("agentmem", "doctor", "--off") == ["--offline"]
+    assert completed("agentmem", "completion", "f") == ["fish"]
+
+
+async def test_names_of_the_gateway(gateway: Gateway, worker: ScriptedWorker) -> None:
+    at = gateway.addresses["grpc"]
+    known = await asyncio.to_thread(completed, "agentmem", "models", "load", "", AGENTMEM_ADDRESS=at)
+    assert known and all(known)
+    first = known[0]
+    assert first in await asyncio.to_thread(completed, "agentmem", "chat", "--gateway", at, "--model", first[:2])
+
+
+def test_a_gateway_that_does_not_answer_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and says nothing
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert completed("agentmem", "chat", "a", AGENTMEM_ADDRESS=at) == [""]
+    assert completed("agentmem", "agents", "show", "a", AGENTMEM_ADDRESS="127.0.0.1:9") == [""]
+
+
+@pytest.mark.parametrize(("shell", "check"), [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")])
+def test_the_scripts_are_of_their_shells(shell: str, check: str, tmp_path: Path) -> None:
+    printed = subprocess.run(
+        (PROGRAMS / "agentmem", "completion", shell), capture_output=True, text=True, check=True, env=environment()
+    )
+    assert "_AGENTMEM_COMPLETE" in printed.stdout
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}, to read the script that was printed")
+    script = tmp_path / "script"
+    script.write_text(printed.stdout)
+    subprocess.run((shell, check, str(script)), check=True)
+
+
+def test_fish_and_zsh_ask_for_the_same() -> None:
+    """The scripts differ in what they make of the answer; here the answer, as their protocols have it."""
+    for shell, words in (("fish", {"COMP_WORDS": "agentmem mo", "COMP_CWORD": "mo"}),
+                         ("zsh", {"COMP_WORDS": "agentmem mo", "COMP_CWORD": "1"})):  # fmt: skip
+        said = subprocess.run(
+            (PROGRAMS / "agentmem",), capture_output=True, text=True, check=False,
+            env=environment(_AGENTMEM_COMPLETE=f"{shell}_complete", **words),
+        ).stdout  # fmt: skip
+        assert "models" in said and "Show, load or unload models" in said
