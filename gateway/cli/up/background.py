@@ -117,7 +117,7 @@ def _fetch(source: str) -> None:
 def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
     """A module as a child that ends with this process, or when the block ends, at the latest after `patience` seconds.
 
-    It writes to the file `log`; None: where this process does, and it gets the terminal's Ctrl-C, too.
+    It writes to the file `log`; None: to standard error, and it gets the terminal's Ctrl-C, too.
     """
     lifeline, ours = os.pipe()
     try:
@@ -127,8 +127,8 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
             child = subprocess.Popen(
                 watched,
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT if out else None,
+                stdout=out or sys.stderr,
+                stderr=subprocess.STDOUT,
                 pass_fds=(lifeline,),
                 process_group=0 if out else None,
             )
