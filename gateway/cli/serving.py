@@ -4,7 +4,7 @@ import importlib
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from agentmem import AsyncClient, errors, layout
 from agentmem.addresses import parse_address
 from gateway.cli.client import Client
 from gateway.cli.lazy import needing_servers
-from gateway.cli.models import Report, progress
+from gateway.cli.models import progress
 from gateway.cli.text import printable
 
 _CONNECT_SECONDS: Final = 1.0
@@ -61,7 +61,9 @@ def load(client: Client, name: str, given: str) -> None:
         if model.state == "loaded":
             return
         try:
-            with progress(name, as_json=False) if shows else _quietly(name) as report:
+            if not client.as_json and not shows:
+                note(f"loading {name}…")
+            with progress(name, as_json=False) if shows else nullcontext(_unseen) as report:
                 async for step in agentmem.models.loading(name):
                     report(step.stage, step.progress)
         except errors.PermissionDenied:
@@ -76,10 +78,8 @@ def note(text: str) -> None:
     click.secho(printable(text), dim=True, err=True)
 
 
-@contextmanager
-def _quietly(name: str) -> Iterator[Report]:
-    note(f"loading {name}…")
-    yield lambda _stage, _share: None
+def _unseen(_stage: str, _share: float) -> None:
+    pass
 
 
 def _listens(address: str) -> bool:

@@ -126,6 +126,21 @@ async def test_chat_with_one_who_is_known(worker: ScriptedWorker, agentmem: Comm
     assert "'bob' has a memory already" in refused.output
 
 
+async def test_chat_loads_its_model_first(worker: ScriptedWorker, agentmem: Command) -> None:
+    words = ("chat", "bob", "--message", "hi", "--model", "org/large")
+    said = await agentmem(*words)
+    assert said.stderr == "loading org/large…\n" and "Hello" in said.stdout
+    worker.load_error = errors.PermissionDenied("this key may not load models")
+    assert "Hello" in (await agentmem(*words)).stdout, "the turn loads it"
+    worker.load_error = errors.FailedPrecondition("it does not fit")
+    refused = await agentmem(*words)
+    assert (refused.exit_code, "it does not fit" in refused.stderr) == (1, True)
+    unknown = await agentmem("chat", "bob", "--message", "hi", "--model", "other=./somewhere")
+    assert unknown.exit_code == 1
+    assert "has no model 'other', but demo, org/large" in unknown.stderr
+    assert "`agentmem up --model other=./somewhere`" in unknown.stderr
+
+
 async def test_chat_tries_again_with_the_same_id(worker: ScriptedWorker, agentmem: Command) -> None:
     scripted = worker.script
     seen: list[str] = []

@@ -205,7 +205,7 @@ def test_the_caller_ends_a_download(tell: Fetcher, hub: Hub, home: Path) -> None
         (Repository({}, status=429), "Unavailable", "answered 429"),
         (Repository({}, status=500), "Unavailable", "answered 500"),
         (Repository({}, status=400), "FailedPrecondition", "answered 400"),
-        (Repository({"model.gguf": b"x"}), "FailedPrecondition", "has no config.json or no model*.safetensors"),
+        (Repository({"model.gguf": b"x"}), "NothingToLoad", "has no config.json or no model*.safetensors"),
         (
             Repository(model(b"x"), claimed={"model-1.safetensors": 10**18}),
             "FailedPrecondition",

@@ -1,0 +1,158 @@
+"""A new user's first minutes: the wheel by uvx and pipx, and README's three commands, each with a home of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from playwright.async_api import Page, expect
+
+from inference_service.models.sources import registry
+from tests import blas
+from tests.full_matrix import FULL
+from tests.model_hub import Repository, model_hub
+from tests.system.page.browser import launched, opened
+from tests.system.test_installed import ROOT, UV, uv
+
+MODEL = "mlx-community/Llama-3.2-3B-Instruct-4bit"
+DEMO = Path(registry([])["demo"].source)
+MACHINE = ("PATH", "LANG", "SSL_", "PIP_", "UV_", "REQUESTS_", "HTTP", "NO_PROXY", "no_proxy", "http")
+"""What a machine's environment has of the way to a package index; all else is as on a bare one."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("dist")
+    uv("build", "--wheel", "--quiet", "--out-dir", str(directory))
+    (built,) = directory.glob("*.whl")
+    return built
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """An empty home directory, whose name leaves room for the paths of sockets."""
+    with TemporaryDirectory(dir="/tmp", prefix="am") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def environment(home: Path) -> dict[str, str]:
+    """Of a user who has installed nothing; what others have downloaded is not downloaded again."""
+    bare = {name: value for name, value in os.environ.items() if name.startswith(MACHINE)}
+    for name in ("UV_PROJECT_ENVIRONMENT", "PIP_USER"):
+        bare.pop(name, None)
+    cache = subprocess.run((UV, "cache", "dir"), capture_output=True, text=True, check=True).stdout.strip()
+    return {**bare, "HOME": str(home), "UV_CACHE_DIR": cache, "PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip")}
+
+
+def run(environment: dict[str, str], *command: str | Path) -> str:
+    """What a command prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
+    uvx = UV.with_name("uvx")
+    assert run(environment, uvx, "--from", wheel, "agentmem", "--version").startswith("agentmem, version ")
+    help_text = run(environment, uvx, "--from", wheel, "agentmem", "--help")
+    assert "chat" in help_text and "completion" in help_text
+
+
+@pytest.mark.skipif(not FULL, reason="pipx makes environments with pip, half a minute; AGENTMEM_FULL_MATRIX=1 runs it")
+def test_pipx(wheel: Path, environment: dict[str, str]) -> None:
+    said = run(environment, UV.with_name("uvx"), "pipx", "run", "--spec", wheel, "agentmem", "--version")
+    assert said.startswith("agentmem, version ")
+
+
+def three_commands() -> list[str]:
+    """README's, without comments."""
+    readme = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"## Three commands\n.*?```sh\n(.*?)```", readme, re.DOTALL)
+    return [line.split("  #")[0].strip() for line in block.splitlines()]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def test_readme_leads_to_a_conversation_in_the_page(wheel: Path, home: Path, environment: dict[str, str]) -> None:
+    """Its commands, in their order; the index, the hub and the ports are this test's.
+
+    With AGENTMEM_FULL_MATRIX=1 the wheel is installed, by pip; else it is only looked whether it could be, and the
+    commands are those of this checkout: libraries that are new on a machine take half a minute to be imported first.
+    """
+    install, up, look = three_commands()
+    assert 'pip install "agentmem[cpu]"' in install
+    install = install.replace("agentmem[cpu]", f"{wheel}[cpu]")
+    venv = home / "venv"
+    uv("venv", "--quiet", *(["--seed"] if FULL else []), "--python", sys.executable, str(venv))
+    environment["VIRTUAL_ENV"] = str(venv)
+    run(environment, "bash", "-ec", f"PATH={venv / 'bin'}:$PATH {install}" if FULL else f"{UV} {install} --dry-run")
+    environment["PATH"] = f"{venv / 'bin' if FULL else UV.parent}:{environment['PATH']}"
+
+    address = f"127.0.0.1:{free_port()}"
+    with model_hub() as hub:
+        hub.repositories[MODEL] = Repository({path.name: path.read_bytes() for path in DEMO.iterdir()})
+        environment |= {
+            **{"HF_ENDPOINT": f"http://127.0.0.1:{hub.port}", "NO_PROXY": "*", "AGENTMEM_UP_HTTP": address},
+            **{"AGENTMEM_UP_GRPC": "127.0.0.1:0", "AGENTMEM_UP_METRICS": "127.0.0.1:0"},
+            **{"AGENTMEM_WORKER_QUALITY_CHECK": "false", blas.VARIABLE: "1"},
+        }
+        assert MODEL in up
+        async with serving(up, environment) as said:
+            assert f"model    {MODEL}" in said
+            assert f"page     http://{address}/ui/" in said
+            # A browser is whatever the variable names: here one that says what it was to open.
+            environment["BROWSER"] = "echo looks at %s"
+            shown = run(environment, "bash", "-ec", look.replace("127.0.0.1:8080", address))
+            (url,) = re.findall(r"looks at (\S+)", shown)
+            base, _, place = url.partition("/ui/")
+            async with launched() as browser, opened(browser, base, place) as page:
+                await talk(page)
+    assert (home / ".agentmem" / "store.db").exists()
+
+
+async def talk(page: Page) -> None:
+    """A conversation that needs a memory."""
+    await page.get_by_role("link", name="Talk").click()
+    await page.get_by_label("Agent", exact=True).fill("marco")
+    await page.get_by_role("button", name="Talk").click()
+    for turn, text in enumerate(("The key is in the cellar.", "Where is the key?"), 1):
+        await page.get_by_label("Say", exact=True).fill(text)
+        await page.get_by_role("button", name="Send").click()
+        await expect(page.locator("article[data-state=done]")).to_have_count(turn)
+    await expect(page.locator("article .said.assistant").last).to_contain_text("The key is in the cellar.")
+
+
+@asynccontextmanager
+async def serving(command: str, environment: dict[str, str]) -> AsyncIterator[str]:
+    """A command that serves until Ctrl-C; what it says until it is ready."""
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", f"exec {command}"), env=environment,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = ""
+    try:
+        async with asyncio.timeout(200):
+            async for line in process.stdout:
+                said += line.decode()
+                if "Ready" in said:
+                    break
+        assert "Ready" in said, said
+        yield said
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await asyncio.wait_for(process.communicate(), 60)
