@@ -39,7 +39,7 @@ _INTERRUPTED = 130
     help="Names the run: the same again shows it, and starts no other.",
     callback=not_empty("--request-id must not be empty"),
 )
-@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.md and report.html there.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="DIR", help="Write report.html there.")
 @click.option("--check", is_flag=True, help="Only say what is wrong with FILE. Needs no gateway.")
 @click.option("--schema", is_flag=True, help="Write the JSON Schema of workflow files. Needs no gateway.")
 @client_options
@@ -98,8 +98,7 @@ def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path
         raise click.ClickException(f"{error.message}; {going_on}") from error
     view.ended()
     if report is not None:
-        for path in write_report(report, shown):
-            click.echo(f"wrote {printable(str(path))}", err=client.as_json)
+        click.echo(f"wrote {printable(str(write_report(report, shown)))}", err=client.as_json)
     _end(shown.workflow, client.gateway)
 
 

@@ -1,6 +1,5 @@
-"""A run as its events tell of it, and what memory saved. Pure: view and report read from here."""
+"""A run as its events tell of it, and what memory saved. Pure: the view reads from here."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,7 +20,6 @@ class Step:
 
     event: workflow_pb2.AgentSpoke | workflow_pb2.AgentListened
     ledger_before: int
-    heard: workflow_pb2.AgentsHeard | None = None
 
     @property
     def text(self) -> str:
@@ -66,32 +64,17 @@ class Member:
     last: Step | None = None
 
 
-@dataclass
-class Part:
-    """A phase: its rounds as they began, what was said and taken in, and what came out of it."""
-
-    name: str
-    rounds: list[workflow_pb2.PhaseStarted] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    outcome: workflow_pb2.PhaseOutcome | None = None
-
-    def conversation(self) -> list[tuple[int, workflow_pb2.PhaseStarted | None, list[Step]]]:
-        """Return by round what was said and noted; round 0, which has no beginning, was before the first."""
-        began = {one.round: one for one in self.rounds}
-        said = [step for step in self.steps if step.spoke or step.text]
-        numbers = sorted({*began, *(step.event.round for step in said)})
-        return [(number, began.get(number), [s for s in said if s.event.round == number]) for number in numbers]
-
-
 class Run:
     """A run so far. `add` each event, in the order in which they come."""
 
     def __init__(self) -> None:
         self.workflow = workflow_pb2.Workflow()
         self.members: dict[str, Member] = {}
-        self.parts: dict[str, Part] = {}
+        self.steps: list[Step] = []
         self.sequence = 0
         """Of the last event of the log; 0 before the first."""
+        self.log: list[workflow_pb2.RunWorkflowResponse] = []
+        """The events of the log so far."""
         self.finished = False
         self._began = self._latest = 0.0
 
@@ -99,11 +82,6 @@ class Run:
     def seconds(self) -> float:
         """Return the seconds from the first event of the log to the last."""
         return self._latest - self._began
-
-    def steps(self) -> Iterator[Step]:
-        """Yield all steps, by phase."""
-        for part in self.parts.values():
-            yield from part.steps
 
     def add(self, event: workflow_pb2.RunWorkflowResponse) -> bool:
         """Take an event in. Return False if it was known already, and is not to be shown."""
@@ -113,6 +91,8 @@ class Run:
             return False
         if self.finished:
             return False
+        if event.sequence > self.sequence:
+            self.log.append(event)
         self.sequence = max(self.sequence, event.sequence)
         self._latest = event.time.ToNanoseconds() / 1e9
         self._began = self._began or self._latest
@@ -121,7 +101,6 @@ class Run:
                 self._workflow(event.started.workflow)
             case "phase_started":
                 began = event.phase_started
-                self._part(began.phase).rounds.append(began)
                 for name in began.agents:
                     self._member(name).phase = began.phase
             case "agent_speaking":
@@ -136,8 +115,6 @@ class Run:
                 self._step(getattr(event, kind))
             case "agents_heard":
                 self._heard(event.agents_heard)
-            case "phase_outcome":
-                self._part(event.phase_outcome.phase).outcome = event.phase_outcome
             case "finished":
                 self._workflow(event.finished.workflow)
                 self.finished = True
@@ -160,21 +137,15 @@ class Run:
     def _member(self, name: str) -> Member:
         return self.members.setdefault(name, Member(name))
 
-    def _part(self, name: str) -> Part:
-        return self.parts.setdefault(name, Part(name))
-
     def _step(self, event: workflow_pb2.AgentSpoke | workflow_pb2.AgentListened) -> None:
         member = self._member(event.agent_id)
         step = Step(event, member.ledger_tokens)
-        self._part(event.phase).steps.append(step)
+        self.steps.append(step)
         member.last, member.doing, member.saying = step, "idle", ""
         member.turns += step.spoke
         member.ledger_tokens = event.usage.prompt_tokens + event.usage.completion_tokens
 
     def _heard(self, heard: workflow_pb2.AgentsHeard) -> None:
-        speaker = self._member(heard.speaker).last
-        if speaker is not None:
-            speaker.heard = heard
         for name in (*heard.listeners, *heard.bystanders):
             member = self._member(name)
             if member.doing == "idle":
@@ -190,16 +161,13 @@ class Totals:
     """
 
     def __init__(self, run: Run) -> None:
-        steps = list(run.steps())
+        steps = run.steps
         said = [step for step in steps if step.spoke or step.text]
         self.turns = sum(step.spoke for step in steps)
-        self.notes = len(said) - self.turns
-        self.listenings = len(steps) - len(said)
         self.resent = sum(step.event.usage.prompt_tokens for step in said)
         self.prefilled = sum(step.prefilled for step in steps)
         self.reused = sum(step.reused for step in steps)
         self.again = sum(step.again for step in steps)
-        self.generated = sum(step.event.usage.completion_tokens for step in steps)
         self.replayed = sum(step.event.replayed for step in steps)
         self.seconds = run.seconds
         self.saved = self.resent - self.prefilled
