@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from agentmem.v1 import agent_pb2
 from benchmarks.packages import Tarball, Unavailable, kept
+from gateway.workflows.beginning import workflow_id_of
 from tests.system.page.browser import opened, screenshot
+from tests.system.page.test_page_workflows import YARD
 from tests.system.stack import Client, Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -21,12 +24,16 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 AXE = Tarball(
     "axe-core", "4.14.1", "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
 )
+RUN = workflow_id_of("default", "for all")
 PLACES = {
     "#/agents": "tbody tr[data-row]",
     "#/agents/demo/reader": "ol.turns .said",
     "#/agents/demo/reader/branches": ".tree li >> nth=1",
     "#/agents/demo/reader/probe": "textarea",
     "#/overview": ".uplot",
+    "#/workflows": ".runs tbody tr",
+    "#/workflows/new": "textarea",
+    f"#/workflows/run/{RUN}": ".outcome",
     "#/models": "article",
     "#/talk": "ul.plain li",
     "#/talk/demo/reader?beside=reader-fork": "article >> nth=1",
@@ -57,6 +64,10 @@ async def remembers(live: Stack) -> Client:
         key = client.key("reader")
         await client.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=key, name="before"))
         await client.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=key, new_agent_id="reader-fork"))
+        headers = {"idempotency-key": "for all"}
+        async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=120) as http:
+            answer = await http.post("/v1/workflows", json={"definition_yaml": YARD})
+            assert "succeeded" in answer.text
     return client
 
 

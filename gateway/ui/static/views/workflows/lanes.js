@@ -96,7 +96,7 @@ function Done({ step, place }) {
       : html`<span class="quiet"> ${note ? 'notes for itself' : 'took in what it had heard'}</span>`}</p>
     ${text && html`<${LongText} text=${text} piece=${2000} />`}
     <${Sources} step=${step} />
-    <${Report} cache=${step.cache} usage=${step.usage} timings=${step.timings} reason=${step.reason} replayed=${step.replayed} />
+    <${Report} cache=${step.cache} usage=${text ? step.usage : undefined} timings=${step.timings} reason=${step.reason} replayed=${step.replayed} />
   </article>`;
 }
 

@@ -19,7 +19,8 @@
  * @typedef {{number: number, began: Json | null, rows: Row[]}} Round
  */
 /** @typedef {{name: string, rounds: Round[], outcome: Json | null}} Phase */
-/** @typedef {{name: string, tokens: number, turns: number, last: [number, number, number] | null}} Member */
+/** @typedef {{phase: string, round: number, row: number}} Place of a turn */
+/** @typedef {{name: string, tokens: number, turns: number, last: Place | null}} Member */
 /** @typedef {{text: string, cache: Json | null}} Saying */
 /**
  * @typedef {object} Run
@@ -147,8 +148,9 @@ function entered(run, began) {
 function withPhase(run, name, change) {
   const at = run.phases.findIndex((phase) => phase.name === name);
   const phases = [...run.phases];
-  if (at < 0) phases.push(change({ name, rounds: [], outcome: null }));
-  else phases[at] = change(phases[at]);
+  if (at >= 0) phases[at] = change(phases[at]);
+  else if (name) phases.push(change({ name, rounds: [], outcome: null }));
+  else phases.unshift(change({ name, rounds: [], outcome: null })); // introductions come first, whatever ended before
   return { ...run, phases };
 }
 
@@ -200,12 +202,12 @@ function done(run, told) {
 /**
  * @param {Run} run
  * @param {Json} told
- * @returns {[number, number, number]} of phase, round and row of what was just added
+ * @returns {Place} of what was just added
  */
-function placeOf(run, told) {
-  const phase = run.phases.findIndex((each) => each.name === told.phase);
-  const round = run.phases[phase].rounds.findIndex((each) => each.number === told.round);
-  return [phase, round, run.phases[phase].rounds[round].rows.length - 1];
+function placeOf(run, { phase, round }) {
+  const rounds = run.phases.find((each) => each.name === phase)?.rounds;
+  const rows = /** @type {Row[]} */ (rounds?.find((each) => each.number === round)?.rows);
+  return { phase, round, row: rows.length - 1 };
 }
 
 /**
@@ -217,12 +219,10 @@ function heard(run, told) {
   const known = knowing(run, [...listeners, ...bystanders]);
   const last = known.members.get(speaker)?.last;
   if (!last) return known;
-  const [at, within, place] = last;
-  const phase = known.phases[at];
-  return withRound(known, phase.name, phase.rounds[within].number, (round) => {
+  return withRound(known, last.phase, last.round, (round) => {
     const rows = [...round.rows];
-    const step = /** @type {Step} */ (rows[place].get(speaker));
-    rows[place] = new Map(rows[place]).set(speaker, { ...step, heard: { listeners, bystanders, channel } });
+    const step = /** @type {Step} */ (rows[last.row].get(speaker));
+    rows[last.row] = new Map(rows[last.row]).set(speaker, { ...step, heard: { listeners, bystanders, channel } });
     return { ...round, rows };
   });
 }

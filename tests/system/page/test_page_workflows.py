@@ -1,0 +1,252 @@
+"""Workflows in the page, on real processes: files, runs live as lanes, runs that break off, and saved reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from benchmarks.cluster.proxy import Proxy
+from tests.system.page.browser import opened, opened_file, screenshot
+from tests.system.stack import Stack, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+YARD = """\
+workflow: yard
+variables: {secret: The key is in the cellar.}
+defaults: {max_tokens: 24, sampling: {temperature: 0}}
+agents:
+  marco: {system: You are marco.}
+  lena: {system: You are lena.}
+  omar: {system: You are omar.}
+phases:
+  - name: whispers
+    agents: [marco, lena, omar]
+    channel: whisper
+    to: {marco: [lena], lena: [marco], omar: [marco]}
+    prompts: {marco: "${secret}", "*": Where is the key?}
+  - name: questions
+    agents: [lena, omar]
+    topology: all_at_once
+    channel: public
+    rounds: 2
+    prompts: Where is the key?
+    outcome: {kind: choice, options: [cellar, attic]}
+"""
+LONG = """\
+workflow: long
+defaults: {max_tokens: 16}
+agents:
+  marco: {system: You are marco.}
+  lena: {system: You are lena.}
+phases: [{name: talk, agents: [marco, lena], rounds: 60, prompts: What is the colour of the boat?}]
+"""
+
+
+@pytest.fixture
+def network(live: Stack) -> Iterator[Proxy]:
+    """The way to the gateway, which a test can cut."""
+    proxy = Proxy(("127.0.0.1", live.ports["http"]))
+    yield proxy
+    proxy.close()
+
+
+async def run(page: Page, text: str, variables: str = "") -> None:
+    """Run a workflow, and wait until it is shown."""
+    await page.get_by_label("Workflow, in YAML").fill(text)
+    if variables:
+        await page.get_by_text("Variables").click()
+        await page.get_by_label("Values, a line for each").fill(variables)
+    await page.get_by_role("button", name="Run", exact=True).click()
+    await expect(page.get_by_role("region", name="What was said")).to_be_visible()
+
+
+def state(page: Page) -> Locator:
+    """How far the run is."""
+    return page.locator(".head .run-state")
+
+
+async def lanes(page: Page) -> list[Any]:
+    """What the lanes show: each cell with its lane, its text, and the width of each part of its bar."""
+    shown: list[Any] = await page.evaluate(
+        """() => {
+          const source = (part) => part.className + part.style.flexGrow;
+          const cells = document.querySelectorAll('.lanes .cell, .lanes h2, .lanes h3, .outcome tr');
+          const sources = (e) => [...e.querySelectorAll(".source")].map(source);
+          return [...cells].map((e) => [e.style.gridColumn, e.textContent, sources(e)]);
+        }"""
+    )
+    return shown
+
+
+async def saved(page: Page, directory: Path) -> Path:
+    """The report that the page saves."""
+    async with page.expect_download() as download:
+        await page.get_by_role("button", name="Save report").click()
+    path = directory / "report.html"
+    await (await download.value).save_as(path)
+    return path
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    """The events in a saved report."""
+    page = path.read_text(encoding="utf-8")
+    begin = '<script type="application/json" id="run">'
+    data = page[page.index(begin) + len(begin) :].partition("</script>")[0]
+    events: list[dict[str, Any]] = json.loads(data)["events"]
+    return events
+
+
+async def test_a_file_is_checked_and_run(browser: Browser, live: Stack, tmp_path: Path) -> None:
+    async with opened(browser, live.url, "#/workflows/new", accept_downloads=True) as page:
+        wrong = YARD.replace("to: {marco: [lena]", "to: {marco: [elena]")
+        await page.get_by_label("File", exact=True).set_input_files(
+            {"name": "yard.yaml", "mimeType": "text/yaml", "buffer": wrong.encode()}
+        )
+        await expect(page.get_by_label("Workflow, in YAML")).to_have_value(wrong)
+        await page.get_by_role("button", name="Check").click()
+        mistakes = page.locator(".mistakes li")
+        await expect(mistakes.first).to_contain_text("elena")
+        await expect(mistakes.first).to_contain_text("phases[0].to")
+        line = 1 + wrong[: wrong.index("elena")].count("\n")
+        await page.get_by_role("button", name=f"Line {line}, column").first.click()
+        caret = await page.get_by_label("Workflow, in YAML").evaluate("e => e.value.slice(0, e.selectionStart)")
+        assert caret.count("\n") == line - 1
+        await screenshot(page, "workflow-file")
+        await page.get_by_role("button", name="Run", exact=True).click()  # begins nothing
+        await expect(mistakes.first).to_contain_text("elena")
+
+        await page.get_by_label("Workflow, in YAML").fill(YARD)
+        await page.get_by_role("button", name="Check").click()
+        await expect(page.get_by_text("can be run: 3 agents in 2 phases.")).to_be_visible()
+        await run(page, YARD, "secret=The number of the locker is 417.")
+        await expect(state(page)).to_have_text("succeeded")
+        heads = page.locator(".heads .cell strong")
+        await expect(heads).to_have_text(["marco", "lena", "omar"])
+        first = page.locator("article.turn").first
+        await expect(first.locator(".to")).to_contain_text("marco → lena whispered omar only learns of it")
+        await expect(first.locator(".match")).to_have_text("extend")
+        await expect(first.locator(".tier")).to_have_text("hot")
+        await expect(first.locator(".report")).to_contain_text("prompt tokens reused")
+        await expect(first.locator(".report")).to_contain_text("first token")
+        assert await first.evaluate("e => e.style.gridColumn") == "1"
+        row = page.locator(".lane-row", has=first)
+        await expect(row.locator(".mark", has_text="learns that marco whispered")).to_have_css("grid-column-start", "3")
+        together = page.locator(".lane-row", has_text="lena → omar").filter(has_text="omar → lena")
+        await expect(together).to_have_count(2)
+        await expect(page.locator(".outcome").last).to_contain_text("lena")
+        await expect(page.locator(".facts")).to_contain_text("7 turns")
+        await expect(page.locator(".facts .saved")).to_contain_text("0 computed another time")
+        await page.locator(".lanes-box").evaluate("e => e.scrollTo(0, 0)")
+        await screenshot(page, "workflow-run")
+        report, there = await saved(page, tmp_path), await lanes(page)
+        await page.get_by_role("link", name="Workflows", exact=True).last.click()
+        row = page.locator(".runs tbody tr").first
+        await expect(row.locator("td").first).to_contain_text("yard")
+        await expect(row.locator(".who")).to_have_text("marco, lena, omar")
+        await expect(row).to_contain_text("succeeded")
+        await screenshot(page, "workflows")
+    async with opened_file(browser, report) as page:
+        await expect(page.get_by_role("heading", name="yard")).to_be_visible()
+        assert await page.title() == "yard"
+        assert await lanes(page) == there
+        await expect(page.locator(".facts")).to_contain_text("7 turns")
+        assert await page.get_by_role("button").count() == 0
+
+
+async def test_a_run_that_is_watched_from_its_middle_and_cancelled(browser: Browser, live: Stack) -> None:
+    async with opened(browser, live.url, "#/workflows/new") as page, opened(browser, live.url, "#/workflows") as other:
+        await run(page, LONG)
+        await expect(page.locator("article.turn:not([aria-busy])").nth(2)).to_be_visible()
+        await other.get_by_role("button", name="Refresh").click()
+        await other.locator(".runs tbody tr").first.get_by_role("link", name="long").click()
+        await expect(other.locator("article.turn:not([aria-busy])").nth(2)).to_be_visible()
+        await expect(state(other)).to_have_text("running")
+        await page.get_by_role("button", name="Cancel…").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Cancel the run").click()
+        for each in (page, other):
+            await expect(state(each)).to_have_text("cancelled")
+            await expect(each.locator("article[aria-busy]")).to_have_count(0)
+            await expect(each.get_by_role("button", name="Resume")).to_have_count(0)
+        assert await lanes(page) == await lanes(other)
+        await page.get_by_role("button", name="Delete…").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete for good").click()
+        await expect(page.get_by_role("heading", name="Workflows")).to_be_visible()
+        await other.reload()
+        await expect(other.get_by_role("alert")).to_contain_text("does not exist")
+
+
+@asynccontextmanager
+async def own_stack() -> AsyncIterator[Stack]:
+    """Processes that a test may kill."""
+    async with running("demo", "store", "worker", "gateway") as stack:
+        yield stack
+
+
+async def test_a_run_that_breaks_off_and_is_resumed(browser: Browser, tmp_path: Path) -> None:
+    async with own_stack() as stack, opened(browser, stack.url, "#/workflows/new", accept_downloads=True) as page:
+        await run(page, LONG.replace("rounds: 60", "rounds: 12"))
+        done = page.locator("article.turn:not([aria-busy])")
+        await expect(done.nth(3)).to_be_visible()
+        stack.kill("gateway")
+        await expect(page.get_by_text("Waiting for the gateway")).to_be_visible()
+        await stack.renew("gateway")
+        await expect(state(page)).to_have_text("interrupted")
+        await expect(page.locator("article[aria-busy]")).to_have_count(0)
+        before = await done.count()
+        assert 4 <= before < 24
+        await page.get_by_role("button", name="Resume").click()
+        await expect(state(page)).to_have_text("succeeded", timeout=60_000)
+        await expect(done).to_have_count(24)
+        await expect(page.locator(".facts")).to_contain_text("24 turns")
+        events, there = logged(await saved(page, tmp_path)), await lanes(page)
+        assert [event["sequence"] for event in events] == [*range(1, len(events) + 1)]
+        await page.reload()
+        await expect(state(page)).to_have_text("succeeded")
+        assert await lanes(page) == there
+
+
+async def test_a_connection_that_breaks_doubles_nothing(
+    browser: Browser, live: Stack, network: Proxy, tmp_path: Path
+) -> None:
+    url = f"http://127.0.0.1:{network.port}"
+    async with opened(browser, url, "#/workflows/new", accept_downloads=True) as page:
+        await run(page, LONG.replace("rounds: 60", "rounds: 20"))
+        done = page.locator("article.turn:not([aria-busy])")
+        for turns in (2, 6, 12):
+            await expect(done.nth(turns)).to_be_visible()
+            with network.cut():
+                await expect(page.get_by_text("Waiting for the gateway")).to_be_visible()
+        await expect(state(page)).to_have_text("succeeded", timeout=60_000)
+        await expect(done).to_have_count(40)
+        events, there = logged(await saved(page, tmp_path)), await lanes(page)
+        assert [event["sequence"] for event in events] == [*range(1, len(events) + 1)]
+        await page.reload()
+        await expect(state(page)).to_have_text("succeeded")
+        assert await lanes(page) == there
+
+
+async def test_without_a_mouse(browser: Browser, live: Stack) -> None:
+    async with opened(browser, live.url, "#/workflows/new") as page:
+        await page.get_by_label("Workflow, in YAML").focus()
+        await page.keyboard.insert_text(YARD)
+        for _ in range(2):
+            await page.keyboard.press("Tab")
+        await expect(page.get_by_role("button", name="Check")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("can be run")).to_be_visible()
+        await page.get_by_role("button", name="Check").focus()
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        await expect(state(page)).to_have_text("succeeded")
+        box = page.get_by_role("region", name="What was said")
+        await box.focus()
+        await page.keyboard.press("Home")
+        await page.keyboard.press("End")
+        await expect(page.locator(".outcome").last).to_be_in_viewport()

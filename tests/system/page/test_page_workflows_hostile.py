@@ -1,0 +1,120 @@
+"""Runs in the page whose agents say anything: what they said is text, live and in the saved report.
+
+The worker is scripted, for it has to say what a test wants; store, gateway and browser are real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from agentmem import errors
+from agentmem.v1 import inference_pb2
+from tests.gateway.background import served
+from tests.gateway.scripted import delta, finished, hello, started
+from tests.system.page.browser import opened, opened_file
+from tests.system.page.test_page_hostile import HOSTILE
+from tests.system.page.test_page_workflows import run, saved, state
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TWO = """\
+workflow: two
+agents: {marco: {}, lena: {}}
+phases:
+  - name: talk
+    agents: [marco, lena]
+    channel: private
+    prompts: Say something.
+    outcome: {kind: text, agent: marco}
+"""
+
+
+def saying(text: str, piece: int = 1 << 16) -> object:
+    """The script of a worker that says a text."""
+
+    async def script(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+        yield started()
+        for first in range(0, len(text), piece):
+            yield delta(text[first : first + piece])
+        yield finished()
+
+    return script
+
+
+async def test_what_agents_say_is_text(browser: Browser, tmp_path: Path) -> None:
+    text = "".join(f"{each}\n" for each in (*HOSTILE, "</script><!-- ]]>", "\u2028\u2029\\u003c"))
+    with served() as gateway:
+        gateway.worker.script = saying(text)  # type: ignore[assignment]
+        async with opened(browser, gateway.url, "#/workflows/new", accept_downloads=True) as page:
+            await run(page, TWO)
+            await expect(state(page)).to_have_text("succeeded")
+            await shows(page, text)
+            assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
+            report = await saved(page, tmp_path)
+        async with opened_file(browser, report) as page:
+            await shows(page, text)
+            assert await page.locator("script").count() == 4 and await page.locator("img").count() == 0
+
+
+async def shows(page: Page, text: str) -> None:
+    """Both agents have said it, to each other and privately."""
+    for name, other in (("marco", "lena"), ("lena", "marco")):
+        said = page.locator("article.turn").filter(has_text=f"{name} → {other}")
+        await expect(said.locator(".channel")).to_have_text("private")
+        assert await said.locator(".text").text_content() == text
+    assert await page.locator(".outcome td").text_content() == text.strip()
+
+
+async def test_a_file_of_a_megabyte(browser: Browser) -> None:
+    with served(max_body_bytes=4 << 20) as gateway:
+        async with opened(browser, gateway.url, "#/workflows/new") as page:
+            area = page.get_by_label("Workflow, in YAML")
+            await area.fill("# " + "x" * (1 << 20))
+            await page.get_by_role("button", name="Check").click()
+            await expect(page.locator(".mistakes, [role=alert]").first).to_contain_text("longer than 1 MiB")
+            await area.fill(TWO)
+            await page.get_by_role("button", name="Check").click()
+            await expect(page.get_by_text("can be run")).to_be_visible()
+
+
+async def test_a_long_text(browser: Browser, tmp_path: Path) -> None:
+    text = "".join(f"{n:07} {'x' * 55}\n" for n in range(3000))
+    with served() as gateway:
+        gateway.worker.script = saying(text)  # type: ignore[assignment]
+        async with opened(browser, gateway.url, "#/workflows/new", accept_downloads=True) as page:
+            await run(page, TWO.replace("    outcome: {kind: text, agent: marco}\n", ""))
+            await expect(state(page)).to_have_text("succeeded")
+            first = page.locator("article.turn").first
+            assert len(await first.locator(".text").inner_text()) < 5000
+            await first.get_by_role("button", name="more characters").click()
+            await expect(first.locator(".piece")).not_to_have_count(1)
+            report = await saved(page, tmp_path)
+        assert text.splitlines()[-1] in report.read_text(encoding="utf-8")
+
+
+async def test_a_run_that_fails_says_why_and_goes_on(browser: Browser, tmp_path: Path) -> None:
+    with served() as gateway:
+
+        async def fails(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+            raise errors.FailedPrecondition("<b>no room</b>")
+            yield started()
+
+        gateway.worker.script = fails
+        async with opened(browser, gateway.url, "#/workflows/new", accept_downloads=True) as page:
+            await run(page, TWO)
+            await expect(state(page)).to_have_text("failed")
+            await expect(page.locator(".problem")).to_contain_text("<b>no room")
+            report = await saved(page, tmp_path)
+            gateway.worker.script = hello
+            await page.get_by_role("link", name="Workflows", exact=True).last.click()
+            await page.get_by_role("link", name="Resume").click()
+            await expect(state(page)).to_have_text("succeeded")
+            await expect(page.locator("article.turn")).to_have_count(2)
+            assert "resume" not in page.url
+        async with opened_file(browser, report) as page:
+            await expect(state(page)).to_have_text("failed")
+            await expect(page.locator(".problem")).to_contain_text("<b>no room")
