@@ -25,8 +25,9 @@ from tests.system.test_installed import ROOT, UV, uv
 
 MODEL = "mlx-community/Llama-3.2-3B-Instruct-4bit"
 DEMO = Path(registry([])["demo"].source)
-MACHINE = ("PATH", "LANG", "SSL_", "PIP_", "UV_", "REQUESTS_", "HTTP", "NO_PROXY", "no_proxy", "http")
-"""What a machine's environment has of the way to a package index; all else is as on a bare one."""
+MACHINE = ("PATH", "LANG", "LD_PRELOAD", "SSL_", "PIP_", "UV_", "REQUESTS_", "HTTP", "NO_PROXY", "no_proxy", "http")
+"""What a machine's environment has of the way to a package index, and the BLAS of these tests (`tests.blas`); all else
+is as on a bare one."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ async def test_readme_leads_to_a_conversation_in_the_page(wheel: Path, home: Pat
 
 async def talk(page: Page) -> None:
     """A conversation that needs a memory."""
-    await page.get_by_role("link", name="Talk").click()
+    await page.get_by_role("link", name="Talk", exact=True).click()
     await page.get_by_label("Agent", exact=True).fill("marco")
     await page.get_by_role("button", name="Talk").click()
     for turn, text in enumerate(("The key is in the cellar.", "Where is the key?"), 1):
