@@ -1,7 +1,8 @@
 """Errors in the shapes of the dialects: Agentmem's own, by one table, and those of HTTP itself.
 
 OpenAI's is {"error": {"message", "type", "param", "code"}}, with the endpoint's own name of the field; REST's is the
-same with the contract's names; Anthropic's is {"type": "error", "error": {"type", "message"}, "request_id"}.
+same with the contract's names; Anthropic's is {"type": "error", "error": {"type", "message"}, "request_id"}. A prompt
+that is too long is said in the words by which frameworks know it, since some have no other sign of it.
 """
 
 import re
@@ -87,7 +88,7 @@ class Dialect:
 
     def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:  # noqa: ARG002 - Anthropic's has it
         """Return the JSON for one of our errors."""
-        message, param, code = error.message, None, error.code.name.lower()
+        message, param, code = _message(error), None, error.code.name.lower()
         if isinstance(error, errors.InvalidArgument):
             param = self.name(error.field)
             message = f"{param or error.field}: {error.problem}"
@@ -95,6 +96,8 @@ class Dialect:
             param, code = "model", "model_not_found"
         elif isinstance(error, errors.NotFound) and error.kind == "response":
             param, code = "previous_response_id", "previous_response_not_found"
+        elif isinstance(error, errors.ContextExceeded):
+            code = "context_length_exceeded"
         kind = _TYPES.get(error.http_status, (None, None))[0]
         kind = kind or ("server_error" if error.http_status >= 500 else "invalid_request_error")
         return {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -113,7 +116,7 @@ class AnthropicDialect(Dialect):
         return _OVERLOADED if isinstance(error, errors.Unavailable) else error.http_status
 
     def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:
-        message = error.message
+        message = _message(error)
         if isinstance(error, errors.InvalidArgument):
             message = f"{self.name(error.field)}: {error.problem}"
         return self.http_body(error.http_status, message, request_id)
@@ -122,6 +125,13 @@ class AnthropicDialect(Dialect):
         kind = _TYPES.get(status, (None, None))[1] or ("api_error" if status >= 500 else "invalid_request_error")
         body: Json = {"type": "error", "error": {"type": kind, "message": detail}}
         return {**body, "request_id": request_id} if request_id else body
+
+
+def _message(error: errors.AgentmemError) -> str:
+    """Return what is said of an error; of a prompt that is too long it begins as Anthropic's API does."""
+    if isinstance(error, errors.ContextExceeded):
+        return f"prompt is too long: {error.tokens} tokens > {error.limit} maximum ({error.message})"
+    return error.message
 
 
 OPENAI: Final = Dialect(_OPENAI)

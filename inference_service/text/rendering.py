@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from agentmem import jsontext
-from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.errors import ContextExceeded, InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.continuation import FollowUps, Joint, join, transient_stops, without_stop
 from inference_service.text.prompt import Rendered, Span
@@ -33,7 +33,7 @@ class Renderer:
     """Renders inputs for one model. `template` is None where the model has none. Thread-safe.
 
     `checkpoints` says that they are wanted: finding them costs as much again as rendering a chat. What cannot fit twice
-    into `context_length` tokens is refused before work is spent on it (FailedPrecondition); less may fit when it is
+    into `context_length` tokens is refused before work is spent on it (ContextExceeded); less may fit when it is
     trimmed, and is counted. `reasoning` is how the model marks its reasoning, where it does.
     """
 
@@ -173,11 +173,13 @@ class Renderer:
         return token_ids
 
     def check_tokens(self, tokens: int) -> None:
-        """Raise FailedPrecondition for a prompt of more tokens than are counted."""
+        """Raise ContextExceeded for a prompt of more tokens than are counted."""
         if self._most_tokens is not None and tokens > self._most_tokens:
-            raise FailedPrecondition(
+            raise ContextExceeded(
                 f"the prompt has more than {self._most_tokens} tokens and the model's context holds "
-                f"{self._context_length}; shorten it"
+                f"{self._context_length}; shorten it",
+                tokens,
+                self._context_length,
             )
 
     def _check_length(self, text: bytes) -> None:

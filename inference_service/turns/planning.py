@@ -6,7 +6,7 @@ Where a memory and what is appended to it outgrow the context, its oldest turns 
 import logging
 from dataclasses import dataclass, replace
 
-from agentmem.errors import Aborted, AgentmemError, FailedPrecondition
+from agentmem.errors import Aborted, AgentmemError, ContextExceeded, FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.ledger import Ledger, common_length, other_revision
 from agentmem.process import logs
@@ -103,7 +103,7 @@ class TurnPlanner:
         if not turn.appended:
             self._inputs(request, model, ledger).check_kept(request, plan)
         if turn.context_remaining < (1 if request.generates else 0):
-            raise FailedPrecondition(_too_long(turn, model.context_length))
+            raise ContextExceeded(_too_long(turn, model.context_length), len(plan.sequence), model.context_length)
         checkpoints = capture_positions(plan.checkpoints, len(plan.sequence))
         turn.lookup = kv_lookup(request.key.namespace, model, ledger, plan.keep_tokens, plan.sequence, checkpoints)
         turn.opening_bytes = _opening_bytes(turn, model)

@@ -7,7 +7,8 @@
     ├── NotFound             unknown agent, model, snapshot                         NOT_FOUND            404
     ├── AlreadyExists        there is one already                                   ALREADY_EXISTS       409
     ├── Aborted              another writer was first, or the version differs       ABORTED              409
-    ├── FailedPrecondition   the model can't, fingerprint differs, context full     FAILED_PRECONDITION  400
+    ├── FailedPrecondition   the model can't, or the fingerprint differs            FAILED_PRECONDITION  400
+    │   └── ContextExceeded  the prompt is longer than the model's context          FAILED_PRECONDITION  400
     ├── ResourceExhausted    pool, queue, disk or quota is full                     RESOURCE_EXHAUSTED   429
     ├── Unavailable          draining, peer down, model loading, engine dead        UNAVAILABLE          503
     ├── DeadlineExceeded     the caller's time is over                              DEADLINE_EXCEEDED    504
@@ -31,6 +32,10 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import StatusCode
 from grpc_status import rpc_status
+
+
+_DOMAIN: Final = "agentmem"
+"""Whose reasons of errors are meant, in google.rpc.ErrorInfo."""
 
 
 class AgentmemError(Exception):
@@ -120,6 +125,21 @@ class FailedPrecondition(AgentmemError, code=StatusCode.FAILED_PRECONDITION, htt
     """The request is well-formed but cannot work here, however often it is tried."""
 
 
+class ContextExceeded(FailedPrecondition):
+    """The prompt has more tokens than the model's context: `tokens` of them, or as many at least, of `limit`."""
+
+    reason: ClassVar[str] = "CONTEXT_EXCEEDED"
+
+    def __init__(self, message: str, tokens: int, limit: int) -> None:
+        super().__init__(message)
+        self.tokens = tokens
+        self.limit = limit
+
+    def details(self) -> Iterable[Message]:
+        counts = {"tokens": str(self.tokens), "limit": str(self.limit)}
+        return (error_details_pb2.ErrorInfo(reason=self.reason, domain=_DOMAIN, metadata=counts),)
+
+
 class _Retryable(AgentmemError):
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -160,6 +180,12 @@ class Internal(AgentmemError, code=StatusCode.INTERNAL, http_status=500):
 
 
 _RICH_STATUS: Final = "grpc-status-details-bin"
+_KINDS: Final = (
+    error_details_pb2.BadRequest,
+    error_details_pb2.ErrorInfo,
+    error_details_pb2.ResourceInfo,
+    error_details_pb2.RetryInfo,
+)
 
 _PLAIN: dict[StatusCode, type[AgentmemError]] = {
     error.code: error
@@ -171,7 +197,7 @@ _PLAIN: dict[StatusCode, type[AgentmemError]] = {
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
-    """A peer's status as our own error, with field, name or retry delay from its details."""
+    """A peer's status as our own error, with field, name, counts or retry delay from its details."""
     code, message = error.code(), error.details() or error.code().name.lower()
     details = _details(error)
     match code:
@@ -185,6 +211,10 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
             found = NotFound(info.resource_type, info.resource_name) if info else NotFound("resource", "")
             found.message = message
             return found
+        case StatusCode.FAILED_PRECONDITION if info := details.get(error_details_pb2.ErrorInfo):
+            counts = [info.metadata[name] for name in ("tokens", "limit") if info.metadata[name].isdecimal()]
+            if info.domain == _DOMAIN and info.reason == ContextExceeded.reason and len(counts) == 2:
+                return ContextExceeded(message, *map(int, counts))
         case StatusCode.RESOURCE_EXHAUSTED | StatusCode.UNAVAILABLE:
             retryable = ResourceExhausted if code is StatusCode.RESOURCE_EXHAUSTED else Unavailable
             retry = details.get(error_details_pb2.RetryInfo)
@@ -230,7 +260,7 @@ def _details(error: grpc.aio.AioRpcError) -> dict[type[Message], Any]:
     try:
         status = rpc_status.from_call(cast(grpc.Call, error))
         for box in status.details if status is not None else ():
-            for kind in (error_details_pb2.BadRequest, error_details_pb2.ResourceInfo, error_details_pb2.RetryInfo):
+            for kind in _KINDS:
                 if box.Unpack(detail := kind()):
                     found.setdefault(kind, detail)
     except (ValueError, DecodeError):

@@ -16,7 +16,8 @@ EXAMPLES: list[AgentmemError] = [
     errors.NotFound("agent", "a/b é"),
     errors.AlreadyExists("there is one"),
     errors.Aborted("older"),
-    errors.FailedPrecondition("the context is full"),
+    errors.FailedPrecondition("the fingerprint differs"),
+    errors.ContextExceeded("the prompt is too long", 9000, 8192),
     errors.ResourceExhausted("the disk is full", 2.5),
     errors.Unavailable("draining", 0.25),
     errors.DeadlineExceeded("too late"),
@@ -25,7 +26,7 @@ EXAMPLES: list[AgentmemError] = [
     errors.Cancelled("you left"),
     errors.Internal("incident 123"),
 ]
-HTTP = [400, 401, 403, 404, 409, 409, 400, 429, 503, 504, 422, 501, 499, 500]
+HTTP = [400, 401, 403, 404, 409, 409, 400, 400, 429, 503, 504, 422, 501, 499, 500]
 KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, AgentmemError)]
 
 
@@ -69,7 +70,10 @@ def test_fields_survive() -> None:
     missing = from_rpc(over_the_wire(EXAMPLES[3]))
     assert isinstance(missing, errors.NotFound)
     assert (missing.kind, missing.name) == ("agent", "a/b é")
-    full = from_rpc(over_the_wire(EXAMPLES[7]))
+    long = from_rpc(over_the_wire(EXAMPLES[7]))
+    assert isinstance(long, errors.ContextExceeded)
+    assert (long.tokens, long.limit) == (9000, 8192)
+    full = from_rpc(over_the_wire(EXAMPLES[8]))
     assert isinstance(full, errors.ResourceExhausted)
     assert full.retry_after == 2.5
 

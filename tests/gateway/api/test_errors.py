@@ -1,7 +1,7 @@
 import pytest
 
 from agentmem import errors
-from gateway.api.errors import ANTHROPIC, COMPLETIONS, OPENAI, RESPONSES, dialect_of
+from gateway.api.errors import ANTHROPIC, COMPLETIONS, OPENAI, RESPONSES, REST, Dialect, dialect_of
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,21 @@ def test_anthropics_types(error: errors.AgentmemError, code: int, kind: str) -> 
     assert ANTHROPIC.status(error) == code
     assert ANTHROPIC.body(error)["error"]["type"] == kind
     assert "request_id" not in ANTHROPIC.body(error)
+
+
+@pytest.mark.parametrize("dialect", [OPENAI, RESPONSES, REST])
+def test_a_prompt_that_is_too_long(dialect: Dialect) -> None:
+    """Frameworks know it by OpenAI's code, or by words of Anthropic's."""
+    error = errors.ContextExceeded("shorten it", 9000, 8192)
+    assert dialect.body(error)["error"] == {
+        "message": "prompt is too long: 9000 tokens > 8192 maximum (shorten it)",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "context_length_exceeded",
+    }
+    said = ANTHROPIC.body(error)["error"]
+    assert said["message"] == "prompt is too long: 9000 tokens > 8192 maximum (shorten it)"
+    assert (ANTHROPIC.status(error), said["type"]) == (400, "invalid_request_error")
 
 
 @pytest.mark.parametrize(
