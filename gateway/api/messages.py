@@ -5,6 +5,9 @@ tools gave are messages of their own, before what the user says with them. Conse
 turn, their texts a blank line apart; the texts of one message's blocks follow each other without anything between them.
 A result with is_error begins with "Error: ".
 
+Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum is another one in each
+request. It is no part of the prompt: with it no conversation would go on from its memory.
+
 A stream has message_start, ping, then each block from its start over its deltas to its stop, message_delta and
 message_stop. An answer that says nothing has no block. A call of a tool is known whole, so its input is one delta. What
 the model thought is in thinking blocks, whose signature is a hash of the text. Beyond Anthropic's fields a message, and
@@ -13,6 +16,7 @@ the message_delta of a stream, hold `agentmem`, the memory report.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -43,6 +47,7 @@ _SAYS: Final[Mapping[str, tuple[type[schema.Block], ...]]] = {
     "assistant": (schema.TextBlock, schema.ToolUseBlock, schema.ThinkingBlock, schema.RedactedThinkingBlock),
     "system": (schema.TextBlock,),
 }
+_ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _STOP_REASONS: Final = {
     types_pb2.FINISH_REASON_STOP_STRING: "stop_sequence",
     types_pb2.FINISH_REASON_LENGTH: "max_tokens",
@@ -54,7 +59,8 @@ _STOP_REASONS: Final = {
 def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
     """Return a request as an exchange. Raises InvalidArgument for messages that do not belong where they stand."""
     thinks = asked.thinking is None or asked.thinking.type != "disabled"
-    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model, thinking=thinks)
+    managed = asked.context_management is not None
+    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model, thinking=thinks, managed=managed)
     label = asked.metadata.user_id if asked.metadata else None
     return Exchange((to_generate(asked, incoming),), answer, bool(asked.stream), label=label or "")
 
@@ -104,6 +110,12 @@ def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTo
     return inference_pb2.CountTokensRequest(key=key, messages=chat_messages(asked))
 
 
+def token_count(asked: CountTokensRequest, tokens: int) -> Json:
+    """Return the answer about a conversation that has so many tokens."""
+    managed = {"context_management": {"original_input_tokens": tokens}} if asked.context_management else {}
+    return {"input_tokens": tokens, **managed}
+
+
 def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     """Return the whole chat and the tools that may be called. Raises InvalidArgument for what does not belong there.
 
@@ -119,7 +131,7 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     chat = types_pb2.Messages(
         tools_json=to_json_text(_functions(tools)), template_arguments_json=template_arguments(effort, arguments)
     )
-    if system := joined(conversation.system):
+    if system := _system(conversation.system):
         chat.messages.add(role="system", content=system)
     for role, turn in groupby(enumerate(conversation.messages), key=lambda one: one[1].role):
         chat.messages.extend(_turn(role, list(turn)))
@@ -129,6 +141,14 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
             "the last message must not be the assistant's: an answer cannot be begun for the model",
         )
     return chat
+
+
+def _system(given: str | list[schema.TextBlock] | None) -> str:
+    """Return the system prompt, without the line for accounting that may be its first, or its first block."""
+    texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
+    if texts:
+        texts[0] = _ACCOUNTING.sub("", texts[0], count=1)
+    return "".join(texts)
 
 
 def _turn(role: str, turn: Sequence[tuple[int, schema.Message]]) -> Iterator[types_pb2.ChatMessage]:
@@ -183,10 +203,14 @@ def _functions(tools: Sequence[schema.Tool]) -> list[Json]:
 
 
 class MessageAnswer(Answer):
-    """A message, or its stream. Without `thinking` it leaves out what the model thought."""
+    """A message, or its stream. Without `thinking` it leaves out what the model thought.
 
-    def __init__(self, answer_id: str, model: str, *, thinking: bool = True) -> None:
+    `managed`: edits of the context were asked for, and it says that there were none.
+    """
+
+    def __init__(self, answer_id: str, model: str, *, thinking: bool = True, managed: bool = False) -> None:
         super().__init__()
+        self._managed: Json = {"context_management": {"applied_edits": []}} if managed else {}
         self._head = {"id": answer_id, "type": "message", "role": "assistant", "model": model}
         self._thinking = thinking
         self._blocks: list[Json] = []
@@ -196,7 +220,7 @@ class MessageAnswer(Answer):
 
     def body(self) -> Json:
         answer = {**self._head, "content": self._blocks, **self._stopped()}
-        return {**answer, "usage": self._usage(), "agentmem": self.report()}
+        return {**answer, "usage": self._usage(), **self._managed, "agentmem": self.report()}
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
         self.heard[choice].add(event)
@@ -216,7 +240,8 @@ class MessageAnswer(Answer):
                     yield from self._call(call)
             case "finished":
                 yield from self._close()
-                yield _event("message_delta", delta=self._stopped(), usage=self._usage(), agentmem=self.report())
+                said = {"delta": self._stopped(), "usage": self._usage(), **self._managed, "agentmem": self.report()}
+                yield _event("message_delta", **said)
 
     def closing(self) -> Iterator[SseEvent]:
         yield _event("message_stop")

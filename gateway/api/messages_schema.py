@@ -8,8 +8,11 @@ calls as JSON.
 
 Accepted without effect: cache_control, wherever the API has it, because everything is kept anyhow; a thinking block's
 signature; budget_tokens, which nothing holds the model to; thinking.display; redacted_thinking in the assistant's
-messages, which another server's models wrote; a tool's eager_input_streaming; service_tier; and what asks for nothing:
-speed standard, a null or an empty list.
+messages, which another server's models wrote; a tool's eager_input_streaming; service_tier; diagnostics, for each
+answer says why its memory did not match; and what asks for nothing: speed standard, a null or an empty list.
+
+The edits of context_management that leave out old calls and thoughts are never due here: what a memory has costs
+nothing, and an edit in its middle would cost all behind it. The answer says that none was applied.
 """
 
 from typing import Annotated, Literal
@@ -28,6 +31,7 @@ class CacheControl(Forgiving):
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
+    scope: Text | None = None
 
 
 class _Cacheable(Forgiving):
@@ -157,6 +161,36 @@ class OutputConfig(Forgiving):
     effort: Effort | None = None
 
 
+class ClearThinking(Forgiving):
+    """Thoughts of old turns may be left out."""
+
+    type: Literal["clear_thinking_20251015"]
+    keep: JsonObject | Literal["all"] | None = None
+
+
+class ClearToolUses(Forgiving):
+    """Old results of tools may be left out, once there are many."""
+
+    type: Literal["clear_tool_uses_20250919"]
+    trigger: JsonObject | None = None
+    keep: JsonObject | None = None
+    clear_at_least: JsonObject | None = None
+    clear_tool_inputs: bool | list[Text] | None = None
+    exclude_tools: list[Text] | None = None
+
+
+class ContextManagement(Forgiving):
+    """What may be left out of the prompt."""
+
+    edits: list[Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]] | None = None
+
+
+class Diagnostics(Forgiving):
+    """Which answer this one's cache is compared with."""
+
+    previous_message_id: Text | None = None
+
+
 class Metadata(Forgiving):
     """What is said of the request."""
 
@@ -174,6 +208,7 @@ class Conversation(Forgiving):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
+    context_management: ContextManagement | None = None
     speed: Literal["standard"] | None = None
     chat_template_kwargs: JsonObject | None = None
 
@@ -192,4 +227,5 @@ class MessagesRequest(Conversation):
     top_k: Annotated[int, Field(ge=0, le=UINT32)] | None = None
     stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     metadata: Metadata | None = None
+    diagnostics: Diagnostics | None = None
     service_tier: Literal["auto", "standard_only"] | None = None

@@ -19,7 +19,7 @@ from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from agentmem.words import cached_tokens, short_name, warning
 from gateway import upstream
 from gateway.api.exchange import Exchange, Incoming
-from gateway.api.messages import to_count
+from gateway.api.messages import to_count, token_count
 from gateway.api.messages_schema import CountTokensRequest
 from gateway.api.validation import parse_body
 from gateway.edge.callers import caller
@@ -239,5 +239,5 @@ class CountEndpoint:
         inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
         call = inference.CountTokens(to_count(asked, caller().namespace))
         counted: inference_pb2.CountTokensResponse = await until_disconnect(receive, upstream.result(call))
-        response = JSONResponse({"input_tokens": counted.tokens})
+        response = JSONResponse(token_count(asked, counted.tokens))
         await response(scope, receive, send)

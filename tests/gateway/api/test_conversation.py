@@ -53,6 +53,24 @@ def test_system_is_the_first_message() -> None:
     assert said(translate(user("hi"), {"role": "system", "content": "stop"})) == [("user", "hi"), ("system", "stop")]
 
 
+ACCOUNTING = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"
+"""What Claude Code begins the system prompt with; its last number is another one in each request."""
+
+
+def test_the_line_for_accounting_is_no_part_of_the_prompt() -> None:
+    told = [("system", "be nice"), ("user", "hi")]
+    assert said(translate(user("hi"), system=[text(ACCOUNTING), text("be nice")])) == told
+    assert said(translate(user("hi"), system=[text(f"{ACCOUNTING}\n"), text("be "), text("nice")])) == told
+    assert said(translate(user("hi"), system=f"{ACCOUNTING}\nbe nice")) == told
+    assert said(translate(user("hi"), system=[text(f"{ACCOUNTING}\n\nbe nice")])) == told
+    assert said(translate(user("hi"), system=ACCOUNTING)) == [("user", "hi")]
+    # Nobody else's words: neither further on, nor a user's.
+    assert said(translate(user(ACCOUNTING), system=f"be nice\n{ACCOUNTING}")) == [
+        ("system", f"be nice\n{ACCOUNTING}"),
+        ("user", ACCOUNTING),
+    ]
+
+
 def test_one_role_is_one_turn() -> None:
     chat = translate(user("a"), user(text("b"), text("c")), assistant("d"), assistant(), assistant("e"), user("f"))
     assert said(chat) == [("user", "a\n\nbc"), ("assistant", "d\n\ne"), ("user", "f")]

@@ -106,6 +106,15 @@ def test_nothing_kept() -> None:
     assert told["agentmem"]["agent_id"] is None
 
 
+def test_whoever_asked_for_edits_is_told_that_there_were_none() -> None:
+    none = {"applied_edits": []}
+    asked = MessageAnswer("msg_1", "demo", managed=True)
+    told = [said.data for event in (started(), finished()) for said in asked.events(0, event)]
+    assert told[-1]["context_management"] == asked.body()["context_management"] == none
+    assert "context_management" not in whole(started(), finished())
+    assert "context_management" not in stream(started(), finished())[-2]
+
+
 def test_an_answer_without_text_has_no_block() -> None:
     assert whole(started(), delta(""), finished())["content"] == []
     kinds = [event["type"] for event in stream(started(), delta(""), finished())]
