@@ -3,16 +3,15 @@ the place of CUDA. It proves indices, barriers and arithmetic; what NVIDIA's com
 """
 
 import ctypes
-import hashlib
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+
+from tests.inference_service.engine.compiled_kernels import CompiledKernels
 
 _TYPES = {
     mx.bfloat16: "__nv_bfloat16",
@@ -52,13 +51,13 @@ extern "C" bool launch(void** in, const size_t* bytes, const Shape* shapes, cons
 class CudaOnCPU:
     """In the place of `mx.fast.cuda_kernel`. Raises RuntimeError for code that g++ refuses or that waits for ever.
 
-    Compiled code is kept in `directory`. Inputs lie in memory that ends where they do, and are copied back of a kernel
+    Code is compiled in `directory`. Inputs lie in memory that ends where they do, and are copied back of a kernel
     that writes to them; outputs begin as NaN.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._compiled: dict[str, Any] = {}
+        self._compiled = CompiledKernels(directory, Path(__file__).with_suffix(".h"), _FLAGS, {})
+        self._libraries: dict[str, Any] = {}
 
     def __call__(
         self,
@@ -85,22 +84,11 @@ class CudaOnCPU:
         return kernel
 
     def _library(self, code: str) -> Any:
-        digest = hashlib.sha256(code.encode()).hexdigest()[:16]
-        if digest not in self._compiled:
-            path = self._directory / f"{digest}.cpp"
-            path.write_text(code)
-            if not self._compiled:
-                self._compile_header()
-            _compile("-shared", str(path), "-o", str(path.with_suffix(".so")))
-            self._compiled[digest] = ctypes.CDLL(str(path.with_suffix(".so")))
-            self._compiled[digest].launch.restype = ctypes.c_bool
-        return self._compiled[digest]
-
-    def _compile_header(self) -> None:
-        """Where g++ looks for it first: half of what a kernel takes is the standard library's headers."""
-        header = Path(__file__).with_suffix(".h")
-        copied = Path(shutil.copy(header, self._directory))
-        _compile("-x", "c++-header", str(copied), "-o", f"{copied}.gch")
+        if code not in self._libraries:
+            library = ctypes.CDLL(str(self._compiled.file(code, shared=True)))
+            library.launch.restype = ctypes.c_bool
+            self._libraries[code] = library
+        return self._libraries[code]
 
     def _launched(
         self,
@@ -132,12 +120,6 @@ class CudaOnCPU:
         return [
             mx.array(x).view(t).reshape(tuple(s)) for x, s, t in zip(out, output_shapes, output_dtypes, strict=True)
         ]
-
-
-def _compile(*arguments: str) -> None:
-    done = subprocess.run(["g++", *_FLAGS, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
 
 
 def _code(

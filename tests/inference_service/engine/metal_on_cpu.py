@@ -5,10 +5,8 @@ barriers and arithmetic; what Apple's compiler makes of it, only a Mac can.
 MLX writes kernels' signatures where it exports functions, also where it has no Metal, so they are its own.
 """
 
-import hashlib
 import os
 import re
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Sequence
@@ -17,6 +15,8 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+
+from tests.inference_service.engine.compiled_kernels import CompiledKernels
 
 metal_kernel = mx.fast.metal_kernel
 """MLX's own, whatever stands in its place."""
@@ -54,12 +54,12 @@ class MetalOnCPU:
     """In the place of `mx.fast.metal_kernel`. Raises RuntimeError for code that g++ refuses, that touches what is not
     its own, or that waits for ever.
 
-    Compiled code is kept in `directory`. Outputs and threadgroup memory begin as NaN. `launches` has all there were.
+    Code is compiled in `directory`. Outputs and threadgroup memory begin as NaN. `launches` has all there were.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._compiled: dict[str, Path] = {}
+        self._compiled = CompiledKernels(directory, Path(__file__).with_suffix(".h"), _FLAGS, _OPTIONS)
         self.launches: list[Launch] = []
 
     def __call__(self, **kernel: Any) -> Callable[..., list[mx.array]]:
@@ -76,31 +76,15 @@ class MetalOnCPU:
             assert not any(size % threads for size, threads in zip(grid, threadgroup, strict=True))
             how = {"output_shapes": output_shapes, "output_dtypes": output_dtypes}
             source = _source(made, inputs, {"grid": grid, "threadgroup": threadgroup, **how})
-            program = self._program(_program(source, kernel["input_names"]))
-            into = program.with_suffix(".in")
+            program = self._compiled.file(_program(source, kernel["input_names"]), shared=False)
+            into, out = self._directory / "launch", self._directory / "results"
             into.write_bytes(_launch(inputs, grid, threadgroup, output_shapes, output_dtypes))
-            _run(str(program), str(into), str(program.with_suffix(".out")))
-            results = program.with_suffix(".out").read_bytes()
+            _run(str(program), str(into), str(out))
+            results = out.read_bytes()
             self.launches.append(Launch(source, grid, threadgroup, struct.unpack("<Q", results[-8:])[0]))
             return _outputs(results, output_shapes, output_dtypes)
 
         return launched
-
-    def _program(self, code: str) -> Path:
-        digest = hashlib.sha256(code.encode()).hexdigest()[:16]
-        if digest not in self._compiled:
-            if not self._compiled:
-                self._compile_header()
-            path = self._directory / f"{digest}.cpp"
-            path.write_text(code)
-            _run("g++", *_FLAGS, str(path), "-o", str(path.with_suffix("")))
-            self._compiled[digest] = path.with_suffix("")
-        return self._compiled[digest]
-
-    def _compile_header(self) -> None:
-        """Where g++ looks for it first: half of what a kernel takes is the standard library's headers."""
-        copied = Path(shutil.copy(Path(__file__).with_suffix(".h"), self._directory))
-        _run("g++", *_FLAGS, "-w", "-x", "c++-header", str(copied), "-o", f"{copied}.gch")
 
 
 def _run(*command: str) -> None:
