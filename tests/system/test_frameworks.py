@@ -1,29 +1,24 @@
 """Frameworks in the modes that they have by default, against a real stack.
 
-The model says what its script has it say, which fits nothing that is asked of it; what it is held to fits.
+The model says what its script has it say, which fits nothing that is asked of it; what it is held to fits. Each test
+imports its framework: all of them together take a third of what collecting all tests takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import instructor
 import openai
 import pytest
 import pytest_asyncio
-from agents import Agent as OpenAIAgent
-from agents import OpenAIResponsesModel, RunConfig, Runner, function_tool
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from pydantic_ai import Agent
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.models.openai import OpenAIResponsesModel as ResponsesModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.scripted_model import write_scripted
 from tests.system.stack import running
+
+if TYPE_CHECKING:
+    from langchain_openai import ChatOpenAI
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -67,6 +62,8 @@ async def sdk(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chat(url: str) -> AsyncIterator[ChatOpenAI]:
+    from langchain_openai import ChatOpenAI
+
     async with openai.DefaultAsyncHttpxClient() as http:
         yield ChatOpenAI(
             model="scripted", base_url=url, api_key=SecretStr("none"), max_retries=0, http_async_client=http
@@ -75,6 +72,8 @@ async def chat(url: str) -> AsyncIterator[ChatOpenAI]:
 
 async def test_instructor(sdk: openai.AsyncOpenAI) -> None:
     """It names the function that the model has to call."""
+    import instructor
+
     client = instructor.from_openai(sdk)
     assert client.mode is instructor.Mode.TOOLS
     for _ in range(3):
@@ -92,6 +91,8 @@ async def test_langchain_with_structured_output(chat: ChatOpenAI, responses: boo
 
 
 async def test_langchain_calls_a_tool_and_tells_its_result(chat: ChatOpenAI) -> None:
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
     model = chat.bind_tools([get_weather])
     answer = await model.ainvoke("hi")
     assert isinstance(answer, AIMessage)
@@ -105,8 +106,13 @@ async def test_langchain_calls_a_tool_and_tells_its_result(chat: ChatOpenAI) -> 
     assert [one["name"] for one in only.tool_calls] == ["get_weather"]
 
 
-@pytest.mark.parametrize("kind", [OpenAIChatModel, ResponsesModel])
-async def test_pydantic_ai(sdk: openai.AsyncOpenAI, kind: type[OpenAIChatModel] | type[ResponsesModel]) -> None:
+@pytest.mark.parametrize("responses", [False, True])
+async def test_pydantic_ai(sdk: openai.AsyncOpenAI, responses: bool) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIResponsesModel if responses else OpenAIChatModel
     model = kind("scripted", provider=OpenAIProvider(openai_client=sdk))
     assert isinstance((await Agent(model, output_type=Alarm).run("hi")).output, Alarm)
     helped = Agent(model, tools=[get_weather])
@@ -117,6 +123,9 @@ async def test_pydantic_ai(sdk: openai.AsyncOpenAI, kind: type[OpenAIChatModel] 
 
 async def test_openai_agents(sdk: openai.AsyncOpenAI) -> None:
     """They make every tool and every type of an output strict."""
+    from agents import Agent as OpenAIAgent
+    from agents import OpenAIResponsesModel, RunConfig, Runner, function_tool
+
     untraced, model = RunConfig(tracing_disabled=True), OpenAIResponsesModel("scripted", sdk)
     told = OpenAIAgent(name="told", instructions="Be kind.", model=model, output_type=Alarm)
     assert isinstance((await Runner.run(told, "hi", run_config=untraced)).final_output, Alarm)
