@@ -174,7 +174,7 @@ class Renderer:
 
     def check_tokens(self, tokens: int) -> None:
         """Raise ContextExceeded for a prompt of more tokens than are counted."""
-        if self._most_tokens is not None and tokens > self._most_tokens:
+        if self._context_length is not None and self._most_tokens is not None and tokens > self._most_tokens:
             raise ContextExceeded(
                 f"the prompt has more than {self._most_tokens} tokens and the model's context holds "
                 f"{self._context_length}; shorten it",

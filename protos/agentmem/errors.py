@@ -33,7 +33,6 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import StatusCode
 from grpc_status import rpc_status
 
-
 _DOMAIN: Final = "agentmem"
 """Whose reasons of errors are meant, in google.rpc.ErrorInfo."""
 
