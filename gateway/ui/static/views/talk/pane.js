@@ -1,5 +1,6 @@
 /** One chat: what was said, what is being said, and what to say next. */
-import { html, useEffect, useLayoutEffect, useRef, useState } from '../../vendor/preact.js';
+import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { useFollowed } from '../../followed.js';
 import { agentPath, json } from '../../gateway.js';
 import { counted } from '../../format.js';
 import { linkTo } from '../../routing.js';
@@ -67,25 +68,3 @@ export function Pane({ model, agent, onFork, onClose }) {
       }} />`}
   </section>`;
 }
-
-/**
- * A scrolled element that stays at its end while things are added, unless its reader went up.
- *
- * @param {readonly unknown[]} inputs
- */
-function useFollowed(inputs) {
-  const element = useRef(/** @type {HTMLElement | null} */ (null));
-  const follows = useRef(true);
-  useEffect(() => {
-    const scrolled = element.current;
-    if (!scrolled) return undefined;
-    const look = () => { follows.current = scrolled.scrollHeight - scrolled.scrollTop - scrolled.clientHeight < 60; };
-    scrolled.addEventListener('scroll', look, { passive: true });
-    return () => scrolled.removeEventListener('scroll', look);
-  }, []);
-  useLayoutEffect(() => {
-    if (follows.current && element.current) element.current.scrollTop = element.current.scrollHeight;
-  }, inputs);
-  return element;
-}
-

@@ -4,7 +4,8 @@
  *
  * Where there is no room for lanes the same stands below each other: each turn says itself whose it is and who hears it.
  */
-import { html, useEffect, useLayoutEffect, useMemo, useRef } from '../../vendor/preact.js';
+import { html, useMemo } from '../../vendor/preact.js';
+import { useFollowed } from '../../followed.js';
 import { counted, number, total } from '../../format.js';
 import { LongText, Name } from '../../parts.js';
 import { Report } from '../talk/report.js';
@@ -16,12 +17,15 @@ import { Outcome } from './outcome.js';
 /** @typedef {import('./state.js').Row} Row */
 /** @typedef {Map<string, number>} Places the lane of each agent, from 1 */
 
-/** @param {{run: Run, memoryOf?: (agent: Json) => string}} props `memoryOf` links to a memory, where there is a page of it */
-export function Lanes({ run, memoryOf }) {
+/**
+ * @param {{run: Run, live?: boolean, memoryOf?: (agent: Json) => string}} props `live`: it may go on, so its end is shown;
+ *   `memoryOf` links to a memory, where there is a page of it
+ */
+export function Lanes({ run, live = false, memoryOf }) {
   const names = [...run.members.keys()];
   const places = useMemo(() => new Map(names.map((name, at) => [name, at + 1])), [names.join('\n')]);
   const agents = new Map((run.workflow?.agents ?? []).map((/** @type {Json} */ agent) => [agent.name, agent]));
-  const box = useFollowed(run);
+  const box = useFollowed([run], live);
   return html`<div class="lanes-box" ref=${box} role="region" aria-label="What was said" tabindex="0">
     <div class="lanes" style=${{ '--lanes': Math.max(1, names.length) }}>
       <ul class="lane-row heads plain" aria-label="Agents">${[...run.members.values()].map((member) => html`<${Head} key=${member.name}
@@ -138,26 +142,4 @@ function SpeakingNow({ speaking, places }) {
     <${LongText} text=${text.length > 4000 ? `…${text.slice(-4000)}` : text} />
     ${cache && html`<${Report} cache=${cache} />`}
   </article>`)}</div>`;
-}
-
-/**
- * A scrolled element that stays at its end while things are added, unless its reader went up.
- *
- * @param {Run} run
- */
-function useFollowed(run) {
-  const element = useRef(/** @type {HTMLElement | null} */ (null));
-  const follows = useRef(false);
-  useEffect(() => {
-    const scrolled = element.current;
-    if (!scrolled) return undefined;
-    const look = () => { follows.current = scrolled.scrollHeight - scrolled.scrollTop - scrolled.clientHeight < 60; };
-    look();
-    scrolled.addEventListener('scroll', look, { passive: true });
-    return () => scrolled.removeEventListener('scroll', look);
-  }, []);
-  useLayoutEffect(() => {
-    if (follows.current && element.current) element.current.scrollTop = element.current.scrollHeight;
-  }, [run]);
-  return element;
 }

@@ -55,7 +55,7 @@ export function OneRun({ id, resume }) {
     ${state === 'waiting' && html`<p class="problem mild" role="status">Waiting for the gateway; the run goes on where it was.
       ${' '}<span dir="auto">${explained(error)}</span></p>`}
     ${state === 'failed' && html`<${Problem} error=${error} retry=${() => begin(false)} />`}
-    ${workflow && html`<${Lanes} run=${run} memoryOf=${memoryOf} />`}
+    ${workflow && html`<${Lanes} run=${run} live memoryOf=${memoryOf} />`}
     ${asked === 'cancel' && html`<${CancelDialog} id=${id} name=${workflow.name} onClose=${close} onEnded=${() => {}} />`}
     ${asked === 'erase' && html`<${EraseDialog} id=${id} name=${workflow.name} onClose=${close}
       onErased=${() => { location.hash = linkTo(['workflows']); }} />`}

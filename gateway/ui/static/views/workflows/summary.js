@@ -1,5 +1,5 @@
 /** What a run is, how far it is, and what memory saved in it. */
-import { html } from '../../vendor/preact.js';
+import { html, useMemo } from '../../vendor/preact.js';
 import { clock, counted, duration, number } from '../../format.js';
 import { Name } from '../../parts.js';
 import { totals } from './totals.js';
@@ -9,7 +9,7 @@ import { totals } from './totals.js';
 /** @param {{run: Run, actions?: unknown}} props `actions` stand beside its name */
 export function Summary({ run, actions }) {
   const { workflow } = run;
-  const sums = totals(run);
+  const sums = useMemo(() => totals(run), [run.phases]); // not for each word that is said
   const share = sums.resent ? Math.round((100 * (sums.resent - sums.prefilled)) / sums.resent) : 0;
   const facts = [['Run', workflow.workflow_id], ['Phase', workflow.phase], ['Started', clock(workflow.create_time)],
     ['Last turn', clock(workflow.update_time)]].filter(([, value]) => value);

@@ -1,0 +1,24 @@
+/** Scrolling along with what grows. */
+import { useEffect, useLayoutEffect, useRef } from './vendor/preact.js';
+
+/**
+ * A scrolled element that stays at its end while things are added, unless its reader went up.
+ *
+ * @param {readonly unknown[]} inputs what is shown in it
+ * @param {boolean} [atEnd] whether it begins at its end
+ */
+export function useFollowed(inputs, atEnd = true) {
+  const element = useRef(/** @type {HTMLElement | null} */ (null));
+  const follows = useRef(atEnd);
+  useEffect(() => {
+    const scrolled = element.current;
+    if (!scrolled) return undefined;
+    const look = () => { follows.current = scrolled.scrollHeight - scrolled.scrollTop - scrolled.clientHeight < 60; };
+    scrolled.addEventListener('scroll', look, { passive: true });
+    return () => scrolled.removeEventListener('scroll', look);
+  }, []);
+  useLayoutEffect(() => {
+    if (follows.current && element.current) element.current.scrollTop = element.current.scrollHeight;
+  }, inputs);
+  return element;
+}
