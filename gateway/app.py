@@ -33,6 +33,7 @@ from gateway.http.connections import connection_type
 from gateway.http.services import Own
 from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
+from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings, authenticator
 from gateway.workflows.records import Records
 from gateway.workflows.runs import Runs
@@ -65,7 +66,8 @@ class Gateway:
         self._store_channel = connect(settings.store_target)
         self._peers = Peers(self._channel, self._store_channel, self.metrics.process.answered, self._worker_serves)
         self._node = self._as_node(settings) if settings.node else None
-        self._turns = self._channel if self._node is None else self._node.channel
+        self._running = RunningTurns()
+        self._turns = self._running.watched(self._channel if self._node is None else self._node.channel)
         self._worker_is_serving = self._said_serving = False
         self._runs = Runs(
             Records(self._store_channel),
@@ -85,6 +87,7 @@ class Gateway:
             self._authenticator,
             self._admission,
             self._unready,
+            self._running,
             self._node,
             {_WORKFLOWS: Own(self._workflows)},
         )

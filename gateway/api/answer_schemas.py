@@ -79,7 +79,7 @@ TOKENS: Final = like({"input_tokens": 0})
 STATUS: Final = like({"status": ""})
 UNREADY: Final = like({"status": "", "reason": ""})
 CLUSTER: Final = like({"cluster_id": "", "node": "", "nodes": []})
-OVERVIEW: Final = like({"time": "", "processes": [], "agents_by_tier": {}})
+OVERVIEW: Final = like({"time": "", "processes": [], "agents_by_tier": {}, "turns_running": []})
 EVENT: Final = like({"data": ""})
 """A server-sent event; its data is JSON, or a word of the dialect."""
 NAMED_EVENT: Final = like({"event": "", "data": ""})

@@ -40,6 +40,7 @@ from gateway.http.services import Service
 from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
 from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
+from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
 from gateway.ui.files import page_routes
 
@@ -69,10 +70,12 @@ class HttpServer:
         authenticator: Authenticator,
         admission: Admission,
         unready: Callable[[], str],
+        running: RunningTurns,
         node: Node | None = None,
         own: Mapping[str, Service] = MappingProxyType({}),
     ) -> None:
-        """`unready` returns why no turn could run, or nothing; `node` is this gateway's in a cluster.
+        """`unready` returns why no turn could run, or nothing; `running` has the turns of `channel`; `node` is this
+        gateway's in a cluster.
 
         `own` are the services of the contract that this process serves itself, by their full names.
         """
@@ -95,7 +98,7 @@ class HttpServer:
                 Route("/v1/models", models.list),
                 Route("/v1/models/{id:path}", models.get),
                 *rest_routes(turns, own),
-                Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry)), methods=["GET"]),
+                Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry, running)), methods=["GET"]),
                 Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),

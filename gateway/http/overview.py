@@ -18,6 +18,7 @@ from gateway.api.validation import Json
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller
 from gateway.pages import Page
+from gateway.running import RunningTurns
 from gateway.scraping import Service, condition, read_page
 from gateway.settings import GatewaySettings
 
@@ -36,14 +37,16 @@ class OverviewEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         require_admin(caller())
-        await JSONResponse(await self.overview.read())(scope, receive, send)
+        told = await self.overview.read()
+        await JSONResponse({**told, "namespace": caller().namespace})(scope, receive, send)
 
 
 class Overview:
     """Reads the pages, and tells all who ask within a second the same. Event loop only."""
 
-    def __init__(self, settings: GatewaySettings, registry: CollectorRegistry) -> None:
+    def __init__(self, settings: GatewaySettings, registry: CollectorRegistry, running: RunningTurns) -> None:
         self._registry = registry
+        self._running = running
         self._addresses: dict[Service, str] = {
             "worker": settings.worker_metrics or _behind(settings.metrics, layout.WORKER_METRICS),
             "store": settings.store_metrics or _behind(settings.metrics, layout.STORE_METRICS),
@@ -58,7 +61,9 @@ class Overview:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 pages = await asyncio.gather(self._own_page(), *(self._page(name) for name in self._addresses))
                 found: Pages = dict(zip(("gateway", *self._addresses), pages, strict=True))
-                self._told = await asyncio.to_thread(told, found, datetime.now(UTC))
+                self._told = await asyncio.to_thread(told, found, datetime.now(UTC)) | {
+                    "turns_running": self._running.told()
+                }
                 self._read_at = time.monotonic()
             return self._told
 

@@ -22,6 +22,7 @@ from gateway.edge.admission import Admission
 from gateway.edge.callers import Everyone
 from gateway.http.app import HttpServer
 from gateway.metrics import GatewayMetrics
+from gateway.running import RunningTurns
 from tests.cache_service import conftest as stores
 
 from .running import settings
@@ -72,7 +73,9 @@ def routes() -> list[BaseRoute]:
     async def door() -> HttpServer:
         channel = connect("unix:/tmp/am-nobody.sock")
         try:
-            return HttpServer(settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission(), str)
+            return HttpServer(
+                settings(Path("/tmp")), channel, GatewayMetrics(), Everyone("default"), Admission(), str, RunningTurns()
+            )
         finally:
             await channel.close(None)
 

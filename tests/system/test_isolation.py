@@ -21,6 +21,7 @@ from gateway.edge.callers import Everyone
 from gateway.edge.keys import new
 from gateway.http.app import HttpServer
 from gateway.metrics import GatewayMetrics
+from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
 from tests.system import isolation
 from tests.system.isolation import AGENT, MODEL, RPCS, SECRET
@@ -45,7 +46,7 @@ def routes(found: Iterable[BaseRoute], prefix: str = "") -> Iterator[tuple[str, 
 async def test_every_rpc_and_route_is_in_the_table(tmp_path: Path) -> None:
     settings = GatewaySettings(run_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0", metrics="")
     async with connect(settings.worker_target) as channel:
-        door = HttpServer(settings, channel, GatewayMetrics(), Everyone("default"), Admission(), str)
+        door = HttpServer(settings, channel, GatewayMetrics(), Everyone("default"), Admission(), str, RunningTurns())
     served = set(routes(door.app.routes))
     where = "tests/system/isolation_routes.py says what a stranger's key may do with each"
     assert not (missing := served - ROUTES.keys()), f"add to ROUTES: {missing}; {where}"
