@@ -25,6 +25,30 @@ export function duration(seconds) {
   return `${Math.round(seconds)} s`;
 }
 
+const UNITS_OF_TIME = /** @type {[string, number][]} */ ([['d', 86400], ['h', 3600], ['min', 60], ['s', 1]]);
+
+/**
+ * A time exactly, as `seconds` reads it: "36 h", where `duration` rounds.
+ *
+ * @param {number} time in seconds
+ */
+export function period(time) {
+  const [unit, length] = UNITS_OF_TIME.find(([, each]) => time % each === 0) ?? ['s', 1];
+  return `${time / length} ${unit}`;
+}
+
+/**
+ * @param {string} text such as "15 min", "2h" or "90"
+ * @returns {number}
+ * @throws {Error} where it is no time
+ */
+export function seconds(text) {
+  const [, count, unit] = /^\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d|)\s*$/.exec(text) ?? [];
+  const time = Number(count) * (UNITS_OF_TIME.find(([name]) => name === unit)?.[1] ?? 1);
+  if (!(time > 0)) throw new Error(`"${text.trim()}" is no time; write one such as 90 s, 15 min, 2 h or 30 d.`);
+  return time;
+}
+
 /**
  * @param {string | null | undefined} moment RFC 3339
  * @param {number} [now] in milliseconds

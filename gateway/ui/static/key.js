@@ -28,6 +28,16 @@ export function keep(entered) {
     done();
   }
   changes.dispatchEvent(new Event('change'));
+  changes.dispatchEvent(new Event('kept'));
+}
+
+/**
+ * @param {() => void} heard called whenever a key was entered, or forgotten
+ * @returns {() => void} ends that
+ */
+export function onOtherKey(heard) {
+  changes.addEventListener('kept', heard);
+  return () => changes.removeEventListener('kept', heard);
 }
 
 /**

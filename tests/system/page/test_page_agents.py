@@ -6,6 +6,7 @@ import grpc
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.system.page.browser import opened, screenshot
 from tests.system.stack import Client, Stack
 
@@ -93,6 +94,66 @@ async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> No
         await expect(page.locator(".forks").get_by_role("link")).to_have_text(["ada's fork"])
         await screenshot(page, "branches")
     assert (await client.agent("ada")).pinned and (await client.agent("ada's fork")).tokens == tokens
+
+
+async def test_when_it_expires_and_what_a_full_context_does(browser: Browser, live: Stack) -> None:
+    client = await known(live, "kim")
+    async with opened(browser, live.url, "#/agents/demo/kim") as page:
+        facts = page.locator(".facts")
+        await act(page, "Expiry", "Set", ("Its KV goes after", "36 h"))
+        await expect(facts).to_contain_text("its KV after 36 h")
+        await page.get_by_text("Actions", exact=True).click()
+        await page.get_by_role("button", name="Expiry…").click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog.get_by_label("Its KV goes after")).to_have_value("36 h")
+        await dialog.get_by_label("All of it goes after").fill("soon")
+        await dialog.get_by_role("button", name="Set").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text('"soon" is no time')
+        await dialog.get_by_label("All of it goes after").fill("2.5d")
+        await dialog.get_by_label("Its KV goes after").fill("")
+        await dialog.get_by_role("button", name="Set").click()
+        await expect(facts).to_contain_text("all after 3 d")
+        described = await client.agent("kim")
+        assert (described.HasField("ttl"), described.delete_after.seconds) == (False, 216_000)
+        await act(page, "Expiry", "Set", ("All of it goes after", ""))
+        await expect(facts).to_contain_text("never")
+        await page.get_by_text("Actions", exact=True).click()
+        await page.get_by_role("button", name="Full context…").click()
+        await dialog.get_by_label("Then").select_option("refuse")
+        await dialog.get_by_role("button", name="Set").click()
+        await expect(facts).to_contain_text("refuse")
+    described = await client.agent("kim")
+    assert not described.HasField("delete_after")
+    assert described.context_policy == types_pb2.CONTEXT_POLICY_REFUSE
+
+
+async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
+    client = await known(live, "root")
+    for source, fork in (("root", "child"), ("child", "grandchild"), ("root", "sibling")):
+        request = agent_pb2.ForkAgentRequest(key=client.key(source), new_agent_id=fork)
+        await client.agents.ForkAgent(request)
+    async with opened(browser, live.url, "#/agents/demo/root/branches") as page:
+        await expect(page.locator(".forks").first.locator("> li")).to_have_count(2)
+        child = page.locator(".forks > li").filter(has=page.get_by_role("link", name="child", exact=True)).first
+        await expect(child.locator(".forks").get_by_role("link")).to_have_text(["grandchild"])
+        await child.get_by_role("link", name="grandchild").click()
+        await expect(page.get_by_role("heading", name="grandchild")).to_be_visible()
+        await expect(page.locator("li").filter(has_text="forked from").get_by_role("link")).to_have_text(
+            ["root", "child"]
+        )
+
+
+async def test_names_that_a_browser_cannot_ask_for_are_not_given(browser: Browser, live: Stack) -> None:
+    client = await known(live, "lee")
+    async with opened(browser, live.url, "#/agents/demo/lee") as page:
+        for action, field, button in (("Fork…", "Name of the fork", "Fork"), ("Snapshot…", "Name", "Keep it")):
+            await page.get_by_text("Actions", exact=True).click()
+            await page.get_by_role("button", name=action).click()
+            await page.get_by_role("dialog").get_by_label(field).fill("..")
+            await page.get_by_role("dialog").get_by_role("button", name=button).click()
+            await expect(page.get_by_role("alert")).to_contain_text("A browser cannot ask for")
+            await page.keyboard.press("Escape")
+    assert not (await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("lee")))).snapshots
 
 
 async def test_nothing_is_deleted_by_accident(browser: Browser, live: Stack) -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
@@ -248,3 +248,42 @@ async def test_a_gateway_that_is_away(browser: Browser) -> None:
             await page.context.set_offline(False)
             await page.get_by_role("button", name="Try again").click()
             await expect(page.get_by_role("link", name="marco")).to_be_visible()
+
+
+async def test_a_fork_that_is_made_after_its_reader_has_left(browser: Browser) -> None:
+    with served() as gateway:
+        gateway.worker.agents = [agent("marco")]
+        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
+            going_on = asyncio.Event()
+
+            async def held(route: Route) -> None:
+                await going_on.wait()
+                await route.continue_()
+
+            await page.route("**/fork?*", held)
+            for name, leave in (("one", "cancel"), ("two", "leave")):
+                await page.get_by_role("button", name="Fork beside").click()
+                dialog = page.get_by_role("dialog", name="Fork")
+                await dialog.get_by_label("Name of the fork").fill(name)
+                await dialog.get_by_role("button", name="Fork").click()
+                await expect(dialog.get_by_role("button", name="Working…")).to_be_disabled()
+                await page.keyboard.press("Escape")
+                if leave == "leave":
+                    await page.evaluate("location.hash = '#/models'")
+                    await expect(page.get_by_role("heading", name="Models")).to_be_visible()
+                place = page.url
+                going_on.set()
+                await expect(page.locator(".notice").filter(has_text=f"Forked as {name}.")).to_be_visible()
+                assert page.url == place
+                going_on.clear()
+
+
+async def test_names_that_a_browser_cannot_ask_for_are_not_given(browser: Browser) -> None:
+    with served() as gateway:
+        gateway.worker.agents = [agent("marco")]
+        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
+            await page.get_by_role("button", name="Fork beside").click()
+            await page.get_by_label("Name of the fork").fill("..")
+            await page.get_by_role("dialog").get_by_role("button", name="Fork").click()
+            await expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("A browser cannot ask for")
+        assert not any(isinstance(request, agent_pb2.ForkAgentRequest) for request in gateway.worker.requests)

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
 
-from agentmem.v1 import model_pb2
+from agentmem.v1 import inference_pb2, model_pb2, types_pb2
 from tests.gateway.background import served
+from tests.gateway.scripted import started
+from tests.gateway.secured import add_key
 from tests.system.page.browser import documenting, opened, screenshot
-from tests.system.stack import Stack
+from tests.system.stack import Client, Stack
+
+ENDLESS: Any = {"sampling": types_pb2.Sampling(ignore_eos=True)}
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def talk(client: Client) -> None:
+    """Keep an agent talking."""
+    while True:
+        await client.say("talks", "Tell me all.", max_tokens=200, **ENDLESS)
 
 
 async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Stack) -> None:
@@ -24,8 +37,8 @@ async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Sta
         await expect(processes).to_have_count(3)
         for row in await processes.all():
             await expect(row).to_contain_text("up")
-        await expect(page.locator(".uplot")).to_have_count(4)
-        shown = page.locator("figcaption").filter(has_text="Prompt tokens from memory").locator("strong")
+        await expect(page.locator(".uplot")).to_have_count(5)
+        shown = page.locator("figcaption").filter(has_text="Prompt tokens from memory").locator("strong").first
         shares, clock = set(), asyncio.get_running_loop().time
         enough = clock() + (16 if documenting() else 0)  # a picture has some points
         async with asyncio.timeout(30):  # until a turn has fallen between two readings
@@ -35,7 +48,13 @@ async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Sta
         hot = page.get_by_role("region", name="By tier").locator("tbody tr").first
         await expect(hot.locator("td").nth(1)).not_to_have_text("0")
         await expect(hot.locator("td").nth(2)).to_have_text(re.compile("ms|s"))
+        talking = asyncio.create_task(talk(await live.client("gateway")))
+        now = page.get_by_role("region", name="Running now").locator("tbody tr")
+        await expect(now.filter(has_text="answering")).to_contain_text("talks", timeout=30_000)
         await screenshot(page, "overview")
+        talking.cancel()
+        await expect(now).to_have_count(0)
+        await expect(page.get_by_text("No turn.")).to_be_visible()
 
 
 async def test_a_model_is_unloaded_and_loaded(browser: Browser, live: Stack) -> None:
@@ -62,3 +81,70 @@ async def test_a_load_that_fails_says_why(browser: Browser) -> None:
             await page.get_by_role("button", name="Load", exact=True).first.click()
             await expect(page.get_by_role("alert")).to_contain_text("incident")
             await expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+TURN = """name => {
+    window.ending ??= new AbortController();
+    fetch(`../v1/agents/${encodeURIComponent(name)}/generate?model=demo`, {
+        method: 'POST',
+        signal: window.ending.signal,
+        headers: {'content-type': 'application/json'},
+        body: '{"prompt": "Hi", "stream": true}',
+    }).catch(() => {});
+}"""
+
+
+async def test_who_runs_and_who_waits(browser: Browser) -> None:
+    with served() as gateway:
+
+        async def waits(request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+            if request.key.agent_id == "speaks":
+                yield started()
+            await asyncio.Event().wait()
+
+        gateway.worker.script = waits
+        async with opened(browser, gateway.url, "#/overview") as page:
+            await expect(page.get_by_text("No turn.")).to_be_visible()
+            for name in ("speaks", "<b>waits</b>"):
+                await page.evaluate(TURN, name)
+            rows = page.get_by_role("region", name="Running now").locator("tbody tr")
+            await expect(rows).to_have_count(2)
+            await expect(rows.filter(has_text="speaks")).to_contain_text("answering")
+            await expect(rows.filter(has_text="<b>waits</b>")).to_contain_text("waiting")
+            await page.evaluate("window.ending.abort()")
+            await expect(page.get_by_text("No turn.")).to_be_visible()
+
+
+async def test_another_key_may_see_what_this_one_may_not(browser: Browser, tmp_path: Path) -> None:
+    plain, admin = add_key(tmp_path), add_key(tmp_path, admin=True)
+    with served(keys=tmp_path / "keys.json") as gateway:
+        async with opened(browser, gateway.url, "#/overview") as page:
+            question = page.get_by_role("dialog", name="A key, please")
+            await question.get_by_label("Key").fill(plain)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("alert")).to_contain_text("admin")
+            await page.get_by_role("button", name="Forget it").click()
+            await question.get_by_label("Key").fill(admin)
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("region", name="Processes")).to_be_visible()
+            await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser) -> None:
+    with served() as gateway:
+        async with opened(browser, gateway.url, "#/overview") as page:
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(request.url))
+            async with page.expect_request("**/v1/overview"):
+                pass
+            see = """hidden => {
+                Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});
+                document.dispatchEvent(new Event('visibilitychange'));
+            }"""
+            await page.evaluate(see, True)
+            await page.wait_for_load_state("networkidle")
+            asked.clear()
+            await asyncio.sleep(5)
+            assert asked == []
+            async with page.expect_request("**/v1/overview"):
+                await page.evaluate(see, False)

@@ -3,6 +3,8 @@ export interface Series {
   label?: string;
   stroke?: string | (() => string);
   width?: number;
+  spanGaps?: boolean;
+  points?: { size?: number };
   fill?: string | (() => string);
   value?: (plot: uPlot, value: number | null) => string;
 }

@@ -8,6 +8,7 @@ import { Actions } from './agent/actions.js';
 import { Branches } from './agent/branches.js';
 import { Memory } from './agent/memory.js';
 import { Probe } from './agent/probe.js';
+import { forgetAgents } from './agents/loading.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
 
@@ -19,12 +20,16 @@ export function OneAgent({ model, agent, place }) {
     async (signal) => (await json('GET', agentPath(agent), { query: { model }, signal })).agent,
     [model, agent],
   );
+  const anew = () => {
+    forgetAgents();
+    found.again();
+  };
   const [, title, Tab] = TABS.find(([name]) => name === (place.parts[2] ?? '')) ?? TABS[0];
   return html`<section>
     <div class="row head">
       <p class="crumbs"><a href=${linkTo(['agents'])}>Agents</a> ›</p>
       <h1><${Name} text=${agent} /></h1> <span class="quiet">on ${model}</span>
-      <span class="push row"><a href=${linkTo(['talk', model, agent])}>Talk</a>
+      <span class="push row"><button onClick=${anew}>Refresh</button> <a href=${linkTo(['talk', model, agent])}>Talk</a>
         ${found.value && html`<${Actions} agent=${found.value} onChanged=${found.again} />`}</span>
     </div>
     ${found.error && html`<${Problem} error=${found.error} retry=${found.again} />`}

@@ -15,7 +15,7 @@ export function Agents({ place }) {
 }
 
 function AllAgents() {
-  const { agents, done, error, stop, again } = useAgents();
+  const { agents, done, whole, error, stop, again } = useAgents();
   const [sought, setSought] = useState('');
   const [order, setOrder] = useState({ column: 'used', down: true });
   const [now, setNow] = useState(Date.now);
@@ -34,7 +34,7 @@ function AllAgents() {
       <label class="search"><span class="unseen">Search</span><input type="search" placeholder="Search names and models"
         value=${sought} onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setSought(e.target.value)} /></label>
       <span class="quiet" role="status">${sought ? `${number(rows.length)} of ` : ''}${
-        counted(agents.length, 'agent')}${done ? '' : ', loading…'}</span>
+        counted(agents.length, 'agent')}${done ? '' : ', loading…'}${done && !whole && !error ? ', and there are more' : ''}</span>
       <span class="push">${done
         ? html`<button onClick=${again}>Refresh</button>`
         : html`<button onClick=${stop}>Stop loading</button>`}</span>

@@ -1,7 +1,7 @@
 /** Models: what is loaded, how the device's memory is divided, and what bits do to the quality of KV. */
 import { html, useEffect, useRef, useState } from '../vendor/preact.js';
 import { events } from '../events.js';
-import { json, pages, request } from '../gateway.js';
+import { json, pages, partOf, request } from '../gateway.js';
 import { bytes, counted, number } from '../format.js';
 import { notify } from '../notices.js';
 import { Dialog, Loading, Problem, useLoaded } from '../parts.js';
@@ -65,7 +65,7 @@ function useLoading(name, onChanged) {
     const { signal } = (stopping.current = new AbortController());
     setState({ ...nothing, stage: 'wait' });
     try {
-      const path = `v1/model-registry/${encodeURIComponent(name)}/load`;
+      const path = `v1/model-registry/${partOf(name, 'a model')}/load`;
       const answer = await request('POST', path, { body: {}, signal });
       let ready = false;
       for await (const event of events(/** @type {ReadableStream<Uint8Array>} */ (answer.body))) {
@@ -119,7 +119,7 @@ function Unload({ model, onClose, onChanged }) {
   const [error, setError] = useState(/** @type {unknown} */ (null));
   const unload = async () => {
     try {
-      const { freed_bytes: freed } = await json('POST', `v1/model-registry/${encodeURIComponent(model.model_id)}/unload`, { body: {} });
+      const { freed_bytes: freed } = await json('POST', `v1/model-registry/${partOf(model.model_id, 'a model')}/unload`, { body: {} });
       notify(`${model.model_id} is unloaded; ${bytes(freed)} freed.`);
       onClose();
       onChanged();

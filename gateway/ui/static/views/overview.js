@@ -1,30 +1,29 @@
 /** What the processes are doing, while this is open. */
-import { html, useEffect, useRef, useState } from '../vendor/preact.js';
-import { GatewayError, json } from '../gateway.js';
+import { html, useEffect, useMemo, useRef, useState } from '../vendor/preact.js';
+import { json } from '../gateway.js';
 import { ago, bytes, duration, number } from '../format.js';
-import { Loading, Problem, Tier } from '../parts.js';
+import { poll } from '../polling.js';
+import { linkTo } from '../routing.js';
+import { Loading, Name, Problem, Tier } from '../parts.js';
 import { Plot } from './overview/plot.js';
-import { point, quantile, sums } from './overview/rates.js';
+import { REUSED, firstTokens, point, quantile, sums } from './overview/rates.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
+/** @typedef {import('./overview/rates.js').Point} Point */
 
 const SECONDS = 2;
 const POINTS = 300;
+const MOST = 100; // turns that the gateway tells of
 
 export function Overview() {
   const { told, points, error } = useOverview();
   if (!told) return error ? html`<${Problem} error=${error} />` : html`<${Loading} what="Looking" />`;
-  const times = points.map(({ time }) => time);
   return html`<section>
     <h1>Overview</h1>
     ${error && html`<${Problem} error=${error} />`}
     <${Processes} processes=${told.processes} />
-    <div class="plots">
-      <${Plot} title="Prompt tokens from memory" unit="%" most=${100} times=${times} values=${points.map(({ hit }) => hit)} />
-      <${Plot} title="Generated tokens a second" unit="" times=${times} values=${points.map(({ generated }) => generated)} />
-      <${Plot} title="Turns running" unit="" times=${times} values=${points.map(({ running }) => running)} />
-      <${Plot} title="Pool in use" unit="%" most=${100} times=${times} values=${points.map(({ pool }) => pool)} />
-    </div>
+    <${Running} told=${told} />
+    <${Plots} points=${points} />
     <${Tiers} told=${told} />
     <${Room} told=${told} />
   </section>`;
@@ -33,35 +32,68 @@ export function Overview() {
 /** The overview every two seconds while the page is in sight, and the series that they make. */
 function useOverview() {
   const [state, setState] = useState({
-    told: /** @type {Json} */ (null), points: /** @type {ReturnType<typeof point>[]} */ ([]), error: /** @type {unknown} */ (null),
+    told: /** @type {Json} */ (null), points: /** @type {Point[]} */ ([]), error: /** @type {unknown} */ (null),
   });
   const before = useRef(/** @type {Json} */ (null));
-  useEffect(() => {
-    const stop = new AbortController();
-    let timer = 0;
-    const look = async () => {
-      try {
-        if (!document.hidden) {
-          const told = await json('GET', 'v1/overview', { signal: stop.signal });
-          const last = before.current;
-          before.current = told;
-          const added = last && told.time !== last.time ? [point(told, last)] : [];
-          setState(({ points }) => ({ told, points: [...points, ...added].slice(-POINTS), error: null }));
-        }
-      } catch (error) {
-        if (stop.signal.aborted) return;
-        setState((now) => ({ ...now, error }));
-        if (error instanceof GatewayError && error.status === 403) return; // this key will not be answered later, either
-      }
-      timer = setTimeout(look, SECONDS * 1000);
-    };
-    look();
-    return () => {
-      stop.abort();
-      clearTimeout(timer);
-    };
-  }, []);
+  useEffect(() => poll(
+    (signal) => json('GET', 'v1/overview', { signal }),
+    SECONDS,
+    (told) => {
+      const last = before.current;
+      before.current = told;
+      const added = last && told.time !== last.time ? [point(told, last)] : [];
+      setState(({ points }) => ({ told, points: [...points, ...added].slice(-POINTS), error: null }));
+    },
+    (error) => setState((now) => ({ ...now, error })),
+  ), []);
   return state;
+}
+
+/** @param {{points: Point[]}} props */
+function Plots({ points }) {
+  const { times, hit, first, generated, running, pool } = useMemo(() => {
+    /** @param {string} name @param {string} colour @param {(point: Point) => number | null | undefined} of */
+    const line = (name, colour, of) => ({ name, colour, values: points.map((each) => of(each) ?? null) });
+    return {
+      times: points.map(({ time }) => time),
+      hit: REUSED.map((tier) => line(tier, `--${tier}`, (each) => each.hit[tier])),
+      first: [...REUSED, 'none'].map((tier) => line(tier, `--${tier}`, (each) => each.first[tier])),
+      generated: [line('generated', '--accent', (each) => each.generated)],
+      running: [line('running', '--accent', (each) => each.running), line('waiting', '--bad', (each) => each.waiting)],
+      pool: [line('pool', '--accent', (each) => each.pool)],
+    };
+  }, [points]);
+  return html`<div class="plots">
+    <${Plot} title="Prompt tokens from memory" unit="%" most=${100} times=${times} lines=${hit} />
+    <${Plot} title="First token, half within" unit=" ms" times=${times} lines=${first} />
+    <${Plot} title="Generated tokens a second" unit="" times=${times} lines=${generated} />
+    <${Plot} title="Turns" unit="" times=${times} lines=${running} />
+    <${Plot} title="Pool in use" unit="%" most=${100} times=${times} lines=${pool} />
+  </div>`;
+}
+
+/** Which agents speak and which wait, of turns that this gateway was asked for.
+ * @param {{told: Json}} props */
+function Running({ told }) {
+  const turns = /** @type {Json[]} */ (told.turns_running);
+  return html`<h2>Running now</h2>
+    ${!turns.length && html`<p class="quiet">No turn.</p>`}
+    ${turns.length > 0 && html`<div class="scrolls" tabindex="0" role="region" aria-label="Running now"><table>
+      <thead><tr><th scope="col">Agent</th><th scope="col">State</th><th scope="col" class="num">For</th>
+        <th scope="col" class="wide">Model</th><th scope="col" class="wide">Namespace</th></tr></thead>
+      <tbody>${turns.map((turn) => html`<tr><th scope="row"><${Who} turn=${turn} namespace=${told.namespace} /></th>
+        <td>${turn.state}</td>
+        <td class="num">${duration(Math.max(0, (Date.parse(told.time) - Date.parse(turn.since)) / 1000))}</td>
+        <td class="wide"><bdi>${turn.model_id}</bdi></td><td class="wide"><bdi>${turn.namespace}</bdi></td></tr>`)}</tbody></table></div>`}
+    ${turns.length >= MOST && html`<p class="quiet">Those of the last are left out.</p>`}`;
+}
+
+/** @param {{turn: Json, namespace: string}} props `namespace` is that of the key */
+function Who({ turn, namespace }) {
+  if (!turn.agent_id) return html`<span class="quiet">of no agent</span>`;
+  const name = html`<${Name} text=${turn.agent_id} />`;
+  if (turn.namespace !== namespace) return name;
+  return html`<a href=${linkTo(['agents', turn.model_id, turn.agent_id])}>${name}</a>`;
 }
 
 /** @param {{processes: Json[]}} props */
@@ -79,11 +111,7 @@ function Processes({ processes }) {
 /** @param {{told: Json}} props */
 function Tiers({ told }) {
   const reused = sums(told.models, 'prompt_tokens');
-  /** @type {Record<string, Json>} */
-  const firsts = {};
-  for (const model of told.models ?? []) {
-    for (const [tier, times] of Object.entries(model.time_to_first_token)) firsts[tier] = merged(firsts[tier], times);
-  }
+  const firsts = firstTokens(told.models);
   const time = (/** @type {string} */ tier, /** @type {number} */ share) => {
     const found = firsts[tier] ? quantile(firsts[tier], share) : null;
     return found === null ? '–' : duration(found);
@@ -96,17 +124,6 @@ function Tiers({ told }) {
       <td class="num">${number(told.agents_by_tier[tier] ?? 0)}</td>
       <td class="num">${number(reused[tier === 'none' ? 'computed' : tier] ?? 0)}</td>
       <td class="num">${time(tier, 0.5)}</td><td class="num">${time(tier, 0.99)}</td></tr>`)}</tbody></table></div>`;
-}
-
-/**
- * @param {Json} one a histogram, or none
- * @param {Json} other with the same bounds
- */
-function merged(one, other) {
-  if (!one) return other;
-  const buckets = one.buckets.map((/** @type {[number | null, number]} */ [bound, count], /** @type {number} */ place) =>
-    [bound, count + other.buckets[place][1]]);
-  return { buckets, count: one.count + other.count };
 }
 
 /** @param {{told: Json}} props */

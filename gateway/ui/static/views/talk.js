@@ -3,6 +3,7 @@ import { html, useEffect, useState } from '../vendor/preact.js';
 import { json } from '../gateway.js';
 import { linkTo } from '../routing.js';
 import { Loading, Name, Problem, useLoaded } from '../parts.js';
+import { allAgents } from './agents/loading.js';
 import { Pane } from './talk/pane.js';
 
 /** @param {{place: import('../routing.js').Place}} props */
@@ -22,7 +23,7 @@ export function Talk({ place }) {
 /** Whom to talk to. */
 function Choice() {
   const models = useLoaded((signal) => json('GET', 'v1/models', { signal }), []);
-  const recent = useLoaded((signal) => json('GET', 'v1/agents', { query: { page_size: 100 }, signal }), []);
+  const recent = useLoaded(allAgents, []);
   const [agent, setAgent] = useState('');
   const [model, setModel] = useState('');
   const names = /** @type {string[]} */ (models.value?.data.map((/** @type {{id: string}} */ each) => each.id) ?? []);
@@ -34,7 +35,7 @@ function Choice() {
     event.preventDefault();
     if (agent && model) location.hash = linkTo(['talk', model, agent]);
   };
-  const agents = [...(recent.value?.agents ?? [])]
+  const agents = [...(recent.value ?? [])]
     .sort((one, other) => (other.update_time ?? '').localeCompare(one.update_time ?? ''))
     .slice(0, 12);
   return html`<section class="narrow">

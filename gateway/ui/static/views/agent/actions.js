@@ -1,8 +1,9 @@
 /** What can be done to an agent, as a menu. */
 import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 import { linkTo } from '../../routing.js';
+import { forgetAgents } from '../agents/loading.js';
 import { Confirm } from './confirm.js';
-import { erase, evict, exported, fork, pin, prefetch, snapshot, trim } from './deeds.js';
+import { contextPolicy, erase, evict, expiry, exported, fork, pin, prefetch, snapshot, trim } from './deeds.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
 /** @typedef {import('./deeds.js').Deed} Deed */
@@ -12,6 +13,8 @@ const DEEDS = /** @type {[string, (agent: Json) => Deed][]} */ ([
   ['Snapshot…', snapshot],
   ['Trim…', trim],
   ['Pin…', pin],
+  ['Expiry…', expiry],
+  ['Full context…', contextPolicy],
   ['Prefetch…', prefetch],
   ['Evict from memory…', (agent) => evict(agent, 'hot')],
   ['Evict from disk…', (agent) => evict(agent, 'warm')],
@@ -46,6 +49,7 @@ export function Actions({ agent, onChanged }) {
   /** @param {Record<string, string>} given */
   const done = (given) => {
     const after = deed?.after;
+    forgetAgents();
     setDeed(null);
     if (after === 'gone') location.hash = linkTo(['agents']);
     else if (after === 'fork') location.hash = linkTo(['agents', agent.key.model_id, given.new_agent_id]);

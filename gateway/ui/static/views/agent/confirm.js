@@ -35,10 +35,8 @@ export function Confirm({ deed, onDone, onClose }) {
   return html`<${Dialog} title=${deed.title} onClose=${onClose}>
     <form onSubmit=${confirm}>
       <p>${deed.cost}</p>
-      ${(deed.fields ?? []).map(({ name, label, type, max }) => html`<label>${label}
-        <input required dir="auto" type=${type ?? 'text'} min=${type ? 0 : undefined} max=${max} maxlength="256"
-          autocomplete="off" spellcheck=${false} value=${given[name]}
-          onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setGiven({ ...given, [name]: e.target.value })} /></label>`)}
+      ${(deed.fields ?? []).map((field) => html`<label>${field.label}<${Input} field=${field} value=${given[field.name]}
+        onChange=${(/** @type {string} */ value) => setGiven({ ...given, [field.name]: value })} /></label>`)}
       ${deed.typed !== undefined && html`<label><span>Type <strong><${Name} text=${deed.typed} /></strong> to confirm</span>
         <input dir="auto" autocomplete="off" spellcheck=${false} value=${typed}
           onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setTyped(e.target.value)} /></label>`}
@@ -50,4 +48,17 @@ export function Confirm({ deed, onDone, onClose }) {
       </div>
     </form>
   </${Dialog}>`;
+}
+
+/** @param {{field: import('./deeds.js').Field, value: string, onChange: (value: string) => void}} props */
+function Input({ field, value, onChange }) {
+  const { type, max, choices, empty } = field;
+  const changed = (/** @type {{target: {value: string}}} */ event) => onChange(event.target.value);
+  if (choices) {
+    return html`<select value=${value} onChange=${changed}>${choices.map(([each, means]) => html`<option value=${each}
+      selected=${each === value}>${means}</option>`)}</select>`;
+  }
+  return html`<input required=${empty === undefined} placeholder=${empty} dir="auto" type=${type ?? 'text'}
+    min=${type ? 0 : undefined} max=${max} maxlength="256" autocomplete="off" spellcheck=${false} value=${value}
+    onInput=${changed} />`;
 }

@@ -1,14 +1,24 @@
 /** What can be done to an agent: what it costs, what is asked for, and the request. */
 import { agentPath, json, partOf, request } from '../../gateway.js';
-import { bytes, counted, number } from '../../format.js';
+import { bytes, counted, duration, number, period, seconds } from '../../format.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
+/**
+ * @typedef {object} Field
+ * @property {string} name
+ * @property {string} label
+ * @property {string} value
+ * @property {string} [type]
+ * @property {number} [max]
+ * @property {[string, string][]} [choices] values and what they mean
+ * @property {string} [empty] what it means to leave it empty; else it must not be
+ */
 /**
  * @typedef {object} Deed
  * @property {string} title
  * @property {string} cost what it takes and what is lost, to be read before it is done
  * @property {string} verb what its button says
- * @property {{name: string, label: string, value: string, type?: string, max?: number}[]} [fields]
+ * @property {Field[]} [fields]
  * @property {string} [typed] what has to be typed to confirm it
  * @property {boolean} [destroys]
  * @property {(given: Record<string, string>) => Promise<string>} run returns what was done
@@ -34,6 +44,7 @@ export function fork(agent) {
     fields: [{ name: 'new_agent_id', label: 'Name of the fork', value: `${agent.key.agent_id}-fork` }],
     after: 'fork',
     run: async (given) => {
+      partOf(given.new_agent_id, 'an agent');
       await ask(agent, 'POST', 'fork', given);
       return `Forked as ${given.new_agent_id}.`;
     },
@@ -48,6 +59,7 @@ export function forkAt(agent, snapshot) {
     title: `Fork ${snapshot.name}`,
     cost: `A second agent with the memory of version ${number(snapshot.version.version)}. This one stays as it is.`,
     run: async (given) => {
+      partOf(given.new_agent_id, 'an agent');
       await ask(agent, 'POST', 'fork', { ...given, ...at });
       return `Forked as ${given.new_agent_id}.`;
     },
@@ -63,6 +75,7 @@ export function snapshot(agent) {
     verb: 'Keep it',
     fields: [{ name: 'name', label: 'Name', value: '' }],
     run: async (given) => {
+      partOf(given.name, 'a snapshot');
       await ask(agent, 'POST', 'snapshots', given);
       return `Kept as ${given.name}.`;
     },
@@ -124,6 +137,51 @@ export function pin(agent) {
     run: async () => {
       await ask(agent, 'PUT', 'pin', { pinned });
       return pinned ? 'Pinned.' : 'Unpinned.';
+    },
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function expiry(agent) {
+  return {
+    title: 'Expiry',
+    cost: `When an agent was idle for so long, its KV leaves the disk, ${bytes(agent.warm_bytes)}, and the next turn computes
+      it again; or all of it is deleted for good, with its snapshots. Times are such as 90 s, 15 min, 2 h or 30 d.`,
+    verb: 'Set',
+    fields: [
+      { name: 'ttl', label: 'Its KV goes after', value: agent.ttl ? period(agent.ttl) : '', empty: 'never' },
+      { name: 'delete_after', label: 'All of it goes after', value: agent.delete_after ? period(agent.delete_after) : '', empty: 'never' },
+    ],
+    run: async (given) => {
+      const set = Object.entries(given).filter(([, text]) => text.trim()).map(([name, text]) => [name, seconds(text)]);
+      const { agent: now } = await ask(agent, 'PUT', 'ttl', Object.fromEntries(set));
+      if (!now.ttl && !now.delete_after) return 'It does not expire.';
+      return [now.ttl && `Its KV goes after ${duration(now.ttl)}.`, now.delete_after && `All of it goes after ${
+        duration(now.delete_after)}.`].filter(Boolean).join(' ');
+    },
+  };
+}
+
+/** @param {Json} agent @returns {Deed} */
+export function contextPolicy(agent) {
+  return {
+    title: 'When the context is full',
+    cost: `What is done when a turn no longer fits into the model's context. What is dropped stays as an automatic snapshot, and
+      what is left is computed once more.`,
+    verb: 'Set',
+    fields: [{
+      name: 'context_policy',
+      label: 'Then',
+      value: agent.context_policy ?? 'trim',
+      choices: [
+        ['trim', 'drop the oldest turns'],
+        ['summarize', 'drop the oldest turns, and keep a note of them that the model writes'],
+        ['refuse', 'refuse the turn'],
+      ],
+    }],
+    run: async (given) => {
+      await ask(agent, 'PUT', 'context-policy', given);
+      return `A full context: ${given.context_policy}.`;
     },
   };
 }

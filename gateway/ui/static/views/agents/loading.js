@@ -1,14 +1,48 @@
 /** All agents, page by page: what has come is shown while the rest comes. */
 import { useEffect, useRef, useState } from '../../vendor/preact.js';
 import { pages } from '../../gateway.js';
+import { key } from '../../key.js';
 
 const PAGE = 500;
+const FRESH_SECONDS = 30;
+
+/** @type {{agents: Json[], at: number, shown: string} | null} */
+let whole = null;
 
 /** @typedef {import('../../gateway.js').Json} Json */
 
-/** @returns {{agents: Json[], done: boolean, error: unknown, stop: () => void, again: () => void}} */
+/**
+ * All agents for a view that needs some of them: those of the last half a minute, or read now.
+ *
+ * @param {AbortSignal} signal
+ * @returns {Promise<Json[]>}
+ */
+export async function allAgents(signal) {
+  if (whole && whole.shown === key() && Date.now() - whole.at < 1000 * FRESH_SECONDS) return whole.agents;
+  /** @type {Json[]} */
+  const agents = [];
+  for await (const page of pages('v1/agents', { page_size: 2 * PAGE }, signal)) agents.push(...page.agents);
+  return remembered(agents);
+}
+
+/** @param {Json[]} agents all of them */
+function remembered(agents) {
+  whole = { agents, at: Date.now(), shown: key() };
+  return agents;
+}
+
+/** What was read of all agents is not true any more. */
+export function forgetAgents() {
+  whole = null;
+}
+
+/**
+ * All agents as they come. `whole` says that none are left out.
+ *
+ * @returns {{agents: Json[], done: boolean, whole: boolean, error: unknown, stop: () => void, again: () => void}}
+ */
 export function useAgents() {
-  const [state, setState] = useState({ agents: /** @type {Json[]} */ ([]), done: false, error: /** @type {unknown} */ (null) });
+  const [state, setState] = useState({ agents: /** @type {Json[]} */ ([]), done: false, whole: false, error: /** @type {unknown} */ (null) });
   const [round, setRound] = useState(0);
   const stopping = useRef(new AbortController());
   useEffect(() => {
@@ -16,13 +50,13 @@ export function useAgents() {
     /** @type {Json[]} */
     let found = [];
     const load = async () => {
-      setState((now) => ({ ...now, done: false, error: null }));
+      setState((now) => ({ ...now, done: false, whole: false, error: null }));
       for await (const page of pages('v1/agents', { page_size: PAGE }, signal)) {
         found = [...found, ...page.agents];
         const agents = found;
         setState((now) => (round && agents.length < now.agents.length ? now : { ...now, agents })); // a refresh shrinks last
       }
-      setState({ agents: found, done: true, error: null });
+      setState({ agents: remembered(found), done: true, whole: true, error: null });
     };
     load().catch((error) => {
       setState((now) => ({ ...now, done: true, error: signal.aborted ? null : error }));

@@ -1,12 +1,17 @@
-/** A line over time, drawn by uPlot, which is loaded when the first one is shown. */
+/** Lines over time, drawn by uPlot, which is loaded when the first one is shown. */
 import { html, useEffect, useRef } from '../../vendor/preact.js';
 
+/** @typedef {{name: string, colour: string, values: (number | null)[]}} Line `colour` is a property of the style sheet */
+
 /**
- * @param {{title: string, unit: string, times: number[], values: (number | null)[], most?: number}} props
+ * @param {{title: string, unit: string, times: number[], lines: Line[], most?: number}} props lines are always the same ones
  */
-export function Plot({ title, unit, times, values, most }) {
+export function Plot({ title, unit, times, lines, most }) {
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   const plot = useRef(/** @type {import('../../vendor/uplot.js').default | null} */ (null));
+  const data = () => [times, ...lines.map(({ values }) => values)];
+  const newest = useRef(data);
+  newest.current = data;
   useEffect(() => {
     let gone = false;
     const target = /** @type {HTMLElement} */ (place.current);
@@ -18,15 +23,17 @@ export function Plot({ title, unit, times, values, most }) {
       plot.current = new UPlot({
         width: target.clientWidth,
         height: 150,
-        series: [{}, { label: title, stroke: colour('outline-color'), width: 1.5 }],
-        axes: [quiet, { ...quiet, size: 56, values: (/** @type {unknown} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => `${tick}${unit}`) }],
+        series: [{}, ...lines.map((line) => ({
+          label: line.name, stroke: colour(line.colour), width: 1.5, spanGaps: true, points: { size: 4 },
+        }))],
+        axes: [quiet, { ...quiet, size: 64, values: (/** @type {unknown} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => `${tick}${unit}`) }],
         scales: {
           x: { range: (/** @type {unknown} */ _, /** @type {number} */ from, /** @type {number} */ to) => [Math.min(from, to - 60), to] },
           y: { range: (/** @type {unknown} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, most ?? Math.max(1, top * 1.1)] },
         },
         cursor: { show: false },
         legend: { show: false },
-      }, [times, values], target);
+      }, newest.current(), target);
       sized.observe(target);
     });
     return () => {
@@ -36,8 +43,18 @@ export function Plot({ title, unit, times, values, most }) {
       plot.current = null;
     };
   }, []);
-  useEffect(() => plot.current?.setData([times, values]), [times, values]);
-  const last = values[values.length - 1];
-  return html`<figure class="plot"><figcaption>${title} <strong>${last == null ? '–' : `${Math.round(last)}${unit}`}</strong></figcaption>
+  useEffect(() => plot.current?.setData(data()), [times, lines]);
+  return html`<figure class="plot"><figcaption class="row"><span>${title}</span>${lines.map(({ name, colour, values }) => html`<span
+      class="line">${lines.length > 1 && html`<i class=${`mark ${colour.replace('--', '')}`}></i>${`${name} `}`}<strong>${
+      shown(values, unit)}</strong></span>`)}</figcaption>
     <div ref=${place} class="canvas" aria-hidden="true"></div></figure>`;
+}
+
+/**
+ * @param {(number | null)[]} values
+ * @param {string} unit
+ */
+function shown(values, unit) {
+  const last = values[values.length - 1];
+  return last == null ? '–' : `${last < 10 && last % 1 ? last.toFixed(1) : Math.round(last)}${unit}`;
 }

@@ -46,27 +46,87 @@ export function since(now, before) {
   return Object.fromEntries(Object.entries(now).map(([name, count]) => [name, Math.max(0, count - (before[name] ?? 0))]));
 }
 
+/** Where a prompt token's KV can come from. */
+export const REUSED = /** @type {const} */ (['hot', 'warm', 'remote']);
+
 /**
- * A point of the series. Shares and rates are null where nothing happened, or a process has begun anew.
+ * @typedef {object} Point
+ * @property {number} time in seconds
+ * @property {Record<string, number | null>} hit per cent of the prompt tokens that came from each tier
+ * @property {Record<string, number | null>} first milliseconds within which half of each tier's first tokens came
+ * @property {number | null} generated tokens a second
+ * @property {number} running
+ * @property {number} waiting
+ * @property {number | null} pool per cent
+ */
+
+/**
+ * A point of the series. Shares, rates and times are null where nothing happened, or a process has begun anew.
  *
  * @param {Json} now
  * @param {Json} before
- * @returns {{time: number, hit: number | null, generated: number | null, running: number, pool: number | null}}
+ * @returns {Point}
  */
 export function point(now, before) {
   const time = Date.parse(now.time) / 1000;
   const seconds = time - Date.parse(before.time) / 1000;
   const blocks = sums(now.models, 'pool_blocks');
   const all = (blocks.used ?? 0) + (blocks.free ?? 0);
-  const still = { time, running: sum(now.models, 'running'), pool: all ? (100 * (blocks.used ?? 0)) / all : null };
-  if (seconds <= 0 || !sameProcess(now, before, 'worker')) return { ...still, hit: null, generated: null };
+  const still = {
+    time,
+    running: sum(now.models, 'running'),
+    waiting: sum(now.models, 'waiting'),
+    pool: all ? (100 * (blocks.used ?? 0)) / all : null,
+  };
+  if (seconds <= 0 || !sameProcess(now, before, 'worker')) return { ...still, hit: {}, first: {}, generated: null };
   const prompt = since(sums(now.models, 'prompt_tokens'), sums(before.models, 'prompt_tokens'));
   const asked = Object.values(prompt).reduce((total, count) => total + count, 0);
+  const [came, had] = [firstTokens(now.models), firstTokens(before.models)];
+  const half = (/** @type {string} */ tier) => {
+    const found = came[tier] ? quantile(less(came[tier], had[tier]), 0.5) : null;
+    return found === null ? null : 1000 * found;
+  };
   return {
     ...still,
-    hit: asked ? (100 * (asked - (prompt.computed ?? 0))) / asked : null,
+    hit: Object.fromEntries(REUSED.map((tier) => [tier, asked ? (100 * (prompt[tier] ?? 0)) / asked : null])),
+    first: Object.fromEntries(['none', ...REUSED].map((tier) => [tier, half(tier)])),
     generated: Math.max(0, sum(now.models, 'generated_tokens') - sum(before.models, 'generated_tokens')) / seconds,
   };
+}
+
+/**
+ * @param {Json[] | null} models
+ * @returns {Record<string, Json>} the histograms of times to the first token by tier, of all models together
+ */
+export function firstTokens(models) {
+  /** @type {Record<string, Json>} */
+  const found = {};
+  for (const model of models ?? []) {
+    for (const [tier, times] of Object.entries(model.time_to_first_token)) {
+      found[tier] = found[tier] ? joined(found[tier], times, 1) : times;
+    }
+  }
+  return found;
+}
+
+/**
+ * @param {Json} now a histogram
+ * @param {Json} [before] of the same bounds
+ * @returns {Json} what came in between
+ */
+export function less(now, before) {
+  return before ? joined(now, before, -1) : now;
+}
+
+/**
+ * @param {Json} one
+ * @param {Json} other
+ * @param {1 | -1} sign
+ */
+function joined(one, other, sign) {
+  const buckets = one.buckets.map((/** @type {[number | null, number]} */ [bound, count], /** @type {number} */ place) =>
+    [bound, count + sign * other.buckets[place][1]]);
+  return { buckets, count: one.count + sign * other.count };
 }
 
 /**

@@ -1,15 +1,32 @@
-/** The question for a fork's name. */
-import { html, useState } from '../../vendor/preact.js';
+/** The question for a fork's name, and the fork. */
+import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { agentPath, explained, json, partOf } from '../../gateway.js';
+import { notify } from '../../notices.js';
 import { Dialog, Problem } from '../../parts.js';
+import { forgetAgents } from '../agents/loading.js';
 
-/** @param {{agent: string, onFork: (name: string) => Promise<void>, onClose: () => void}} props */
-export function ForkDialog({ agent, onFork, onClose }) {
+/** @param {{model: string, agent: string, onForked: (name: string) => void, onClose: () => void}} props */
+export function ForkDialog({ model, agent, onForked, onClose }) {
   const [name, setName] = useState(`${agent}-fork`);
   const [error, setError] = useState(/** @type {unknown} */ (null));
+  const [busy, setBusy] = useState(false);
+  const here = useRef(true);
+  useEffect(() => () => { here.current = false; }, []);
   /** @param {Event} event */
-  const fork = (event) => {
+  const fork = async (event) => {
     event.preventDefault();
-    onFork(name).catch(setError);
+    setBusy(true);
+    try {
+      partOf(name, 'an agent');
+      await json('POST', agentPath(agent, 'fork'), { query: { model }, body: { new_agent_id: name } });
+      forgetAgents();
+      if (here.current) onForked(name);
+      else notify(`Forked as ${name}.`); // its reader is elsewhere by now, and stays there
+    } catch (failure) {
+      if (!here.current) notify(`Fork: ${explained(failure)}`, true);
+      setError(failure);
+      setBusy(false);
+    }
   };
   return html`<${Dialog} title="Fork" onClose=${onClose}>
     <form onSubmit=${fork}>
@@ -19,7 +36,7 @@ export function ForkDialog({ agent, onFork, onClose }) {
         onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setName(e.target.value)} /></label>
       ${error && html`<${Problem} error=${error} />`}
       <div class="row end"><button type="button" onClick=${onClose}>Cancel</button>
-        <button class="primary">Fork</button></div>
+        <button class="primary" disabled=${busy}>${busy ? 'Working…' : 'Fork'}</button></div>
     </form>
   </${Dialog}>`;
 }

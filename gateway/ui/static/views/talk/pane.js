@@ -1,7 +1,6 @@
 /** One chat: what was said, what is being said, and what to say next. */
 import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 import { useFollowed } from '../../followed.js';
-import { agentPath, json } from '../../gateway.js';
 import { counted } from '../../format.js';
 import { linkTo } from '../../routing.js';
 import { Loading, Name, Problem, useLoaded } from '../../parts.js';
@@ -60,9 +59,8 @@ export function Pane({ model, agent, onFork, onClose }) {
     <${Composer} running=${running} onStop=${() => stop.current?.abort()}
       onSay=${(/** @type {string} */ text, /** @type {Record<string, number>} */ settings) =>
         begin(newQuestion({ model, agent, text, settings }))} />
-    ${forking && html`<${ForkDialog} agent=${agent} onClose=${() => setForking(false)}
-      onFork=${async (/** @type {string} */ name) => {
-        await json('POST', agentPath(agent, 'fork'), { query: { model }, body: { new_agent_id: name } });
+    ${forking && html`<${ForkDialog} model=${model} agent=${agent} onClose=${() => setForking(false)}
+      onForked=${(/** @type {string} */ name) => {
         setForking(false);
         onFork?.(name);
       }} />`}
