@@ -12,9 +12,12 @@ from cache_service.offline.cluster.commands import main as ledgers
 from cache_service.offline.commands import main as store
 from deploy.docs.tables import code, table
 from gateway.cli.main import main
+from inference_service.hub.commands import main as hub
 
 _ELSEWHERE = {
     "agentmem store": store,
+    "agentmem models search": hub.commands["search"],
+    "agentmem models pull": hub.commands["pull"],
     **{f"agentmem cluster {name}": command for name, command in ledgers.commands.items()},
 }
 """Commands that `agentmem` runs in a process of their own."""

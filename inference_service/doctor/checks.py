@@ -125,7 +125,7 @@ def _model(model: RegisteredModel, settings: WorkerSettings) -> Findings:
         advice = "start once without --offline, AGENTMEM_OFFLINE and HF_HUB_OFFLINE, or give the directory of a model"
         return [problem(f"{where}, and the worker is offline", advice)]
     later = f"{where}; it is fetched from {hub_host()} when it is loaded, and what it needs is not known yet"
-    return [warning(later, f"fetch it beforehand: hf download {model.source}")]
+    return [warning(later, f"fetch it beforehand: agentmem models pull {model.source}")]
 
 
 async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import click
@@ -76,31 +77,40 @@ def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json
 @main.command("pull")
 @click.argument("model")
 @click.option("--anyway", is_flag=True, help="Fetch it although it would not run or not fit here.")
-@click.option("--only-missing", is_flag=True, hidden=True)  # for `agentmem chat`, which goes on where it is here
 @_json
-def pull_command(model: str, anyway: bool, only_missing: bool, as_json: bool) -> None:
+def pull_command(model: str, anyway: bool, as_json: bool) -> None:
     """Fetch MODEL, a hub id, into the cache of the hub (HF_HOME), after saying how large it is and whether it fits.
 
     One that would not run on this machine, or for which the disk has no room, is refused before anything is fetched. A
     pull that was interrupted goes on with what is missing. HF_TOKEN is for gated and private models, HF_ENDPOINT names
     another hub. With --json a line for each step.
     """
+    if (place := _pulled(model, anyway=anyway, as_json=as_json)) is not None:
+        _write(as_json, f"it is in {place}; talk: agentmem chat --model {report.printable(model)}", path=str(place))
+        return
+    here = cached(model)
+    _write(as_json, f"{report.printable(model)} is here already, in {here}", path=str(here), missing_bytes=0)
+
+
+@main.command("fetch", hidden=True)
+@click.argument("model")
+def fetch_command(model: str) -> None:
+    """Pull MODEL for `agentmem up` and `agentmem chat`, which go on with it."""
+    _pulled(model, anyway=False, as_json=False)
+
+
+def _pulled(model: str, *, anyway: bool, as_json: bool) -> Path | None:
+    """Fetch a model, and say how; where it is now, None where it was here before. Raises ClickException."""
     given = _settings()
     if is_path(model) or is_directory(model):
         raise click.UsageError(f"{model} is a path; there is nothing to fetch: agentmem up --model {model}")
     with _told():
-        if (place := cached(model)) is not None:
-            if not only_missing:
-                here = f"{report.printable(model)} is here already, in {place}"
-                _write(as_json, here, path=str(place), missing_bytes=0)
-            return
+        if cached(model) is not None:
+            return None
         (candidate,) = look([Found(model)], given)
         _check(candidate, anyway=anyway, as_json=as_json)
         with _progress(candidate, as_json=as_json) as progress:
-            place = fetch(model, offline=False, progress=progress)
-    if only_missing:
-        return
-    _write(as_json, f"it is in {place}; talk: agentmem chat --model {report.printable(model)}", path=str(place))
+            return fetch(model, offline=False, progress=progress)
 
 
 def _check(candidate: Candidate, *, anyway: bool, as_json: bool) -> None:

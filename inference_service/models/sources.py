@@ -12,9 +12,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -37,10 +36,10 @@ from agentmem.process.model_registry import register
 from agentmem.process.models import DEMO, VARIABLE, RegisteredModel, expanded, is_path
 from agentmem.process.settings import SettingsError
 from inference_service.engine.mlx_lm_adapter import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
+from inference_service.models.hub_cache import CONFIG, WEIGHTS, is_whole, matching
 
 log = logging.getLogger(__name__)
 
-_CONFIG, _WEIGHTS, _INDEX = "config.json", "model*.safetensors", "model.safetensors.index.json"
 _TIMEOUT = 10.0
 _DTYPE_BYTES: Final = {
     **{"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2},
@@ -123,7 +122,7 @@ def fetch_config(source: str) -> dict[str, Any] | None:
         return None
     hub_logging.set_verbosity(logging.ERROR)
     try:
-        place = hf_hub_download(source, _CONFIG, etag_timeout=_TIMEOUT)
+        place = hf_hub_download(source, CONFIG, etag_timeout=_TIMEOUT)
         config: dict[str, Any] = json.loads(Path(place).read_text(encoding="utf-8"))
     except HUB_ERRORS as error:
         raise refusal(source, error) from None
@@ -147,17 +146,7 @@ def cached(source: str) -> Path | None:
         return None
     except HUB_ERRORS as error:
         raise refusal(source, error) from None
-    return directory if _is_whole(directory) else None
-
-
-def _is_whole(directory: Path) -> bool:
-    """Whether config and weights are there. Other programs may have cached parts of the repository."""
-    try:
-        named = set(json.loads((directory / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        named = set()
-    weights = [*directory.glob(_WEIGHTS), *(directory / name for name in _matching(named, [_WEIGHTS]))]
-    return (directory / _CONFIG).is_file() and bool(weights) and all(file.is_file() for file in weights)
+    return directory if is_whole(directory) else None
 
 
 def _fetched(source: str, offline: bool, progress: Callable[[float], None]) -> Path:
@@ -213,11 +202,11 @@ def listed(source: str) -> Listing:
     """Ask the hub for a model's files. Raises NothingToLoad, and HUB_ERRORS."""
     info = HfApi().model_info(source, timeout=_TIMEOUT, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-    sizes = {name: sizes[name] for name in _matching(sizes, DEFAULT_ALLOW_PATTERNS)}
-    weights = _matching(sizes, [_WEIGHTS])
-    if _CONFIG not in sizes or not weights:
+    sizes = {name: sizes[name] for name in matching(sizes, DEFAULT_ALLOW_PATTERNS)}
+    weights = matching(sizes, [WEIGHTS])
+    if CONFIG not in sizes or not weights:
         raise NothingToLoad(
-            f"model {source!r} has no {_CONFIG} or no {_WEIGHTS} on {hub_host()}, which mlx-lm loads; take one that has"
+            f"model {source!r} has no {CONFIG} or no {WEIGHTS} on {hub_host()}, which mlx-lm loads; take one that has"
         )
     here = {name for name in sizes if isinstance(try_to_load_from_cache(source, name, revision=info.sha), str)}
     counts = info.safetensors.parameters if info.safetensors else {}
@@ -257,10 +246,6 @@ def _look(source: str, shares: "_Shares") -> int:
     check_disk(source, found.missing)
     shares.report(0)
     return found.missing
-
-
-def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 class _Shares:

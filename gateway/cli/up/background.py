@@ -36,6 +36,7 @@ LOG: Final = Path("logs", "up.log")
 _COMMAND: Final = "gateway.cli.main"
 _MOST_LOG_BYTES: Final = 1 << 20
 _TAIL_LINES: Final = 5
+_INTERRUPTED: Final = 130
 _INTERVAL: Final = 0.1
 _PROBE_SECONDS: Final = 2.0
 _PULL_SECONDS: Final = 5.0
@@ -65,8 +66,8 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     if not has_been_taken(settings.data_directory):
         check_ports(settings)
     patience = 3 * (settings.grace + layout.END_SECONDS)
-    if _must_be_asked_for(model, settings):
-        _fetch(parse(model)[1])
+    if model not in _registered():
+        fetch(parse(model)[1], settings)
     log, words = _log(settings.data_directory), (_COMMAND, "up", *_arguments(model))
     start = log.stat().st_size
     with _detached(words, log) if keep else _bound(words, patience, log) as up:
@@ -97,20 +98,22 @@ def _arguments(model: str) -> list[str]:
     return [f"--model={each}" for each in (model, *up_settings(UpSettings, ()).model)]
 
 
-def _must_be_asked_for(model: str, settings: UpSettings) -> bool:
-    """Whether it is a hub's, which may be asked."""
-    if model in _registered() or settings.offline:
-        return False
-    source = parse(model)[1]
-    return not (source == DEMO or is_path(source) or expanded(source).is_dir())
+def fetch(source: str, settings: UpSettings) -> None:
+    """Fetch a model of a hub, after saying how large it is and whether it fits; silent where all of it is here.
 
-
-def _fetch(source: str) -> None:
-    """Fetch a hub's model, after saying how large it is and whether it fits; says nothing where it is here."""
-    with _bound((HUB, "pull", "--only-missing", source), _PULL_SECONDS, None) as pulling:
-        status = pulling.wait()
+    Raises Exit where that fails, which was told.
+    """
+    if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
+        return
+    with _bound((HUB, "fetch", source), _PULL_SECONDS, None) as fetching:
+        try:
+            status = fetching.wait()
+        except KeyboardInterrupt:  # of the terminal's, which the child has, too, and something to say about
+            with suppress(subprocess.TimeoutExpired):
+                fetching.wait(_PULL_SECONDS)
+            raise click.exceptions.Exit(_INTERRUPTED) from None
     if status:
-        raise click.exceptions.Exit(status)  # it has said why
+        raise click.exceptions.Exit(status)
 
 
 @contextmanager

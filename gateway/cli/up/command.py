@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -16,6 +17,7 @@ from agentmem.process.models import DEMO
 from agentmem.process.service import ServiceManager
 from gateway.cli.completion import SettingsCommand
 from gateway.cli.text import say
+from gateway.cli.up.background import fetch
 from gateway.cli.up.lock import UpLock, has_been_taken
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
@@ -37,6 +39,8 @@ _PROBE_TIMEOUT = 2.0
 def up(arguments: tuple[str, ...]) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.
 
+    At a terminal the default model is fetched first, if it must be, after saying how large it is and whether it fits.
+
     Ends with 2 where there is something to mend, before anything was started; with 1 where a service cannot be kept up.
     """
     settings = up_settings(UpSettings, arguments)
@@ -45,6 +49,9 @@ def up(arguments: tuple[str, ...]) -> None:
     # Where there was an up before, it may have the ports, and the lock's message says so.
     if not has_been_taken(settings.data_directory):
         check_ports(settings)
+    if sys.stdout.isatty():  # else nobody would see how far it is, and the worker fetches it, while the others serve
+        first = next(iter(register(settings.model, settings.adapter, settings.models).values()))
+        fetch(first.source, settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
         check_ports(settings)
         try:

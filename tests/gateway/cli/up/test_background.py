@@ -160,3 +160,21 @@ async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(
         finally:
             for each in left(run_dir):
                 each.kill()
+
+
+async def test_up_at_a_terminal_shows_how_far_its_model_is(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "*")
+    with model_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.port}")
+        hub.repositories["mlx-community/Slow-4bit"] = Repository(files, seconds=20)
+        async with terminal("-m", "gateway.cli.main", "up", "--model", "mlx-community/Slow-4bit") as shown:
+            await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "fetching")
+            shown.type(CTRL_C)
+            await shown.until("the same command goes on with what is missing")
+            assert await shown.ended() == 130
+    assert left(run_dir) == []
+    assert not (run_dir / "up.lock").exists(), "nothing was started"
