@@ -129,7 +129,7 @@ def pull(arguments: tuple[str, ...]) -> None:
 def _of_the_hub(command: str, arguments: tuple[str, ...]) -> None:
     """Run a command of the worker's package in the place of this process, so that what ends it ends the download."""
     with needing_servers():
-        for package in ("huggingface_hub", "mlx_lm"):
+        for package in ("huggingface_hub", "mlx_lm", "mlx.core"):
             if find_spec(package) is None:  # to import them would take as long as the command
                 raise ModuleNotFoundError(name=package)
     os.execv(sys.executable, [sys.executable, "-m", HUB, command, *arguments])

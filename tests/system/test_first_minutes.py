@@ -55,18 +55,22 @@ def environment(home: Path) -> dict[str, str]:
     return {**bare, "HOME": str(home), "UV_CACHE_DIR": cache, "PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip")}
 
 
-def run(environment: dict[str, str], *command: str | Path) -> str:
-    """What a command prints."""
+def run(environment: dict[str, str], *command: str | Path, status: int = 0) -> str:
+    """What a command prints; to standard error, where it is to fail."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=280)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
 
 
 def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
     uvx = UV.with_name("uvx")
     assert run(environment, uvx, "--from", wheel, "agentmem", "--version").startswith("agentmem, version ")
-    help_text = run(environment, uvx, "--from", wheel, "agentmem", "--help")
-    assert "chat" in help_text and "completion" in help_text
+    assert "completion" in run(environment, uvx, "--from", wheel, "agentmem", "--help")
+    completing = environment | {"_AGENTMEM_COMPLETE": "bash_complete", "COMP_WORDS": "agentmem up --", "COMP_CWORD": "2"}
+    assert run(completing, uvx, "--from", wheel, "agentmem") == "\n", "what is not installed is not completed"
+    for needs_more in (("models", "search"), ("chat", "--model", "demo", "--message", "hi")):
+        said = run(environment, uvx, "--from", wheel, "agentmem", *needs_more, status=1)
+        assert "pip install 'agentmem[" in said and "Traceback" not in said
 
 
 @pytest.mark.skipif(not FULL, reason="pipx makes environments with pip, half a minute; AGENTMEM_FULL_MATRIX=1 runs it")

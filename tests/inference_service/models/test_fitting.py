@@ -1,0 +1,74 @@
+"""Whether a model fits, by arithmetic, and what is known of its size before it is here."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentmem.errors import FailedPrecondition
+from inference_service.engine.device import on_cpu
+from inference_service.models.fitting import KVLimits, fit
+from inference_service.models.loading import ATTENTION
+from inference_service.models.opening import ModelShape, shape_of
+from inference_service.models.residency import MemoryLimits
+from inference_service.models.sources import _element_bytes, registry
+
+CONFIG = json.loads((Path(registry([])["demo"].source) / "config.json").read_text())
+GB = 10**9
+
+
+def shape(**element_bytes: int) -> ModelShape:
+    return shape_of("m", CONFIG, element_bytes or {"U32": GB, "F16": GB}, ATTENTION)
+
+
+def test_what_is_packed_keeps_its_size_and_floats_take_that_of_the_computation() -> None:
+    assert shape().weight_bytes == GB + (2 if on_cpu() else 1) * GB
+    assert shape(**{"": GB}).weight_bytes == GB, "of a dtype that is not known"
+    assert shape(F32=GB).weight_bytes == GB if on_cpu() else GB // 2
+    found = shape()
+    assert (found.geometry.full.kv_heads, found.geometry.full.k_dim, len(found.geometry.full.layers)) == (2, 64, 6)
+    assert found.context_length == 8192
+
+
+def test_more_memory_is_more_agents_and_less_is_a_refusal() -> None:
+    model = shape()
+    needed = fit(model, MemoryLimits(100 * GB), KVLimits()).needs
+    agents = [fit(model, MemoryLimits(needed.fixed_bytes + free), KVLimits()).agents for free in (0, GB // 10, GB)]
+    assert agents[0] == 0 < agents[1] < agents[2]
+    assert "does not fit: its weights take" in fit(model, MemoryLimits(GB), KVLimits()).refusal
+    assert not fit(model, MemoryLimits(needed.fixed_bytes + GB), KVLimits()).refusal
+    busy = MemoryLimits(100 * GB, 1, GB)
+    assert "as long as other processes have the rest" in fit(model, busy, KVLimits()).refusal
+
+
+def test_the_settings_of_the_pool_are_taken() -> None:
+    model, limits = shape(), MemoryLimits(100 * GB)
+    found = fit(model, limits, KVLimits(pool_bytes=GB // 10, batch_bytes=GB // 10))
+    assert found.pool_bytes <= GB // 10 and found.batch_bytes == GB // 10
+    assert found.agents < fit(model, limits, KVLimits()).agents
+    short = replace(model, context_length=1000)
+    assert fit(short, limits, KVLimits()).tokens == 1000
+
+
+def test_what_cannot_run_is_refused_by_its_config() -> None:
+    with pytest.raises(FailedPrecondition, match="'m' cannot be set up from its config"):
+        shape_of("m", {"model_type": "of-nobody"}, {}, ATTENTION)
+    with pytest.raises(FailedPrecondition, match="does not say how long the context is"):
+        shape_of("m", {**CONFIG, "max_position_embeddings": None}, {}, ATTENTION)
+
+
+@pytest.mark.parametrize(
+    ("counts", "file_bytes", "expected"),
+    [
+        ({"U32": 250, "BF16": 100}, 1201, {"U32": 1000, "BF16": 200}),
+        ({"U32": 2000, "BF16": 100}, 1200, {"": 1200}),  # counted as they were before they were packed
+        ({"F7": 10}, 100, {"": 100}),
+        ({}, 7, {"": 7}),
+    ],
+)
+def test_a_hubs_counts_are_believed_where_they_add_up(
+    counts: Mapping[str, int], file_bytes: int, expected: Mapping[str, int]
+) -> None:
+    assert _element_bytes(counts, file_bytes) == expected
