@@ -66,7 +66,11 @@ def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
     uvx = UV.with_name("uvx")
     assert run(environment, uvx, "--from", wheel, "agentmem", "--version").startswith("agentmem, version ")
     assert "completion" in run(environment, uvx, "--from", wheel, "agentmem", "--help")
-    completing = environment | {"_AGENTMEM_COMPLETE": "bash_complete", "COMP_WORDS": "agentmem up --", "COMP_CWORD": "2"}
+    completing = environment | {
+        "_AGENTMEM_COMPLETE": "bash_complete",
+        "COMP_WORDS": "agentmem up --",
+        "COMP_CWORD": "2",
+    }
     assert run(completing, uvx, "--from", wheel, "agentmem") == "\n", "what is not installed is not completed"
     for needs_more in (("models", "search"), ("chat", "--model", "demo", "--message", "hi")):
         said = run(environment, uvx, "--from", wheel, "agentmem", *needs_more, status=1)
