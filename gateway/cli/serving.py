@@ -39,10 +39,12 @@ def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client,
         background = importlib.import_module("gateway.cli.up.background")
     with background.stack(model, keep=keep) as stack:
         reached, name = replace(client, gateway=stack.address), background.registered_name(model)
-        load(reached, name, model)
-        yield reached, name
-        if keep and stack.ours:
-            note(f"Agentmem goes on serving at {stack.address}; `kill {stack.pid}` stops it")
+        try:
+            load(reached, name, model)
+            yield reached, name
+        finally:
+            if keep and stack.ours:
+                note(f"Agentmem goes on serving at {stack.address}; `kill {stack.pid}` stops it")
 
 
 def load(client: Client, name: str, given: str) -> None:

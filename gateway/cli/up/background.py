@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from agentmem.process.checkup import listens
 from agentmem.process.model_registry import register
 from agentmem.process.models import DEMO, expanded, is_path, parse
 from gateway.cli.lazy import HUB
-from gateway.cli.text import console, printable
+from gateway.cli.text import Mistake, console, printable
 from gateway.cli.up.lock import LOCK_FILE, has_been_taken
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import unready
@@ -70,9 +70,13 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
         fetch(parse(model)[1], settings)
     log, words = _log(settings.data_directory), (_COMMAND, "up", *_arguments(model))
     start = log.stat().st_size
-    with _detached(words, log) if keep else _bound(words, patience, log) as up:
-        with console(stderr=True).status("") as waiting:
-            found = _wait(settings, up, _told(waiting.update, log, start))
+    with nullcontext(_detached(words, log)) if keep else _bound(words, patience, log) as up:
+        try:
+            with console(stderr=True).status("") as waiting:
+                found = _wait(settings, up, _told(waiting.update, log, start))
+        except BaseException:
+            up.terminate()
+            raise
         try:
             yield found
         finally:
@@ -88,7 +92,10 @@ def registered_name(model: str) -> str:
 
 def _registered() -> list[str]:
     settings = up_settings(UpSettings, ())
-    return list(register(settings.model, settings.adapter, settings.models))
+    try:
+        return list(register(settings.model, settings.adapter, settings.models))
+    except ValueError as error:
+        raise Mistake(str(error)) from error
 
 
 def _arguments(model: str) -> list[str]:
@@ -147,24 +154,16 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
             os.close(ours)
 
 
-@contextmanager
-def _detached(words: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A module as a process of a session of its own, which outlives this one where the block ends well."""
+def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    """A module as a process of a session of its own, which outlives this one."""
     with open(log, "ab") as out:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             (sys.executable, "-m", *words),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        yield child
-    except click.ClickException:  # of the conversation
-        raise
-    except BaseException:
-        child.terminate()
-        raise
 
 
 def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[], str]) -> Stack:

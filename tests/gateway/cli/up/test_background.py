@@ -127,6 +127,10 @@ async def test_ctrl_c_while_it_starts(run_dir: Path) -> None:
 async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, err = await ran("chat", "--model", "./none", "--message", "hi", status=2)
     assert "does not exist" in err and err.count("\n") == 1
+    monkeypatch.setenv("AGENTMEM_UP_MODELS", str(run_dir / "none.toml"))
+    _, err = await ran("chat", "--model", "demo", "--message", "hi", status=2)
+    assert "none.toml" in err and err.count("\n") == 1
+    monkeypatch.delenv("AGENTMEM_UP_MODELS")
     monkeypatch.setenv("AGENTMEM_STORE_WARM_BYTES", "many")
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=1)
     assert "Agentmem could not be started; it wrote:" in err and "warm_bytes" in err
