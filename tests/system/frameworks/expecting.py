@@ -1,0 +1,30 @@
+"""What the programs beside this one share: where the gateway is, and what they expect of it."""
+
+import os
+from collections.abc import Awaitable, Callable
+
+URL = os.environ["AGENTMEM_URL"]
+"""Of the gateway, for Anthropic's SDK."""
+V1 = f"{URL}/v1"
+"""The same, for OpenAI's."""
+KEY = os.environ["AGENTMEM_KEY"]
+TOO_LONG = "boat " * 9000
+"""More than the demo model's context holds."""
+
+
+async def raised_by(call: Awaitable[object]) -> Exception:
+    """What waiting for `call` raises, which has to raise something."""
+    try:
+        answer = await call
+    except Exception as error:  # noqa: BLE001 - whatever a framework makes of it
+        return error
+    raise AssertionError(f"it answered {answer!r}")
+
+
+def raised(call: Callable[[], object]) -> Exception:
+    """What `call` raises, which has to raise something."""
+    try:
+        answer = call()
+    except Exception as error:  # noqa: BLE001 - whatever a framework makes of it
+        return error
+    raise AssertionError(f"it answered {answer!r}")

@@ -1,0 +1,298 @@
+"""The guide to frameworks: its samples as they stand there, and what they leave out, each in a process of its own.
+
+They run where nothing but the gateway can be reached, and whatever else they try to reach fails the test. The gateway
+asks for a key. `demo` talks, `qwen` is a model that calls a tool whatever it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from benchmarks.packages import Unavailable, kept
+from gateway.edge.key_file import changing
+from gateway.edge.keys import new
+from tests import older_frameworks
+from tests.scripted_model import write_scripted
+from tests.system.frameworks import recorded
+from tests.system.stack import running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "frameworks.md"
+PROGRAMS = Path(__file__).parent / "frameworks"
+RAIN, REMEMBERED = r"It rains in Paris! +", r"([1-9]\d*) tokens from memory"
+BOAT = rf"The colour of the boat is green\. +{REMEMBERED}"
+SAMPLES = {
+    "LangChain": [BOAT, rf"The number of the locker is 417\. {REMEMBERED}"],
+    "LangGraph": [rf"(I look\.)?{RAIN}{REMEMBERED}\n(I look\.)?{RAIN}{REMEMBERED}"],
+    "LlamaIndex": [rf"{BOAT}\nIt rains in Paris!"],
+    "pydantic-ai": [rf"{BOAT}\n{RAIN}{REMEMBERED}"],
+    "OpenAI's Agents SDK": [rf"Noted.*0 tokens from memory\n{BOAT}\n{RAIN}{REMEMBERED}"],
+    "LiteLLM": [BOAT],
+    "Vercel's AI SDK": [BOAT],
+}
+"""What the samples of each section print."""
+CALLS = {
+    "LangChain": "langchain_calls",
+    "LlamaIndex": "llama_index_calls",
+    "pydantic-ai": "pydantic_ai_calls",
+    "OpenAI's Agents SDK": "agents_calls",
+    "LiteLLM": "litellm_calls",
+}
+OLDER = ("LlamaIndex", "LiteLLM")
+NOT_HERE = {
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "LANGSMITH_TRACING",
+    "LANGSMITH_API_KEY",
+    "LITELLM_LOCAL_MODEL_COST_MAP",
+}
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """Where it is, and a key that opens it."""
+
+    url: str
+    key: str
+
+    def shown(self, code: str) -> str:
+        """A sample with that address and key."""
+        return code.replace("http://127.0.0.1:8080", self.url).replace('"unused"', f'"{self.key}"')
+
+    async def run(self, *command: str | Path) -> tuple[str, str]:
+        """What a program prints, and its errors. It has to end well."""
+        known = {name: value for name, value in os.environ.items() if name not in NOT_HERE}
+        process = await asyncio.create_subprocess_exec(
+            *map(str, command),
+            env={**known, "AGENTMEM_URL": self.url, "AGENTMEM_KEY": self.key},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert process.returncode == 0, err.decode()[-6000:]
+        return out.decode(), err.decode()
+
+    async def guarded(self, python: Path, *files: Path) -> dict[str, Any]:
+        """What Python programs print, and what they tried to reach."""
+        out, _ = await self.run(python, PROGRAMS / "guard.py", self.url.removeprefix("http://"), *files)
+        said: dict[str, Any] = json.loads(out)
+        return said
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    folder = tmp_path_factory.mktemp("guide")
+    tools = write_scripted(folder / "qwen", special_markers=True)
+    key, shown = new("default", datetime.now(UTC))
+    with changing(folder / "keys.json") as keys:
+        keys[key.id] = key
+    flags: dict[str, Sequence[str]] = {
+        "worker_flags": ("--model", f"qwen={tools}", "--loaded-models", "2"),
+        "gateway_flags": ("--keys", str(folder / "keys.json")),
+    }
+    async with running("demo", "store", "worker", "gateway", **flags) as stack:
+        yield Gateway(stack.url, str(shown))
+
+
+@pytest.fixture(scope="module")
+def node_packages() -> Path:
+    """A directory with the packages that package-lock.json pins."""
+
+    def install(scratch: Path) -> Path:
+        npm, made = shutil.which("npm"), scratch / "made"
+        if npm is None or shutil.which("node") is None:
+            raise Unavailable("no node and npm in PATH")
+        made.mkdir()
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(PROGRAMS / name, made)
+        quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(scratch / "cache"))
+        done = subprocess.run([npm, "ci", *quiet], cwd=made, capture_output=True, text=True, check=False, timeout=240)
+        if done.returncode:
+            raise Unavailable(f"npm ci failed: {done.stderr[-500:]}")
+        return made
+
+    lock = json.loads((PROGRAMS / "package-lock.json").read_text())
+    versions = "-".join(lock["packages"][""]["dependencies"].values())
+    try:
+        return kept("npm-tools", f"ai-{versions}", install)
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+
+
+def samples(section: str) -> list[str]:
+    """The code of a section of the guide."""
+    (text,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(r"```(?:python|js)\n(.*?)```", text, re.DOTALL)
+
+
+def python_of(section: str) -> Path:
+    """The interpreter that has a section's framework."""
+    return older_frameworks.interpreter() if section in OLDER else Path(sys.executable)
+
+
+async def test_every_sample_is_tested() -> None:
+    sections = re.findall(r"^## (.*)$", GUIDE.read_text(), re.MULTILINE)
+    assert {section for section in sections if samples(section)} == set(SAMPLES)
+    assert {path.stem for path in PROGRAMS.glob("*_calls.py")} == set(CALLS.values())
+
+
+@pytest.mark.parametrize("section", [section for section in SAMPLES if section != "Vercel's AI SDK"])
+async def test_samples_and_what_they_leave_out(section: str, gateway: Gateway, tmp_path: Path) -> None:
+    codes = samples(section)
+    files = [tmp_path / f"sample_{number}.py" for number in range(len(codes))]
+    for file, code in zip(files, codes, strict=True):
+        file.write_text(gateway.shown(code))
+    others = [PROGRAMS / f"{CALLS[section]}.py"] if section in CALLS else []
+    said = await gateway.guarded(python_of(section), *files, *others)
+    assert said["tried"] == []
+    for file, expected in zip(files, SAMPLES[section], strict=True):
+        assert re.fullmatch(expected, said["printed"][file.stem].strip()), said["printed"][file.stem]
+
+
+async def test_a_program_that_reaches_for_more_is_found(gateway: Gateway, tmp_path: Path) -> None:
+    file = tmp_path / "sample.py"
+    file.write_text(
+        "import contextlib, socket, urllib.request\n"
+        "for url in ('http://192.0.2.1/', 'http://example.org/'):\n"
+        "    with contextlib.suppress(OSError):\n"
+        "        urllib.request.urlopen(url)\n"
+        "with contextlib.suppress(OSError):\n"
+        "    socket.socket().connect(('192.0.2.1', 443))\n"
+    )
+    said = await gateway.guarded(Path(sys.executable), file)
+    assert said == {"printed": {"sample": ""}, "tried": ["192.0.2.1", "example.org", "('192.0.2.1', 443)"]}
+
+
+async def test_vercels_sdk(gateway: Gateway, node_packages: Path, tmp_path: Path) -> None:
+    (sample,) = samples("Vercel's AI SDK")
+    (tmp_path / "node_modules").symlink_to(node_packages / "node_modules")
+    (tmp_path / "sample.mjs").write_text(gateway.shown(sample))
+    for name in ("guard.mjs", "vercel_calls.mjs"):
+        shutil.copy(PROGRAMS / name, tmp_path)
+    guarded = ("node", "--import", tmp_path / "guard.mjs")
+    out, _ = await gateway.run(*guarded, tmp_path / "sample.mjs")
+    assert re.fullmatch(SAMPLES["Vercel's AI SDK"][0], out.strip()), out
+    await gateway.run(*guarded, tmp_path / "vercel_calls.mjs")
+    (tmp_path / "other.mjs").write_text('await fetch("http://192.0.2.1/").catch(() => {});')
+    with pytest.raises(AssertionError, match=r"192\.0\.2\.1:80 is not the gateway"):
+        await gateway.run(*guarded, tmp_path / "other.mjs")
+
+
+def events(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The objects of an event stream."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def message(stream: list[dict[str, Any]]) -> dict[str, Any]:
+    """The assistant's message, of a stream of /v1/messages."""
+    content: list[dict[str, Any]] = []
+    for event in stream:
+        if event["type"] == "content_block_start":
+            content.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta" and "text" in event["delta"]:
+            content[-1]["text"] += event["delta"]["text"]
+        elif event["type"] == "content_block_delta":
+            content[-1]["input"] = json.loads(event["delta"]["partial_json"])
+    assert stream[-1]["type"] == "message_stop"
+    return {"role": "assistant", "content": content}
+
+
+async def test_claude_code(gateway: Gateway) -> None:
+    """A session whose memory goes on, although its system prompt begins with another checksum each time."""
+    headers = {**recorded.CLAUDE_HEADERS, "authorization": f"Bearer {gateway.key}"}
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, params={"beta": "true"}, timeout=60) as http:
+        title = events(await http.post("/v1/messages", json=recorded.claude_code_title("qwen")))
+        assert json.loads(message(title)["content"][0]["text"]) == {"title": "A"}
+
+        said: list[dict[str, Any]] = [{"role": "user", "content": "How is the weather in Paris?"}]
+        read = []
+        for checksum in ("36ee5", "0aaa9", "fa690"):
+            stream = events(await http.post("/v1/messages", json=recorded.claude_code("qwen", checksum, *said)))
+            (last,) = [event for event in stream if event["type"] == "message_delta"]
+            assert last["context_management"] == {"applied_edits": []}
+            read.append(last["usage"]["cache_read_input_tokens"])
+            said.append(message(stream))
+            if last["delta"]["stop_reason"] == "tool_use":
+                call = said[-1]["content"][-1]
+                assert (call["name"], call["input"]) == ("get_weather", {"city": "Paris"})
+                result = {"type": "tool_result", "tool_use_id": call["id"], "content": "rain"}
+                reminder = {"type": "text", "text": "<system-reminder>Be brief.</system-reminder>"}
+                said.append({"role": "user", "content": [{**result, "is_error": False}, reminder]})
+            else:
+                said.append({"role": "user", "content": [{"type": "text", "text": "And now?"}]})
+        assert read == sorted(set(read)), "more each time"
+        total = last["usage"]["cache_creation_input_tokens"] + read[-1]
+        assert read[-1] > 0.8 * total
+
+        counted = recorded.claude_code("qwen", "97bd6", *said)
+        for generation in ("max_tokens", "stream", "metadata"):
+            del counted[generation]
+        answer = await http.post("/v1/messages/count_tokens", json=counted)
+        assert answer.json()["input_tokens"] > total
+        assert answer.json()["context_management"]["original_input_tokens"] == answer.json()["input_tokens"]
+
+        long = [{"role": "user", "content": "boat " * 5000}]
+        refused = await http.post("/v1/messages", json=recorded.claude_code("qwen", "97bd6", *long))
+        assert refused.status_code == 400
+        assert re.match(r"prompt is too long: \d+ tokens > 4096 maximum", refused.json()["error"]["message"])
+
+
+async def test_open_webui(gateway: Gateway) -> None:
+    headers = {**recorded.OPEN_WEBUI_HEADERS, "authorization": f"Bearer {gateway.key}"}
+    async with httpx.AsyncClient(base_url=f"{gateway.url}/v1", headers=headers, timeout=60) as http:
+        assert {model["id"] for model in (await http.get("/models")).json()["data"]} >= {"demo", "qwen"}
+
+        async def ask(model: str, *said: Any, **parameters: Any) -> tuple[dict[str, Any], int]:
+            body = recorded.open_webui(model, *said, **parameters)
+            *chunks, last = events(await http.post("/chat/completions", json=body))
+            deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+            answer: dict[str, Any] = {"role": "assistant", "content": "".join(d.get("content") or "" for d in deltas)}
+            if pieces := [call for delta in deltas for call in delta.get("tool_calls", ())]:
+                function = {**pieces[0]["function"], "arguments": "".join(p["function"]["arguments"] for p in pieces)}
+                answer["tool_calls"] = [{**pieces[0], "function": function}]
+            assert last["choices"] == []
+            return answer, last["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        said: list[Any] = [{"role": "system", "content": "You are a boat's."}, {"role": "user", "content": "hi"}]
+        said[-1] = {"role": "user", "content": "The colour of the boat is green."}
+        said.append((await ask("demo", *said, temperature=0.0))[0])
+        for more in ({"max_tokens": 1000}, {}, {}):  # a title, tags, follow-up questions
+            body = recorded.open_webui_task("demo", "The colour of the boat is green.", **more)
+            answer = (await http.post("/chat/completions", json=body)).json()
+            assert isinstance(answer["choices"][0]["message"]["content"], str)
+        said.append({"role": "user", "content": "What is the colour of the boat?"})
+        answer, cached = await ask("demo", *said, temperature=0.0)
+        assert answer["content"] == "The colour of the boat is green."
+        assert cached > 0
+
+        function = {key: recorded.TOOL[key] for key in ("name", "description")}
+        tools = [{"type": "function", "function": {**function, "parameters": recorded.TOOL["input_schema"]}}]
+        said = [{"role": "user", "content": "How is the weather?"}]
+        called, _ = await ask("qwen", *said, tools=tools)
+        said += [called, {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "rain"}]
+        answer, cached = await ask("qwen", *said, tools=tools)
+        assert (answer["content"], cached > 0) == ("It rains in Paris!", True)
+
+        refused = await http.post("/chat/completions", json=recorded.open_webui("demo", *said[:1], num_ctx=4096))
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "num_ctx")
+        wrong = await http.get("/models", headers={"authorization": "Bearer wrong"})
+        assert (wrong.status_code, "key" in wrong.json()["error"]["message"]) == (401, True)
