@@ -1,8 +1,8 @@
 """Runs programs, one after the other, where nothing but the gateway can be reached: guard.py ADDRESS FILE...
 
 Prints a JSON object: what each file printed, by its name, and all that was tried besides the gateway; every such try
-fails. A program that ends with an exception ends this one, too. The standard library is all that is needed, for this runs
-in the environments of frameworks.
+fails. A program that ends with an exception ends this one, too. It needs the standard library only, for it runs in the
+environments of frameworks.
 """
 
 import contextlib
