@@ -104,10 +104,17 @@ class EventLog:
             self._pending = [one for one in self._pending if not isinstance(one, LoggedEvent)]
             await run_shielded(self._write(()))
 
-    async def restate(self) -> None:
-        """Store anew how far the run is, and who has it. Raise what writing raises."""
+    async def restate(self, goes_on: Callable[[], bool]) -> None:
+        """Store anew how far the run is, and who has it, unless it has come to its end, which is written with its
+        last event. Raise what writing raises.
+        """
+
+        async def write() -> None:
+            if goes_on():  # now: the write before this one may have been the last of its turns
+                await self._write(())
+
         async with self._writing:
-            await run_shielded(self._write(()))
+            await run_shielded(write())
 
     def close(self, interruption: AgentmemError | None = None) -> None:
         """End the streams of readers, after the rest: with `interruption`, if there is one. Idempotent."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from agentmem import errors
@@ -73,6 +74,18 @@ class LiveRuns:
         finally:
             self._beginning[namespace] -= 1
 
+    async def begin(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
+        """Work on a run whose record says that it is here, for this caller.
+
+        Where this gateway stops meanwhile, leave it to others and raise Unavailable.
+        """
+        try:
+            return self.execute(who, definition, stored)
+        except errors.Unavailable:
+            if self._owners.shared:
+                await self._leave(stored)
+            raise
+
     def execute(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
         """Begin to work on a run, for this caller. Raise Unavailable where the gateway is shutting down."""
         if self._closed:
@@ -117,10 +130,10 @@ class LiveRuns:
         """Write this gateway's epoch into the records of its runs, where it has changed since. Best effort."""
         for run in list(self.by_key.values()):
             owner = self._owners.own(run.stored.owner.key_id)
-            if owner != run.stored.owner and _is_running(run):
+            if owner != run.stored.owner:
                 run.stored.owner = owner
                 with suppress(errors.AgentmemError):  # the run's own next write meets the same
-                    await run.log.restate()
+                    await run.log.restate(partial(_is_running, run))
 
     async def stop(self, seconds: float) -> None:
         """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again.

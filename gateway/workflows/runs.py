@@ -214,7 +214,7 @@ class Runs:
 
     async def _create(self, who: Caller, definition: Definition, run: StoredRun, after: int) -> _Events:
         await self._records.create(run)
-        return self.live.execute(who, definition, run).log.read(after)
+        return (await self.live.begin(who, definition, run)).log.read(after)
 
     async def _go_on(self, who: Caller, definition: Definition, run: StoredRun) -> Run:
         """Go on with a run here. In a cluster raise Aborted where another gateway does already."""
@@ -222,7 +222,7 @@ class Runs:
         async def begin() -> Run:
             if self._owners.shared:
                 await self._records.append(run, ())
-            return self.live.execute(who, definition, run)
+            return await self.live.begin(who, definition, run)
 
         with self.live.reserved(who.namespace):
             run.workflow.state, run.workflow.error = _RUNNING, ""

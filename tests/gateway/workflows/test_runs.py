@@ -63,6 +63,7 @@ class Kept:
             raise AlreadyExists("it exists") from error
 
     async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
+        workflow = copied(run.workflow)
         await asyncio.sleep(0)
         self.writers += 1
         await self.gate.wait()
@@ -74,7 +75,7 @@ class Kept:
         run.version += 1
         run.stored_events += len(events)
         stored = [*(known.events if known else ()), *events]
-        self.records[run.key] = replace(run, workflow=copied(run.workflow), events=stored)
+        self.records[run.key] = replace(run, workflow=workflow, events=stored)
 
     async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
         await asyncio.sleep(0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import grpc
@@ -14,11 +15,13 @@ from agentmem.v1 import cluster_pb2
 from gateway.edge.callers import Caller
 from gateway.metrics import GatewayMetrics
 from gateway.workflows import takeover
+from gateway.workflows.event_log import LoggedEvent
 from gateway.workflows.owners import NOBODY, Owner
 from gateway.workflows.records import State, StoredRun
 from gateway.workflows.runs import Runs
 from gateway.workflows.takeover import Takeover
-from tests.gateway.scripted import ScriptedWorker
+from tests.gateway.running import eventually
+from tests.gateway.scripted import ScriptedWorker, hello
 from tests.gateway.workflows.test_runs import FILE, WHO, Kept, all_of, for_ever
 
 GONE = Owner("b", 1, "k1")
@@ -40,9 +43,10 @@ class Keys:
 class Nodes:
     """This node is a; b and c are there as long as they are among `there`."""
 
-    name, epoch = "a", 7
+    name = "a"
 
     def __init__(self) -> None:
+        self.epoch = 7
         self.unready = ""
         self.there: set[tuple[str, int]] = set()
         self.found: list[cluster_pb2.UnattendedRun] = []
@@ -140,16 +144,32 @@ async def test_a_run_that_is_left(runs: Runs, kept: Kept, nodes: Nodes, keys: Ke
     assert record(kept, workflow_id).owner.node in ("", "b")
 
 
-async def test_no_more_at_once_than_a_namespace_may_have(runs: Runs, kept: Kept, nodes: Nodes) -> None:
+async def test_no_more_at_once_than_a_namespace_may_have(
+    runs: Runs, kept: Kept, nodes: Nodes, clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     named = [await left(runs, kept, nodes, name=f"r{number}") for number in range(3)]
-    nodes.before = 0
     upkeep = Takeover(runs, nodes)
     for run in nodes.found:
         run.node = "a"  # so that nothing is waited for
+
+    def refusals() -> int:
+        return sum(each.message == "workflow not taken over" for each in caplog.records)
+
+    def going_on() -> list[str]:
+        return [workflow_id for workflow_id in named if runs.live.goes_on("n", workflow_id)]
+
+    for refused in (1, 2):
+        await upkeep.look()
+        assert len(going_on()) == 2
+        assert refusals() == refused
+        await upkeep.look()
+        assert refusals() == refused, "it is tried later"
+        clock[0] += takeover.AGAIN_SECONDS + 1
+    first, _ = going_on()
+    await runs.cancel(WHO, first)
+    nodes.found = [run for run in nodes.found if run.workflow_id != first]
     await upkeep.look()
-    assert sum(runs.live.goes_on("n", workflow_id) for workflow_id in named) == 2
-    await upkeep.look()
-    assert sum(runs.live.goes_on("n", workflow_id) for workflow_id in named) == 2
+    assert going_on() == [workflow_id for workflow_id in named if workflow_id != first]
 
 
 async def test_others_go_first_and_a_moment_is_waited(runs: Runs, kept: Kept, nodes: Nodes, clock: list[float]) -> None:
@@ -208,6 +228,71 @@ async def test_a_gateway_that_stops_leaves_its_runs_to_others(runs: Runs, kept: 
     await runs.live.stop(5)
     assert record(kept, workflow_id).owner == Owner("a", 0, "k1")
     assert record(kept, workflow_id).workflow.state == State.WORKFLOW_STATE_RUNNING
+
+
+@pytest.mark.parametrize("at", ["its reading", "its writing"])
+async def test_a_gateway_that_stops_in_a_takeover_leaves_the_run_to_others(
+    runs: Runs, kept: Kept, nodes: Nodes, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at SIGTERM: upkeep is cancelled, then runs are stopped, and what is being written is written."""
+    workflow_id = await left(runs, kept, nodes)
+    written = record(kept, workflow_id).version
+    reading, read = asyncio.Event(), asyncio.Event()
+    if at == "its reading":
+
+        async def slow(*key: Any) -> StoredRun | None:
+            reading.set()
+            await read.wait()
+            return await type(kept).get(kept, *key)
+
+        monkeypatch.setattr(kept, "get", slow)
+    else:
+        kept.gate.clear()
+    before, upkeep = kept.writers, asyncio.create_task(runs.take_over("n", workflow_id))
+    if at == "its reading":
+        await reading.wait()
+    else:
+        await eventually(lambda: kept.writers == before + 1)
+    upkeep.cancel()
+    stopping = asyncio.create_task(runs.live.stop(5))
+    await asyncio.sleep(0)
+    read.set()
+    kept.gate.set()
+    await asyncio.wait({upkeep, stopping})
+    assert stopping.exception() is None
+    assert upkeep.cancelled()
+    assert not runs.live.goes_on("n", workflow_id)
+    left_to = GONE if at == "its reading" else Owner("a", 0, "k1")
+    assert record(kept, workflow_id).owner == left_to, "which no node has"
+    assert record(kept, workflow_id).version == written + (0 if at == "its reading" else 2)
+    assert record(kept, workflow_id).workflow.state == State.WORKFLOW_STATE_RUNNING
+
+
+class Checked(Kept):
+    """What has ended has said so: those who follow a run wait for that event."""
+
+    async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
+        await super().append(run, events)
+        stored = self.records[run.key]
+        ended = stored.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+        assert ended == any(logged.event.HasField("finished") for logged in stored.events)
+
+
+async def test_a_run_is_never_written_as_ended_without_its_last_event(worker: ScriptedWorker, nodes: Nodes) -> None:
+    """Whenever the store is started again, for which records are written anew: here without a pause."""
+    worker.script = hello
+    kept = Checked()
+    async with connect(worker.target) as channel:
+        runs = Runs(cast(Any, kept), channel, Keys("k1"), GatewayMetrics(), 2, nodes)
+        events = asyncio.create_task(all_of(await runs.begin(Caller("n", "k1"), "r", FILE, {}, 0)))
+        while not events.done():
+            nodes.epoch += 1
+            await runs.live.restate()
+            await asyncio.sleep(0)
+        assert (await events)[-1].finished.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
+        [stored] = kept.records.values()
+        assert stored.version > len(stored.events), "it was written anew"
+        await runs.live.stop(5)
 
 
 async def test_on_a_single_machine_no_record_names_an_owner(worker: ScriptedWorker, kept: Kept) -> None:
