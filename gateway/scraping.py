@@ -3,12 +3,14 @@
 import asyncio
 import ssl
 import time
+from collections.abc import Callable, Collection
 from typing import Final, Literal
 
 from agentmem.addresses import parse_address
 from gateway.pages import Page
 
 Service = Literal["gateway", "worker", "store"]
+Skip = Callable[[str], str]
 
 PATIENCE: Final = 5.0
 """Seconds that a source has to answer: a machine that is busy is not down."""
@@ -27,14 +29,19 @@ def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str
     return "up", why
 
 
-async def read_page(service: Service, address: str) -> Page | str:
-    """Return the service's metrics page at "host:port", or why it cannot be read."""
+async def read_page(service: Service, address: str, names: Collection[str] = (), skip: Skip = str) -> Page | str:
+    """Return the service's metrics page at "host:port", or why it cannot be read.
+
+    With `names` only these series are asked for, agentmem_build_info and agentmem_ready among them; `skip` takes lines
+    out of the text that nobody needs, before they are read one by one.
+    """
+    query = "&".join(f"name[]={name}" for name in names)
     try:
         async with asyncio.timeout(PATIENCE):
-            status, body = await get(address)
+            status, body = await get(address, f"/metrics?{query}" if query else "/metrics")
         if status != "200":
             return f"{address} answers with status {status}; is that its page of metrics?"
-        page = await asyncio.to_thread(Page.parse, body.decode(), time.monotonic())  # some ms, for the gateway
+        page = await asyncio.to_thread(Page.parse, skip(body.decode()), time.monotonic())  # some ms, for the gateway
     except TimeoutError:
         return f"{address} does not answer within {PATIENCE:g} seconds"
     except ConnectionRefusedError:

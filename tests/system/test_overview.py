@@ -43,6 +43,8 @@ async def test_what_two_turns_change(stack: Stack) -> None:
         await http.delete("/v1/agents/overseen?all_models=true")
     assert [one["service"] for one in after["processes"]] == ["gateway", "worker", "store"]
     assert {(one["state"], one["why"]) for one in after["processes"]} == {("up", None)}
+    assert all(one["memory_bytes"] > 0 and one["start_time_seconds"] > 0 for one in after["processes"])
+    assert {*after["processes"][1]["requests"]} >= {"OK"}
     old, new = of_model(before), of_model(after)
     grown = {tier: n - old["prompt_tokens"].get(tier, 0) for tier, n in new["prompt_tokens"].items()}
     assert grown["hot"] == second.cached["hot"] > 0

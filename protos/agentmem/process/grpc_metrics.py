@@ -14,7 +14,15 @@ from typing import Final, Protocol
 import grpc
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import ServiceDescriptor
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from agentmem.process.exposition import LATENCY_BUCKETS
 
@@ -94,6 +102,13 @@ class RpcMetrics:
                 )
 
 
+class _Process(ProcessCollector):
+    """Memory, processor time and start of the process, which can be asked for by name: `/metrics?name[]=…`."""
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+
 class ProcessMetrics:
     """One process: `service` is gateway, worker or store, `peers` are the services that it calls.
 
@@ -113,7 +128,7 @@ class ProcessMetrics:
                 registry=registry,
             )
             self._peers = {peer: up.labels(peer) for peer in peers}
-        ProcessCollector(registry=registry)
+        registry.register(_Process(registry=None))
         self.rpcs = RpcMetrics(registry)
 
     def serving(self, ready: bool) -> None:
