@@ -35,6 +35,7 @@ NAMES = {
     "memory": "benchmarks.memory.command",
     "models": "benchmarks.census.command",
     "moved": "benchmarks.cluster.moved",
+    "page": "benchmarks.page",
     "peers": "benchmarks.peers.command",
     "prefix": "benchmarks.prefix.command",
     "quality": "benchmarks.quality.command",

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 from rich.console import Console
 
-from benchmarks import break_even, capacity, children, results, staggered, throughput
+from benchmarks import break_even, capacity, children, page, results, staggered, throughput
+from benchmarks.gateway import end_tokens
 from benchmarks.known_agents import KnownAgents
 from benchmarks.live import LiveStack, running
 from benchmarks.models import DEMO, kv_bytes_per_token
@@ -114,6 +115,24 @@ async def test_throughput(stack: LiveStack) -> None:
     assert samples["warm"][0]["cpu_seconds"].keys() == {"clients", "gateway", "worker", "store"}
     assert samples["warm"][0]["together"]["worker_cpu_seconds"] >= 0
     assert throughput.figures_of(samples, 2, 16)["warm"]["end_to_end"]["median"] > 0
+
+
+async def test_page(stack: LiveStack, written: Path) -> None:
+    asked = {
+        "model": "demo",
+        "agents": 2,
+        "tokens": 40,
+        "stored": 3,
+        "prompt": page.PROMPT,
+        "never": end_tokens("demo"),
+    }
+    found = await page.rounds(stack, asked, 1, "try")
+    assert figures(written / "try.json") == found
+    [sample] = found["samples"][page.WITH]
+    assert sample["requests"] > 100
+    assert sample["overviews"] >= 1
+    assert page.tables(found)
+    assert page.claims(found)
 
 
 async def test_ttft_after_a_kill(stack: LiveStack, written: Path) -> None:

@@ -1,0 +1,86 @@
+"""What the benchmark of the page says of its rounds, and what it sends in the place of a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks import page
+from benchmarks.page_views import OVERVIEW, Tab, recorded
+
+
+def rounds(speeds: list[float], **more: Any) -> list[dict[str, Any]]:
+    used = {f"{service}_cpu_seconds": 1.0 for service in ("worker", "gateway", "store")}
+    return [{"tokens_per_second": speed, **used, **more} for speed in speeds]
+
+
+def test_what_is_lost() -> None:
+    without = rounds([100.0, 200.0, 100.0])
+    with_it = rounds([99.0, 196.0, 96.0], requests=140, overviews=2, overview_seconds=[0.02, 0.04], late=False)
+    found = {"asked": {"agents": 8, "model": "demo"}, **page.figures({page.WITHOUT: without, page.WITH: with_it})}
+    assert found["ratio"]["samples"] == pytest.approx([0.99, 0.98, 0.96])
+    [claim] = page.claims(found)
+    assert claim.value == pytest.approx(100 * (1 - (0.99 + 0.98 + 0.96) / 3))
+    assert not claim.met
+    assert found["interval"]["low"] < 0.976666 < found["interval"]["high"]
+    [table] = page.tables(found)
+    assert [row[0] for row in table.rows] == [page.WITHOUT, page.WITH]
+    assert "140 requests; an overview takes 30 ms" in table.note
+
+
+def test_all_views_were_recorded() -> None:
+    views = recorded()
+    assert views.keys() == {"overview", "agents", "agent"}
+    assert [each["path"] for view in views.values() for each in view["again"]] == [OVERVIEW]
+    assert all(view["opening"][0]["path"] == "ui/" for view in views.values())
+
+
+async def asked(answers: dict[str, Any], view: dict[str, Any]) -> tuple[list[str], Tab]:
+    """What a tab asks for within a second, of a server that knows these answers."""
+    paths: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        path = request.url.raw_path.decode().removeprefix("/")
+        paths.append(path)
+        return httpx.Response(200, json=answers[path]) if path in answers else httpx.Response(404)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://page") as http:
+        tab = Tab(http, view, {"agent": "a b", "model": "org/m"})
+        try:
+            async with asyncio.timeout(1):
+                await tab.run()
+        except TimeoutError:
+            pass
+    return paths, tab
+
+
+async def test_a_tab_pages_and_repeats() -> None:
+    answers = {
+        "v1/agents?page_size=2": {"agents": [1, 2], "next_page_token": "x y"},
+        "v1/agents?page_size=2&page_token=x%20y": {"agents": [3], "next_page_token": ""},
+        "v1/agents/a%20b?model=org%2Fm": {},
+        OVERVIEW: {"models": []},
+    }
+    opening = [
+        {"at": 0.2, "path": "v1/agents?page_size=2"},
+        {"at": 0.0, "path": "v1/agents?page_size=2&page_token={token}"},
+        {"at": 0.1, "path": "v1/agents/{agent}?model={model}"},
+    ]
+    paths, tab = await asked(answers, {"opening": opening, "again": [{"every": 0.3, "path": OVERVIEW}]})
+    assert [path for path in paths if path != OVERVIEW] == [
+        "v1/agents/a%20b?model=org%2Fm",
+        "v1/agents?page_size=2",
+        "v1/agents?page_size=2&page_token=x%20y",
+    ]
+    assert paths.count(OVERVIEW) >= 2
+    assert tab.agents == 3
+
+
+@pytest.mark.parametrize("answers", [{}, {OVERVIEW: {"models": None}}])
+async def test_a_tab_that_is_not_answered_ends_the_benchmark(answers: dict[str, Any]) -> None:
+    with pytest.raises(ExceptionGroup) as failed:
+        await asked(answers, {"opening": [{"at": 0.0, "path": OVERVIEW}], "again": []})
+    assert failed.group_contains(RuntimeError, match="was answered 404|has nothing of the worker")
