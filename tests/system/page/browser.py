@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, async_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+from benchmarks.packages import Unavailable
+from tests.system.page.chromium import chromium
+
 LAUNCH_SECONDS = 60
 IMAGES = Path(__file__).parents[3] / "docs" / "guides" / "images"
 SCREENSHOTS = "AGENTMEM_SCREENSHOTS"
@@ -23,12 +25,16 @@ _EXPECTED = "Failed to load resource"
 @asynccontextmanager
 async def launched() -> AsyncIterator[Browser]:
     """A browser. Skips where there is none."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        pytest.skip(f"none of {', '.join(PROGRAMS)} is in PATH; install Debian's chromium")
+    try:
+        found = await asyncio.to_thread(chromium)
+    except Unavailable as problem:
+        pytest.skip(f"{problem}; install Debian's chromium")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
-            executable_path=program, timeout=LAUNCH_SECONDS * 1000, args=["--disable-gpu", "--no-first-run"]
+            executable_path=found.program,
+            timeout=LAUNCH_SECONDS * 1000,
+            args=["--disable-gpu", "--no-first-run", *found.arguments],
+            env=found.environment,  # type: ignore[arg-type] - its values may be anything
         )
         try:
             yield browser
