@@ -1,15 +1,23 @@
-"""The wheel in an environment of its own, without extras: the client and the commands, and nothing of the services."""
+"""The wheel in an environment of its own, without extras: the client and the commands, and nothing of the services.
+
+And the page that it has, served out of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import httpx
 import pytest
 
+from agentmem.layout import GATEWAY_FILE
+from gateway.ui.files import STATIC
 from tests.system.stack import running
 
 ROOT = Path(__file__).parents[2]
@@ -83,3 +91,33 @@ async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> N
             assert "pip install 'agentmem[" in said
             assert said.count("\n") == 1
         assert "No module named 'mlx'" in await run("python", "-c", "import mlx", status=1)
+
+
+async def test_the_page_is_in_the_wheel(tmp_path: Path) -> None:
+    uv("build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"))
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "wheel")
+    static = tmp_path / "wheel" / "gateway" / "ui" / "static"
+    here = {path.relative_to(STATIC): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
+    assert {path.relative_to(static): path.read_bytes() for path in static.rglob("*") if path.is_file()} == here
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "gateway", "--run-dir", str(tmp_path / "run"), "--metrics", ""),
+        *("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path / "wheel")},
+    )
+    try:
+        async with asyncio.timeout(60):
+            while not (addresses := tmp_path / "run" / GATEWAY_FILE).exists():
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+        # Its files are changed before the first is asked for, so that they are seen to be those of the wheel.
+        (static / "icon.svg").write_text("<svg/>")
+        async with httpx.AsyncClient(base_url=f"http://{json.loads(addresses.read_text())['http']}/ui/") as http:
+            assert (await http.get("")).content == here[Path("index.html")]
+            assert (await http.get("main.js")).content == here[Path("main.js")]
+            assert (await http.get("icon.svg")).text == "<svg/>"
+    finally:
+        process.terminate()
+        await process.wait()

@@ -19,6 +19,7 @@ import psutil
 import pytest
 import trustme
 
+from gateway.ui.files import STATIC
 from tests import blas
 from tests.gateway.running import ANY_PORT, eventually
 from tests.gateway.secured import add_key
@@ -96,6 +97,7 @@ async def test_up(run_dir: Path, heard: Heard) -> None:
     add_key(run_dir)  # which nobody asks for, as up says
     told = ["--data", str(run_dir), "--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
     async with started("--model", "demo", *told) as (up, output):
+        page = (await line_with(output, "page  ")).split()[1]
         assert "none are asked for" in await line_with(output, "keys  ")
         await line_with(output, "Ready")
         await heard.wait_for("READY=1")
@@ -103,6 +105,8 @@ async def test_up(run_dir: Path, heard: Heard) -> None:
         services = children(up.pid)
         assert set(services) == {"cache_service", "inference_service", "gateway"}
         async with httpx.AsyncClient(base_url=f"http://{addresses['http']}", timeout=60) as http:
+            assert page == f"http://{addresses['http']}/ui/"
+            assert (await http.get(page)).content == (STATIC / "index.html").read_bytes()
             assert f"another agentmem up (pid {up.pid}, http {addresses['http']}, " in await refused(*told)
             answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-ID": "bob"})
             assert answer.json()["agentmem"]["durable"] is True
