@@ -125,6 +125,24 @@ async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSett
         assert await opened(b) == []
 
 
+async def test_a_connection_that_is_not_used_is_closed(two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes come and go, and none of their addresses need come again."""
+    a, b = two
+    await seen(b, "a")
+    await spoken(a)
+    assert await opened(b)
+    asking = b.store.store.peers
+    assert asking is not None
+    [(channel, _)] = asking._channels.values()
+    monkeypatch.setattr(peers, "_IDLE_SECONDS", 0.0)
+    asking._stub("c.local:1")
+    assert [*asking._channels] == ["c.local:1"]
+    await until(lambda: not asking._closing)
+    assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+    monkeypatch.undo()
+    assert await opened(b), "by a new one"
+
+
 async def test_what_no_node_gives_comes_from_the_object_store(
     data: Path, cluster: ClusterSettings, by_sockets: None, bucket: s3.Bucket
 ) -> None:
