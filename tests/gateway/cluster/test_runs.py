@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from agentmem.channels import connect
@@ -273,7 +275,9 @@ async def test_a_store_that_was_started_again_does_not_cost_a_gateway_its_runs(
     first = await begun(world, turns)
     world.ledger.epochs["a"] = 2
     await eventually(lambda: owner(world) == ("a", 2, ""))
-    await asyncio.sleep(0.5)  # several looks of the others
+    for other in "bc":
+        before = world[other].store.looked_for_runs
+        await eventually(lambda other=other, before=before: world[other].store.looked_for_runs > before + 4)  # type: ignore[misc]
     assert where(world) == ["a"]
     turns.gate.set()
     assert (await first.ended()).turns == TURNS
@@ -345,3 +349,42 @@ async def test_a_node_in_another_epoch_does_not_attend_to_earlier_runs(world: Wo
     world.ledger.epochs["a"] = 2
     await eventually(lambda: node.attends("a", 2))
     assert not node.attends("a", 1)
+
+
+async def test_a_run_is_watched_over_rest_through_another_gateway(world: World, turns: SharedTurns) -> None:
+    """Its events come as they happen; a stream that is taken up again goes on behind what it had."""
+    first = await begun(world, turns)
+    path = f"/v1/workflows/{first.workflow_id}"
+
+    async def events(http: httpx.AsyncClient, after: int = 0) -> AsyncIterator[tuple[str, Any]]:
+        async with http.stream("GET", f"{path}/events", params={"after_sequence": after}) as answer:
+            assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+            kind = ""
+            async for line in answer.aiter_lines():
+                name, _, value = line.partition(": ")
+                if name == "event":
+                    kind = value
+                elif name == "data":
+                    yield kind, json.loads(value)
+
+    async with httpx.AsyncClient(base_url=world["b"].http, timeout=30) as http:
+        seen = list[tuple[str, Any]]()
+        async for each in events(http):
+            seen.append(each)
+            if len(seen) == 2:  # while the first turn goes on
+                assert where(world) == ["a"]
+                turns.gate.set()
+        assert (await first.ended()).turns == TURNS
+        kinds = [kind for kind, _ in seen]
+        assert (kinds[0], kinds[-1], kinds.count("agent_spoke")) == ("started", "finished", TURNS)
+        assert seen[-1][1]["finished"]["workflow"]["state"] == "succeeded"
+        logged = [event.sequence for event in first.events if not event.HasField("agent_delta")]
+        assert [each["sequence"] for kind, each in seen if kind not in ("agent_delta", "agent_speaking")] == [
+            sequence for sequence in dict.fromkeys(logged)
+        ]
+        rest = [each async for each in events(http, after=2)]
+        assert [each["sequence"] for _, each in rest] == [
+            sequence for sequence in dict.fromkeys(logged) if sequence > 2
+        ]
+        assert (await http.get(path)).json()["workflow"]["state"] == "succeeded"
+    assert len(turns.committed) == len(set(turns.committed)) == TURNS

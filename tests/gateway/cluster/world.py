@@ -75,6 +75,8 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
     def __init__(self, socket: Path, name: str, address: str, ledger: SharedLedger) -> None:
         self.name, self.address, self.ledger = name, address, ledger
         self.away = False
+        self.looked_for_runs = 0
+        """How often it was asked for runs that nobody attends to."""
         self.listed_keys = 0
         """How often it was asked for keys."""
         self.says_ready = False
@@ -122,6 +124,7 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
 
     async def ListUnattendedRuns(self, request: Any, context: Any) -> cluster_pb2.ListUnattendedRunsResponse:
         self._answer()
+        self.looked_for_runs += 1
         return cluster_pb2.ListUnattendedRunsResponse(runs=self.ledger.runs.unattended(self.ledger.there(), self.name))
 
     async def PutWorkflowRecord(self, request: Any, context: Any) -> cache_store_pb2.PutWorkflowRecordResponse:
