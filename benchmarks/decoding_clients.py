@@ -20,8 +20,8 @@ import psutil
 
 from agentmem.channels import connect
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.words import tier_name
 from benchmarks.children import answer, cpu_seconds
-from benchmarks.turns import tier_name
 
 _GENERATE = "/agentmem.v1.InferenceService/Generate"
 

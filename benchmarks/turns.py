@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from agentmem.channels import closing_stream
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.words import tier_name
 
 
 class WrongTurn(RuntimeError):
@@ -85,11 +86,6 @@ def check(turn: Turn, prompt: int, generated: int, reused: int, tiers: Collectio
     if ("warm" in turn.cached) != (turn.load_bytes > 0):
         raise WrongTurn(f"a turn that reused {turn.cached} read {turn.load_bytes} bytes")
     return turn
-
-
-def tier_name(tier: "types_pb2.Tier.ValueType") -> str:
-    """ "hot", "warm" or "remote"."""
-    return types_pb2.Tier.Name(tier).removeprefix("TIER_").lower()
 
 
 def chat(messages: list[tuple[str, str]]) -> types_pb2.Messages:

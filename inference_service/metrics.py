@@ -14,6 +14,7 @@ from agentmem import errors
 from agentmem.process.exposition import LATENCY_BUCKETS
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
+from agentmem.words import short_names
 from inference_service.memory.speeds import Source
 
 TIERS = {
@@ -284,13 +285,8 @@ def reason_of(error: Exception) -> str:
     return error.code.name.lower() if isinstance(error, errors.AgentmemError) else "internal"
 
 
-def enum_name(enum: Any, value: int) -> str:
-    """Return the name of an enum's value as labels have it, without what all of them begin with; empty for none."""
-    return str(enum.Name(value)).removeprefix(enum.Name(0).removesuffix("UNSPECIFIED")).lower() if value else ""
-
-
-def _names(enum: Any) -> list[str]:
-    return [enum_name(enum, value) for value in enum.values() if value]
+def _names(enum: Any) -> Iterable[str]:
+    return short_names(enum.DESCRIPTOR).values()
 
 
 def _lookups() -> Iterator[tuple[str, str, str]]:

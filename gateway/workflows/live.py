@@ -116,7 +116,7 @@ class LiveRuns:
         run.log.close(interrupted())
         state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
         self._metrics.workflows_running.dec()
-        self._metrics.workflows_ended.labels(State.Name(state).removeprefix("WORKFLOW_STATE_").lower()).inc()
+        self._metrics.workflows_ended.labels(short_name(State.DESCRIPTOR, state)).inc()
 
     async def cancel(self, key: Key) -> None:
         """Cancel a run that goes on here, and wait for its end."""

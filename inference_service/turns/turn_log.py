@@ -15,8 +15,9 @@ from agentmem import tracing
 from agentmem.errors import Aborted, AgentmemError, ResourceExhausted, Unavailable
 from agentmem.process import logs
 from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.words import short_name
 from inference_service.domain import TurnRequest
-from inference_service.metrics import REPLAYED, TIERS, WorkerMetrics, enum_name, reason_of
+from inference_service.metrics import REPLAYED, TIERS, WorkerMetrics, reason_of
 from inference_service.turns.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class TurnLog:
             seconds = turn.timing.first_token_seconds(generated)
             metrics.time_to_first_token.labels(*labels, TIERS[turn.restored.tier]).observe(seconds)
         metrics.e2e_latency.labels(*labels).observe(time.monotonic() - turn.timing.arrived)
-        metrics.finished.labels(*labels, enum_name(types_pb2.FinishReason, generated.reason)).inc()
+        metrics.finished.labels(*labels, short_name(types_pb2.FinishReason.DESCRIPTOR, generated.reason)).inc()
         if turn.request.commits:
             self._log_losses(turn)
         _log_end("turn finished", turn)
@@ -99,7 +100,7 @@ class TurnLog:
             message = "the tokenizer has changed; what the agent remembered was tokenized again"
             logs.event(log, message, logging.INFO, **ids, tokens=len(turn.ledger))
         if trim is not None:
-            policy = enum_name(types_pb2.ContextPolicy, trim.policy)
+            policy = short_name(types_pb2.ContextPolicy.DESCRIPTOR, trim.policy)
             self._metrics.context_trims.labels(*self._metrics.turn(key), policy).inc()
             logs.event(
                 log,
@@ -170,12 +171,12 @@ def failed(turn: Turn, error: Exception) -> None:
 def found(turn: Turn) -> dict[str, str | int]:
     """Return what memory gave a turn, in the words of the metrics."""
     fields: dict[str, str | int] = {
-        "match": enum_name(types_pb2.Match, turn.plan.kind),
+        "match": short_name(types_pb2.Match.DESCRIPTOR, turn.plan.kind),
         "tier": TIERS[turn.restored.tier],
         "reused_tokens": turn.restored.tokens,
     }
     if turn.miss_reason:
-        fields["miss_reason"] = enum_name(types_pb2.MissReason, turn.miss_reason)
+        fields["miss_reason"] = short_name(types_pb2.MissReason.DESCRIPTOR, turn.miss_reason)
     return fields
 
 
@@ -188,7 +189,7 @@ def _log_end(message: str, turn: Turn, **why: str) -> None:
         fields |= {"prompt_tokens": len(turn.plan.sequence), **found(turn)}
         fields["generated_tokens"] = generated.sampled or len(turn.stream.tokens)
         if not why:
-            fields["finish"] = enum_name(types_pb2.FinishReason, generated.reason)
+            fields["finish"] = short_name(types_pb2.FinishReason.DESCRIPTOR, generated.reason)
         fields |= {"queue_ms": _ms(timing.queue_seconds), "load_ms": _ms(timing.load_seconds)}
         fields |= {"prefill_ms": _ms(generated.prefill_seconds), "decode_ms": _ms(generated.decode_seconds)}
         if generated.first_token_at is not None:
