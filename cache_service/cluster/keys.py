@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from cache_service.connection import Connection
 
 
-class Key(NamedTuple):
-    """A row: the fields of gateway.edge.keys.Key, times in microseconds since 1970."""
+class ApiKey(NamedTuple):
+    """A row: the fields of gateway.edge.keys.ApiKey, times in microseconds since 1970."""
 
     id: str
     namespace: str
@@ -27,7 +27,7 @@ class Keys(NamedTuple):
     """All keys, and what names this state of them; "" before they were read."""
 
     version: str
-    keys: Sequence[Key]
+    keys: Sequence[ApiKey]
 
 
 class KeyTaken(Exception):
@@ -35,7 +35,7 @@ class KeyTaken(Exception):
 
 
 NO_KEYS: Final = Keys("", ())
-_COLUMNS: Final = ", ".join(Key._fields)
+_COLUMNS: Final = ", ".join(ApiKey._fields)
 
 
 def exist(connection: Connection) -> bool:
@@ -52,12 +52,12 @@ def changed(connection: Connection, version: str) -> Keys | None:
     return None if present == version else Keys(str(present), every(connection))
 
 
-def every(connection: Connection) -> list[Key]:
+def every(connection: Connection) -> list[ApiKey]:
     """All keys, in the order in which they were made."""
-    return [Key(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM keys ORDER BY created, id")]
+    return [ApiKey(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM keys ORDER BY created, id")]
 
 
-def add(connection: Connection, keys: Iterable[Key]) -> int:
+def add(connection: Connection, keys: Iterable[ApiKey]) -> int:
     """Add keys, all or none, and leave those that are there as they are; how many were new. Raises KeyTaken."""
     known = {key.id: key for key in every(connection)}
     new = [key for key in keys if known.get(key.id) != key]
@@ -65,7 +65,7 @@ def add(connection: Connection, keys: Iterable[Key]) -> int:
         if key.id in known:
             raise KeyTaken(f"another key has the id {key.id}; revoke that one first")
     if new:
-        places = ", ".join("?" * len(Key._fields))
+        places = ", ".join("?" * len(ApiKey._fields))
         connection.executemany(f"INSERT INTO keys ({_COLUMNS}) VALUES ({places})", new)
     return len(new)
 

@@ -11,7 +11,7 @@ from agentmem.v1 import cluster_pb2 as pb
 from agentmem.v1 import cluster_pb2_grpc
 from agentmem.validation import MAX_RECORD_BYTES, AgentKey, check_text
 from cache_service.cluster import nodes
-from cache_service.cluster.keys import Key
+from cache_service.cluster.keys import ApiKey
 from cache_service.cluster.membership import Membership, Report
 from cache_service.ledger import workflow_records
 from cache_service.ledger.ledgers import Ledgers
@@ -64,7 +64,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         return pb.LocateAgentResponse(running_on=running_on, last_on=last_on)
 
 
-def _message(key: Key) -> pb.Key:
+def _message(key: ApiKey) -> pb.Key:
     message = pb.Key(
         id=key.id,
         namespace=key.namespace,

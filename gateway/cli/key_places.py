@@ -10,16 +10,16 @@ from typing import Protocol
 
 from gateway.cli.text import Mistake
 from gateway.edge import key_file
-from gateway.edge.keys import Key
+from gateway.edge.keys import ApiKey
 
 
 class Place(Protocol):
     """Where keys are. Its text is what people are told of it. Methods raise Mistake, and FileError."""
 
-    def add(self, keys: Iterable[Key]) -> int:
+    def add(self, keys: Iterable[ApiKey]) -> int:
         """Add keys, all or none, and leave those that are there as they are; return how many were new."""
 
-    def every(self) -> list[Key]:
+    def every(self) -> list[ApiKey]:
         """Return all keys."""
 
     def revoke(self, key_id: str) -> bool:
@@ -39,7 +39,7 @@ class InFile:
     def __str__(self) -> str:
         return str(self.path)
 
-    def add(self, keys: Iterable[Key]) -> int:
+    def add(self, keys: Iterable[ApiKey]) -> int:
         """See Place."""
         with key_file.changing(self.path) as known:
             new = [key for key in keys if known.get(key.id) != key]
@@ -48,7 +48,7 @@ class InFile:
             known.update({key.id: key for key in new})
         return len(new)
 
-    def every(self) -> list[Key]:
+    def every(self) -> list[ApiKey]:
         """See Place."""
         return list(key_file.read(self.path)[0].values())
 
@@ -78,11 +78,11 @@ class InCluster:
     def __str__(self) -> str:
         return "the cluster's database"
 
-    def add(self, keys: Iterable[Key]) -> int:
+    def add(self, keys: Iterable[ApiKey]) -> int:
         """See Place."""
         return int(self._run("add", given=key_file.render(keys)))
 
-    def every(self) -> list[Key]:
+    def every(self) -> list[ApiKey]:
         """See Place."""
         return list(key_file.parse(Path(str(self)), self._run("list")).values())
 

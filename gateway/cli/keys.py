@@ -18,7 +18,7 @@ from gateway.cli.key_places import InCluster, InFile, Place
 from gateway.cli.text import FOLD, LINE, Mistake, console, json_option, printable, table, write_json
 from gateway.cli.up.settings import shows_password
 from gateway.edge import key_file
-from gateway.edge.keys import Key, new
+from gateway.edge.keys import ApiKey, new
 
 _DURATION = re.compile(r"(\d{1,6})(min|h|d)")
 _UNITS = {"min": "minutes", "h": "hours", "d": "days"}
@@ -123,12 +123,12 @@ def list_keys(place: Place, as_json: bool) -> None:
     console().print(keys_table(known, now))
 
 
-def keys_table(known: Iterable[Key], now: datetime) -> Table:
+def keys_table(known: Iterable[ApiKey], now: datetime) -> Table:
     """Return the keys for people; when they were made, and the seconds of when they expire, are in --json."""
     names = {name: {**FOLD, "min_width": len(name)} for name in ("namespace", "label")}
     limits = {name: {**FOLD, "justify": "right"} for name in ("at once", "a minute")}
 
-    def row(key: Key) -> list[str]:
+    def row(key: ApiKey) -> list[str]:
         expires = key.expires.astimezone(UTC).strftime("%Y-%m-%d %H:%MZ") if key.expires else "never"
         most = ["" if limit is None else str(limit) for limit in (key.max_running, key.max_per_minute)]
         notes = [note for note, so in (("admin", key.admin), ("expired", key.expired(now))) if so]
@@ -182,7 +182,7 @@ def moment(text: str, now: datetime) -> datetime:
     return found
 
 
-def as_dict(key: Key, now: datetime) -> dict[str, Any]:
+def as_dict(key: ApiKey, now: datetime) -> dict[str, Any]:
     """Return a key as --json writes it."""
     return {**key.model_dump(mode="json", exclude={"sha256"}), "expired": key.expired(now)}
 

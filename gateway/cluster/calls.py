@@ -20,8 +20,8 @@ from typing import Any, Final, Self
 import grpc
 
 from agentmem import errors
+from agentmem.validation import AgentKey
 from gateway.cluster.placement import Placement
-from gateway.cluster.router import Key
 
 NOT_BEGUN: Final = "agentmem-not-begun"
 """Trailing metadata of a node that refuses a call because it is not ready."""
@@ -53,7 +53,9 @@ class Method:
 class Attempts:
     """The nodes that are tried for one call, and the one on which it is. `end` may be called again and again."""
 
-    def __init__(self, placement: Placement, method: Method, key: Key, timeout: float | None, may_abort: bool) -> None:
+    def __init__(
+        self, placement: Placement, method: Method, key: AgentKey, timeout: float | None, may_abort: bool
+    ) -> None:
         self._placement = placement
         self._method = method
         self._key = key

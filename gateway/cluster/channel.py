@@ -13,10 +13,10 @@ import grpc
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.validation import AgentKey
 from gateway.cluster.calls import Attempts, Method, StreamCall, UnaryCall, UploadCall
 from gateway.cluster.membership import key_of
 from gateway.cluster.placement import Placement
-from gateway.cluster.router import Key
 
 _TELL_SECONDS: Final = 5.0
 """What other nodes may take to be told something."""
@@ -128,7 +128,7 @@ class RoutedChannel(grpc.aio.Channel):
         """Return the attempts of a call, whose request is given what it has to have on any node."""
         key = getattr(request, "key", None)
         if not isinstance(key, types_pb2.AgentKey):  # an upload that has not even said that
-            return Attempts(self._placement, method, Key("", "", ""), timeout, may_abort=False)
+            return Attempts(self._placement, method, AgentKey("", "", ""), timeout, may_abort=False)
         if method.turn and key.agent_id and not request.request_id:
             request.request_id = f"node-{uuid.uuid4().hex}"  # sent to two nodes, it is one turn
         free = method.turn and not (request.HasField("if_version") or request.if_revision)

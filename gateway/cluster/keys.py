@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from agentmem.process.logs import event
 from agentmem.v1 import cluster_pb2
 from gateway.edge.key_ring import Known
-from gateway.edge.keys import Key
+from gateway.edge.keys import ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class ClusterKeys:
     def __init__(self) -> None:
         self.version = ""
         """Of the keys that are known; "" before any are."""
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, ApiKey] = {}
         self._until = 0.0
 
     def look(self) -> Known:
@@ -50,7 +50,7 @@ class ClusterKeys:
         event(log, "keys of the cluster read", keys=len(self._keys))
 
 
-def _readable(keys: Iterable[cluster_pb2.Key]) -> Iterable[Key]:
+def _readable(keys: Iterable[cluster_pb2.Key]) -> Iterable[ApiKey]:
     for key in keys:
         try:
             yield _key(key)
@@ -58,8 +58,8 @@ def _readable(keys: Iterable[cluster_pb2.Key]) -> Iterable[Key]:
             event(log, "a key of the cluster cannot be read, and lets nobody in", logging.ERROR, id=key.id)
 
 
-def _key(key: cluster_pb2.Key) -> Key:
-    return Key(
+def _key(key: cluster_pb2.Key) -> ApiKey:
+    return ApiKey(
         id=key.id,
         namespace=key.namespace,
         sha256=key.sha256,

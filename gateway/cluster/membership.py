@@ -19,7 +19,7 @@ from agentmem.validation import AgentKey
 from gateway import upstream
 from gateway.cluster import keys as cluster_keys
 from gateway.cluster.keys import ClusterKeys
-from gateway.cluster.router import Key, Located, NodeView
+from gateway.cluster.router import Located, NodeView
 from gateway.cluster.stale_memory import StaleMemory
 from gateway.metrics import GatewayMetrics
 
@@ -70,7 +70,7 @@ class Membership:
         self._ends: dict[str, float] = {}
         self._synced = 0.0
         self._failure = "the cache store was not asked yet"
-        self._running: Counter[Key] = Counter()
+        self._running: Counter[AgentKey] = Counter()
         self._here = 0
         self._sent: dict[object, tuple[str, float]] = {}
         self._counted = 0.0
@@ -130,9 +130,9 @@ class Membership:
         """Seconds since the list was last read; 0 before."""
         return time.monotonic() - self._synced if self._synced else 0.0
 
-    async def locate(self, key: Key) -> Located:
+    async def locate(self, key: AgentKey) -> Located:
         """Return where an agent is; nowhere, where the store does not say."""
-        asked = cluster_pb2.LocateAgentRequest(key=proto_of(key))
+        asked = cluster_pb2.LocateAgentRequest(key=key.to_proto())
         try:
             found = await self._cluster.LocateAgent(asked, timeout=LOCATE_SECONDS)
         except grpc.aio.AioRpcError as error:
@@ -151,7 +151,7 @@ class Membership:
             del self._sent[turn]
 
     @contextmanager
-    def turn(self, key: Key) -> Iterator[None]:
+    def turn(self, key: AgentKey) -> Iterator[None]:
         """Count a turn as running on this node during the block."""
         self._here += 1
         if key.agent_id:
@@ -174,7 +174,7 @@ class Membership:
             draining=self.draining,
             load=self._here,
             models=self._served,
-            running=[proto_of(key) for key in self._running if _is_valid(key)],
+            running=[key.to_proto() for key in self._running if _is_valid(key)],
         )
         asked = cluster_keys.now()
         try:
@@ -264,20 +264,15 @@ def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
     return cluster_pb2.NodeModel(model_id=model.model_id, fingerprint=model.fingerprint, loaded=loaded)
 
 
-def proto_of(key: Key) -> types_pb2.AgentKey:
-    """Return a key as the contract has it."""
-    return types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
-
-
-def _is_valid(key: Key) -> bool:
+def _is_valid(key: AgentKey) -> bool:
     """Return whether the store would take a key: one that the worker is about to refuse must not end the sync."""
     try:
-        AgentKey.from_proto(proto_of(key))
+        AgentKey.from_proto(key.to_proto())
     except errors.InvalidArgument:
         return False
     return True
 
 
-def key_of(key: types_pb2.AgentKey) -> Key:
+def key_of(key: types_pb2.AgentKey) -> AgentKey:
     """Return a key of the contract as routing has it."""
-    return Key(key.namespace, key.agent_id, key.model_id)
+    return AgentKey(key.namespace, key.agent_id, key.model_id)

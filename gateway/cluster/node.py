@@ -7,13 +7,14 @@ from typing import Any
 import grpc
 
 from agentmem.v1 import cluster_pb2
+from agentmem.validation import AgentKey
 from gateway.cluster.channel import RoutedChannel
 from gateway.cluster.door import node_door
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
 from gateway.cluster.nodes import NodeChannels
 from gateway.cluster.placement import Placement
-from gateway.cluster.router import Key, weight
+from gateway.cluster.router import weight
 from gateway.cluster.stale_memory import StaleMemory
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
@@ -88,7 +89,7 @@ class Node:
 
         That node itself goes first, if it is there again; the others in an order that differs by run.
         """
-        key = Key(namespace, workflow_id, "")
+        key = AgentKey(namespace, workflow_id, "")
         ready = [node.name for node in self._membership.nodes() if node.ready and node.name != self.name]
         if before == self.name:
             return 0

@@ -7,9 +7,10 @@ from typing import Final
 
 import grpc
 
+from agentmem.validation import AgentKey
 from gateway.cluster.membership import Membership
 from gateway.cluster.nodes import CONNECT_SECONDS, NodeChannels, reachable
-from gateway.cluster.router import Key, Located, NodeView, Route, candidates, for_anyone
+from gateway.cluster.router import Located, NodeView, Route, candidates, for_anyone
 from gateway.metrics import GatewayMetrics
 
 MOST_NODES: Final = 3
@@ -28,14 +29,14 @@ class Placement:
         self._others = others
         self._random = Random()
         self._addresses: dict[str, str] = {}
-        self._going: dict[Key, list[str]] = {}
+        self._going: dict[AgentKey, list[str]] = {}
 
     @property
     def own(self) -> str:
         """This node's name."""
         return self._membership.own
 
-    async def route(self, key: Key) -> Route:
+    async def route(self, key: AgentKey) -> Route:
         """Return where a call about an agent, or a turn without one, should run: at most MOST_NODES, the best first."""
         nodes = self._nodes()
         if not key.agent_id:
@@ -69,14 +70,14 @@ class Placement:
         self._nodes()
         return await self.reach(name)
 
-    def turn(self, name: str, key: Key) -> AbstractContextManager[None]:
+    def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
         """Count a turn as running on a node during the block."""
         if name == self.own:
             return self._membership.turn(key)
         return self._elsewhere(name, key)
 
     @contextmanager
-    def _elsewhere(self, name: str, key: Key) -> Iterator[None]:
+    def _elsewhere(self, name: str, key: AgentKey) -> Iterator[None]:
         """Count a turn on another node, and remember where it runs, before its claim is known."""
         going = self._going.setdefault(key, [])
         going.append(name)
@@ -88,7 +89,7 @@ class Placement:
             if not going and self._going.get(key) is going:
                 del self._going[key]
 
-    async def _located(self, key: Key) -> Located:
+    async def _located(self, key: AgentKey) -> Located:
         if here := self._going.get(key):
             return Located(here[-1])
         return await self._membership.locate(key)

@@ -15,18 +15,12 @@ from enum import StrEnum
 from random import Random
 from typing import Final, NamedTuple
 
+from agentmem.validation import AgentKey
+
 BUSIER: Final = 1.25
 """How much more than the mean a node may have to do."""
 SMALL: Final = 1.0
 """Turns beyond that, which do not count: without them one turn would be too many where the others have none."""
-
-
-class Key(NamedTuple):
-    """An agent; an empty `agent_id` is none."""
-
-    namespace: str
-    agent_id: str
-    model_id: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class Route(NamedTuple):
     reason: Reason
 
 
-def candidates(key: Key, nodes: Sequence[NodeView], located: Located, own: str) -> Route:
+def candidates(key: AgentKey, nodes: Sequence[NodeView], located: Located, own: str) -> Route:
     """Return where a turn of an agent may run: only nodes that are ready and have its model, or else this node alone.
 
     Nodes are comparable where they have the same fingerprint for the model, or none yet: the one that counts is that of
@@ -105,7 +99,7 @@ def bound(loads: Iterable[int]) -> float:
     return BUSIER * sum(given) / len(given) + SMALL
 
 
-def weight(node: str, key: Key) -> int:
+def weight(node: str, key: AgentKey) -> int:
     """Return a node's weight for an agent, the same on all nodes."""
     text = "\0".join((node, *key)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())

@@ -14,7 +14,7 @@ import grpc
 
 from agentmem.process.logs import event
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cluster_pb2, cluster_pb2_grpc, types_pb2
-from gateway.cluster.router import Key
+from agentmem.validation import AgentKey
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ class StaleMemory:
         self._cluster: cluster_pb2_grpc.ClusterServiceAsyncStub = cluster_pb2_grpc.ClusterServiceStub(store)
         self._agents: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(worker)
         self._own = own
-        self._spoke: OrderedDict[Key, None] = OrderedDict()
+        self._spoke: OrderedDict[AgentKey, None] = OrderedDict()
         self._dropping: asyncio.Task[None] | None = None
 
-    def note(self, key: Key) -> None:
+    def note(self, key: AgentKey) -> None:
         """A turn of this agent ran here."""
         self._spoke[key] = None
         self._spoke.move_to_end(key)
@@ -56,7 +56,7 @@ class StaleMemory:
             self._dropping.cancel()
             await asyncio.wait({self._dropping})
 
-    async def _drop(self, keys: list[Key]) -> None:
+    async def _drop(self, keys: list[AgentKey]) -> None:
         dropped = 0
         for key in keys:
             while True:
@@ -71,9 +71,9 @@ class StaleMemory:
         if dropped:
             event(log, "KV of agents that changed elsewhere was dropped from memory", agents=dropped)
 
-    async def _drop_one(self, key: Key) -> bool:
+    async def _drop_one(self, key: AgentKey) -> bool:
         """Drop an agent's KV, unless this node made its present state; whether it was dropped."""
-        agent = types_pb2.AgentKey(namespace=key.namespace, agent_id=key.agent_id, model_id=key.model_id)
+        agent = key.to_proto()
         found = await self._cluster.LocateAgent(cluster_pb2.LocateAgentRequest(key=agent), timeout=_SECONDS)
         if found.last_on == self._own:
             return False

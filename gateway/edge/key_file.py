@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agentmem.diagnostics import Diagnostic, FileError
 from agentmem.process.logs import event
 from gateway.edge.key_ring import Known
-from gateway.edge.keys import Key
+from gateway.edge.keys import ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     version: Literal[1]
-    keys: list[Key]
+    keys: list[ApiKey]
 
 
-def parse(path: Path, text: str) -> dict[str, Key]:
+def parse(path: Path, text: str) -> dict[str, ApiKey]:
     """Return the keys of the file's text by id. Raise FileError, whose message has no value of the file."""
     try:
         data = json.loads(text)
@@ -58,7 +58,7 @@ def parse(path: Path, text: str) -> dict[str, Key]:
     return by_id
 
 
-def render(keys: Iterable[Key]) -> str:
+def render(keys: Iterable[ApiKey]) -> str:
     """Return the text of a file."""
     listed = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
     return json.dumps({"version": 1, "keys": listed}, indent=2, ensure_ascii=False) + "\n"
@@ -76,7 +76,7 @@ def identity(found: os.stat_result) -> Identity:
     return found.st_mtime_ns, found.st_dev, found.st_ino, found.st_size, found.st_mode
 
 
-def read(path: Path) -> tuple[dict[str, Key], Identity]:
+def read(path: Path) -> tuple[dict[str, ApiKey], Identity]:
     """Return the keys by id, and the identity of the file that has them. Raises FileError."""
     try:
         with path.open("rb") as file:
@@ -95,7 +95,7 @@ def read(path: Path) -> tuple[dict[str, Key], Identity]:
 
 
 @contextmanager
-def changing(path: Path) -> Iterator[dict[str, Key]]:
+def changing(path: Path) -> Iterator[dict[str, ApiKey]]:
     """Yield the keys by id, to be changed in the block; written when it ends well. An absent file has none.
 
     Others that want to change them wait. Readers see the keys of before or those of after. Raises FileError.
@@ -149,7 +149,7 @@ class KeyFile:
         self._path = path
         self._problem = ""
         self._identity: Identity | None = None
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, ApiKey] = {}
         self._read()
 
     def look(self) -> Known:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from agentmem.errors import Unauthenticated, Unavailable
 from gateway.edge.callers import Caller, CallerLimits
-from gateway.edge.keys import Key, secret_digest, split
+from gateway.edge.keys import ApiKey, secret_digest, split
 
 DEFAULT_LIMITS: Final = CallerLimits(running=64, per_minute=1200)
 """What a key may ask for where neither the key nor the settings say it."""
@@ -20,7 +20,7 @@ _NO_DIGEST: Final = "0" * 64
 class Known(NamedTuple):
     """The keys by id, as they were last read. Not `is_current`: they may have been changed since."""
 
-    keys: Mapping[str, Key]
+    keys: Mapping[str, ApiKey]
     is_current: bool
 
 

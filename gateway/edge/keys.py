@@ -31,7 +31,7 @@ class Shown(NamedTuple):
         return f"{_PREFIX}_{self.id}_{self.secret}"
 
 
-class Key(BaseModel):
+class ApiKey(BaseModel):
     """A key as it is kept. Times have a zone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -51,12 +51,12 @@ class Key(BaseModel):
         return self.expires is not None and now >= self.expires
 
 
-def new(namespace: str, created: datetime, **fields: Any) -> tuple[Key, Shown]:
+def new(namespace: str, created: datetime, **fields: Any) -> tuple[ApiKey, Shown]:
     """Return a new key and what its owner gets. Raises InvalidArgument that names the field."""
     shown = Shown(secrets.token_hex(_ID_BYTES), secrets.token_urlsafe(_SECRET_BYTES))
     digest = secret_digest(shown.secret).hex()
     try:
-        return Key(id=shown.id, namespace=namespace, sha256=digest, created=created, **fields), shown
+        return ApiKey(id=shown.id, namespace=namespace, sha256=digest, created=created, **fields), shown
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise InvalidArgument(str(first["loc"][0]), first["msg"].removeprefix("Value error, ")) from None

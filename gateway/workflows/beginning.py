@@ -7,12 +7,12 @@ from agentmem import errors
 from agentmem.v1 import workflow_pb2
 from agentmem.validation import AgentKey
 from gateway.workflows.definition.schema import Definition
-from gateway.workflows.owners import Key
+from gateway.workflows.owners import RunKey
 from gateway.workflows.records import State
 from gateway.workflows.run import agent_keys
 
 
-def new_workflow(definition: Definition, key: Key, models: Sequence[str]) -> workflow_pb2.Workflow:
+def new_workflow(definition: Definition, key: RunKey, models: Sequence[str]) -> workflow_pb2.Workflow:
     """Return a run that begins now. `models` are the registered ones, the default first. Raises AgentmemError."""
     agents = agent_keys(definition, *key, models[0] if models else "")
     check_memories(agents, models)

@@ -11,12 +11,13 @@ from typing import Final
 
 from agentmem import errors
 from agentmem.process.logs import event
+from agentmem.words import short_name
 from gateway.edge import callers
 from gateway.edge.callers import Authenticator, Caller
 from gateway.metrics import GatewayMetrics
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import LoggedEvent
-from gateway.workflows.owners import Key, Owners, TakenOver
+from gateway.workflows.owners import Owners, RunKey, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
 from gateway.workflows.run import Run
 from gateway.workflows.worker import Worker
@@ -49,7 +50,7 @@ class LiveRuns:
         self._most = most
         self._owners = owners
         self._slots = asyncio.Semaphore(_SLOTS)
-        self.by_key: dict[Key, Run] = {}
+        self.by_key: dict[RunKey, Run] = {}
         """Those that go on, by namespace and workflow id; others only read it."""
         self._beginning: Counter[str] = Counter()
         self._closed = False
@@ -118,7 +119,7 @@ class LiveRuns:
         self._metrics.workflows_running.dec()
         self._metrics.workflows_ended.labels(short_name(State.DESCRIPTOR, state)).inc()
 
-    async def cancel(self, key: Key) -> None:
+    async def cancel(self, key: RunKey) -> None:
         """Cancel a run that goes on here, and wait for its end."""
         if (live := self.by_key.get(key)) is not None:
             if live.workflow.state not in ENDED:

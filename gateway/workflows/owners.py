@@ -20,7 +20,7 @@ KEY_ID: Final = "agentmem-key-id"
 _CANCEL_SECONDS: Final = 60.0
 _AGAIN_SECONDS: Final = 1.0
 
-Key = tuple[str, str]
+RunKey = tuple[str, str]
 """A run: namespace and id."""
 
 
@@ -106,7 +106,7 @@ class Owners:
         return self._nodes.attends(owner.node, owner.epoch)
 
     async def follow(
-        self, owner: Owner, key_id: str, key: Key, after: int, *, watch: bool = False
+        self, owner: Owner, key_id: str, key: RunKey, after: int, *, watch: bool = False
     ) -> AsyncGenerator[Any, None]:
         """Yield a run's events behind a sequence number from the gateway that has it. Raises AgentmemError.
 
@@ -125,7 +125,7 @@ class Owners:
         except grpc.aio.AioRpcError as error:
             raise _failure(error, owner) from error
 
-    async def cancel(self, owner: Owner, key_id: str, key: Key) -> workflow_pb2.Workflow:
+    async def cancel(self, owner: Owner, key_id: str, key: RunKey) -> workflow_pb2.Workflow:
         """Have a run ended by the gateway that has it; return it as it ended. Raises AgentmemError."""
         stub = await self._stub(owner)
         request = workflow_pb2.CancelWorkflowRequest(namespace=key[0], workflow_id=key[1])

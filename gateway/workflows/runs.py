@@ -26,7 +26,7 @@ from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.live import LiveRuns
-from gateway.workflows.owners import Key, Nodes, Owner, Owners, TakenOver
+from gateway.workflows.owners import Nodes, Owner, Owners, RunKey, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun
 from gateway.workflows.run import Run, finished
 from gateway.workflows.worker import Worker
@@ -59,7 +59,7 @@ class Runs:
         self._authenticator = authenticator
         self._metrics = metrics
         self._owners = Owners(nodes)
-        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[RunKey, asyncio.Lock] = WeakValueDictionary()
         self.live = LiveRuns(records, self._worker, authenticator, metrics, most, self._owners)
         """Those that go on here."""
 
@@ -238,19 +238,19 @@ class Runs:
         await self._records.append(run, [LoggedEvent(key="finished", event=last)])
         await self._forget_agents(run.workflow)
 
-    async def _known(self, key: Key) -> StoredRun | None:
+    async def _known(self, key: RunKey) -> StoredRun | None:
         """Return a run, with its events unless it goes on here."""
         live = self.live.by_key.get(key)
         return live.stored if live is not None else await self._records.get(*key)
 
-    async def _same(self, key: Key, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
+    async def _same(self, key: RunKey, definition_yaml: str, variables: Mapping[str, str]) -> StoredRun | None:
         """Return `_known(key)`. Raise InvalidArgument where it was begun with another definition, or variables."""
         known = await self._known(key)
         if known is not None and (known.definition_yaml, known.variables) != (definition_yaml, dict(variables)):
             raise errors.InvalidArgument("request_id", "was used for another workflow; choose another")
         return known
 
-    async def _found(self, key: Key) -> StoredRun:
+    async def _found(self, key: RunKey) -> StoredRun:
         if (known := await self._known(key)) is None:
             raise errors.NotFound("workflow", key[1])
         return known
@@ -269,7 +269,7 @@ class Runs:
             found.state = State.WORKFLOW_STATE_INTERRUPTED
         return found
 
-    def _lock(self, key: Key) -> asyncio.Lock:
+    def _lock(self, key: RunKey) -> asyncio.Lock:
         """Return the lock with which one call at a time changes whether a run goes on."""
         return self._locks.setdefault(key, asyncio.Lock())
 

@@ -16,7 +16,7 @@ import grpc
 from agentmem import errors
 from agentmem.process.logs import event
 from agentmem.v1 import cluster_pb2
-from gateway.workflows.owners import Key, Nodes
+from gateway.workflows.owners import Nodes, RunKey
 from gateway.workflows.runs import Runs
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ class Takeover:
     def __init__(self, runs: Runs, nodes: Nodes) -> None:
         self._runs = runs
         self._nodes = nodes
-        self._since: dict[Key, float] = {}
-        self._not_before: dict[Key, float] = {}
+        self._since: dict[RunKey, float] = {}
+        self._not_before: dict[RunKey, float] = {}
 
     async def watch(self) -> None:
         """Look once a second, until cancelled."""
@@ -72,7 +72,7 @@ class Takeover:
             return True
         return now - self._since[key] >= SURE_SECONDS + TURN_SECONDS * self._nodes.place(*key, run.node)
 
-    async def _take_over(self, key: Key) -> None:
+    async def _take_over(self, key: RunKey) -> None:
         self._not_before[key] = time.monotonic() + AGAIN_SECONDS
         try:
             await self._runs.take_over(*key)
@@ -80,5 +80,5 @@ class Takeover:
             event(log, "workflow not taken over", logging.WARNING, workflow_id=key[1], reason=error.message)
 
 
-def _key(run: cluster_pb2.UnattendedRun) -> Key:
+def _key(run: cluster_pb2.UnattendedRun) -> RunKey:
     return run.namespace, run.workflow_id

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from cache_service.cluster import keys
-from cache_service.cluster.keys import Key, KeyTaken
+from cache_service.cluster.keys import ApiKey, KeyTaken
 from cache_service.connection import Connection
 from cache_service.ledger.postgres.settings import Settings
 from cache_service.offline.cluster.server import opened
@@ -35,7 +35,7 @@ def revoke(settings: Settings, key_id: str) -> bool:
         return postgres.write_blocking(_revoke, key_id)
 
 
-def _add(connection: Connection, given: list[Key]) -> int:
+def _add(connection: Connection, given: list[ApiKey]) -> int:
     _refuse_older(connection)
     try:
         return keys.add(connection, given)
@@ -43,7 +43,7 @@ def _add(connection: Connection, given: list[Key]) -> int:
         raise CannotCheck(str(error)) from error
 
 
-def _every(connection: Connection) -> list[Key]:
+def _every(connection: Connection) -> list[ApiKey]:
     _refuse_older(connection)
     return keys.every(connection)
 
@@ -58,13 +58,13 @@ def _refuse_older(connection: Connection) -> None:
         raise CannotCheck("the cluster's tables are those of an older agentmem; start a node of this version first")
 
 
-def _row(given: dict[str, Any]) -> Key:
+def _row(given: dict[str, Any]) -> ApiKey:
     times = {name: None if given.get(name) is None else _microseconds(given[name]) for name in ("created", "expires")}
     usual = {"label": "", "max_running": None, "max_per_minute": None}
-    return Key(**{**usual, **given, **times, "admin": int(given.get("admin", False))})
+    return ApiKey(**{**usual, **given, **times, "admin": int(given.get("admin", False))})
 
 
-def _object(key: Key) -> dict[str, Any]:
+def _object(key: ApiKey) -> dict[str, Any]:
     times = {"created": _time(key.created), "expires": None if key.expires is None else _time(key.expires)}
     return {**key._asdict(), **times, "admin": bool(key.admin)}
 

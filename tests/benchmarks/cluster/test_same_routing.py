@@ -12,7 +12,7 @@ NODES = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_s
 @given(NODES, st.integers(0, 10**6), st.integers(policies.NOWHERE, 11))
 def test_they_agree(loads: list[tuple[int, bool]], agent: int, last: int) -> None:
     assume(last < len(loads) and any(ready for _, ready in loads))
-    key = router.Key("namespace", str(agent), "model")
+    key = router.AgentKey("namespace", str(agent), "model")
     nodes = [router.NodeView(str(n), "", ready, load, {"model": "f"}) for n, (load, ready) in enumerate(loads)]
     able = [load for load, ready in loads if ready]
     view = policies.View(

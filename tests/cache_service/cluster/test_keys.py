@@ -14,7 +14,7 @@ import pytest
 
 from agentmem.v1 import cluster_pb2 as pb
 from cache_service.cluster import keys, membership
-from cache_service.cluster.keys import Key, KeyTaken
+from cache_service.cluster.keys import ApiKey, KeyTaken
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.ledger.postgres import schema
 from cache_service.ledger.postgres.database import Postgres
@@ -25,8 +25,8 @@ from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node
 from tests.postgres import Server
 
-ADAS = Key("0" * 12, "ada", "a" * 64, 1_700_000_000_000_001, None, "", 0, None, None)
-BOBS = Key("1" * 12, "bob \x01\0", "b" * 64, 1_700_000_000_000_002, 253_402_300_799_000_000, "b's", 1, 0, 600)
+ADAS = ApiKey("0" * 12, "ada", "a" * 64, 1_700_000_000_000_001, None, "", 0, None, None)
+BOBS = ApiKey("1" * 12, "bob \x01\0", "b" * 64, 1_700_000_000_000_002, 253_402_300_799_000_000, "b's", 1, 0, 600)
 
 
 def settings_of(cluster: ClusterSettings) -> Settings:

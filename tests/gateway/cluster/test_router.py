@@ -7,9 +7,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cluster.router import BUSIER, SMALL, Key, Located, NodeView, Reason, bound, candidates, for_anyone
+from agentmem.validation import AgentKey
+from gateway.cluster.router import BUSIER, SMALL, Located, NodeView, Reason, bound, candidates, for_anyone
 
-KEY = Key("team", "ada", "demo")
+KEY = AgentKey("team", "ada", "demo")
 NAMES = st.sampled_from("abcdefgh")
 MODELS = st.dictionaries(st.sampled_from(["demo", "large"]), st.sampled_from(["", "f1", "f2"]), max_size=2)
 NODES = st.lists(
@@ -17,7 +18,7 @@ NODES = st.lists(
     max_size=8,
     unique_by=lambda node: node.name,
 )
-KEYS = st.builds(Key, st.sampled_from(["n", "m"]), st.text(max_size=4), st.sampled_from(["demo", "large", ""]))
+KEYS = st.builds(AgentKey, st.sampled_from(["n", "m"]), st.text(max_size=4), st.sampled_from(["demo", "large", ""]))
 LOCATED = st.builds(Located, st.one_of(st.just(""), NAMES), st.one_of(st.just(""), NAMES))
 
 
@@ -28,7 +29,7 @@ def node(name: str, load: int = 0, print_: str = "f1", *, ready: bool = True) ->
 
 @given(KEYS, NODES, LOCATED, NAMES)
 def test_only_nodes_that_can_run_the_turn_are_candidates(
-    key: Key, nodes: list[NodeView], located: Located, own: str
+    key: AgentKey, nodes: list[NodeView], located: Located, own: str
 ) -> None:
     by_name = {each.name: each for each in nodes}
     route = candidates(key, nodes, located, own)
@@ -45,7 +46,7 @@ def test_only_nodes_that_can_run_the_turn_are_candidates(
 
 @given(KEYS, NODES, LOCATED, NAMES)
 def test_the_first_is_within_the_bound_unless_a_turn_of_the_agent_runs_there(
-    key: Key, nodes: list[NodeView], located: Located, own: str
+    key: AgentKey, nodes: list[NodeView], located: Located, own: str
 ) -> None:
     route = candidates(key, nodes, located, own)
     by_name = {each.name: each for each in nodes}
@@ -58,7 +59,7 @@ def test_the_first_is_within_the_bound_unless_a_turn_of_the_agent_runs_there(
 
 @given(KEYS, NODES, LOCATED, NAMES, st.integers())
 def test_all_gateways_that_know_the_same_decide_the_same(
-    key: Key, nodes: list[NodeView], located: Located, own: str, seed: int
+    key: AgentKey, nodes: list[NodeView], located: Located, own: str, seed: int
 ) -> None:
     shuffled = nodes[:]
     Random(seed).shuffle(shuffled)
@@ -72,9 +73,9 @@ def test_somebody_is_always_within_the_bound(loads: list[int]) -> None:
 
 def test_a_node_that_leaves_moves_only_its_own_agents() -> None:
     nodes = [node(name) for name in "abcdefgh"]
-    keys = [Key("team", f"agent-{number}", "demo") for number in range(500)]
+    keys = [AgentKey("team", f"agent-{number}", "demo") for number in range(500)]
 
-    def homes(among: list[NodeView]) -> dict[Key, str]:
+    def homes(among: list[NodeView]) -> dict[AgentKey, str]:
         return {key: candidates(key, among, Located(), "a").nodes[0] for key in keys}
 
     before, after = homes(nodes), homes(nodes[:-1])

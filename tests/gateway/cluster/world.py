@@ -26,7 +26,7 @@ from agentmem.v1 import (
 )
 from gateway.app import Gateway
 from gateway.cli.cluster.certificates import authority, issue
-from gateway.edge.keys import Key
+from gateway.edge.keys import ApiKey
 from tests.gateway.cluster.run_records import RunRecords
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker
@@ -53,7 +53,7 @@ class SharedLedger:
         """Nodes that the others do not hear of."""
         self.runs = RunRecords()
 
-    def has_keys(self, *keys: Key) -> None:
+    def has_keys(self, *keys: ApiKey) -> None:
         """From now on these are the keys."""
         listed = []
         for key in keys:
