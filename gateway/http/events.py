@@ -13,7 +13,7 @@ from gateway.api.rest import event_of
 from gateway.edge.authorization import redact
 from gateway.edge.callers import caller
 from gateway.http.middleware import as_our_error, broke_off, whole
-from gateway.http.responses import EventStream, ReaderStalled
+from gateway.http.streaming import EventStream, ReaderStalled
 from gateway.settings import GatewaySettings
 
 

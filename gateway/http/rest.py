@@ -34,8 +34,8 @@ from gateway.edge.callers import caller
 from gateway.http.events import send_events
 from gateway.http.middleware import log_fields
 from gateway.http.requests import TurnName, check_percent_encoding, limited, parsed_body, percent_decoded, read_headers
-from gateway.http.responses import StreamedResponse, until_disconnect
 from gateway.http.services import Forwarded, Service
+from gateway.http.streaming import StreamedResponse, until_disconnect
 from gateway.http.turns import Turns, answer
 
 FILE_TYPE: Final = "application/octet-stream"

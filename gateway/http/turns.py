@@ -26,7 +26,7 @@ from gateway.edge.callers import caller
 from gateway.http.choices import Events, each_choice, may_append
 from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, parsed_body, read_headers
-from gateway.http.responses import EventStream, ReaderStalled, until_disconnect
+from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect
 from gateway.identity import Finder, How, Memory, Wanted
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
