@@ -1,7 +1,7 @@
 """What a dialect makes of a request: turns of the contract, and the answer that takes shape from their events.
 
-A dialect is pure translation. It knows neither sockets nor whose memory is meant: `gateway.identity` finds that out,
-and `gateway.http.turns` runs the turns.
+A dialect is pure translation. It knows neither sockets nor whose memory is meant: `gateway.agent_finder` finds that
+out, and `gateway.http.turns` runs the turns.
 """
 
 import json

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from agentmem.errors import AgentmemError
 from agentmem.v1 import model_pb2, model_pb2_grpc
 from gateway import upstream
+from gateway.agent_finder import Finder
 from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.completions import CompletionRequest, completion_exchange
 from gateway.api.messages import messages_exchange
@@ -38,7 +39,6 @@ from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
 from gateway.http.rest import rest_routes
 from gateway.http.services import Service
 from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
-from gateway.identity import Finder
 from gateway.metrics import GatewayMetrics
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings

@@ -18,6 +18,7 @@ from agentmem import errors
 from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
 from agentmem.words import cached_tokens, short_name, warning
 from gateway import upstream
+from gateway.agent_finder import Finder, How, Memory, Wanted
 from gateway.api.exchange import Exchange, Incoming
 from gateway.api.messages import to_count, token_count
 from gateway.api.messages_schema import CountTokensRequest
@@ -27,7 +28,6 @@ from gateway.http.choices import Events, each_choice, may_append
 from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, parsed_body, read_headers
 from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect
-from gateway.identity import Finder, How, Memory, Wanted
 from gateway.metrics import GatewayMetrics
 from gateway.settings import GatewaySettings
 

@@ -18,7 +18,7 @@ from agentmem.channels import connect
 from agentmem.conversations import chain_of
 from agentmem.process.server import GrpcServer
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
-from gateway.identity import Finder, How, Memory, Wanted
+from gateway.agent_finder import Finder, How, Memory, Wanted
 
 from .running import eventually
 
