@@ -22,6 +22,7 @@ RAISED: tuple[errors.AgentmemError, ...] = (
     errors.AlreadyExists("there is one"),
     errors.Aborted("another was first"),
     errors.FailedPrecondition("it cannot"),
+    errors.ContextExceeded("too long", 5000, 4096),
     errors.ResourceExhausted("full", 2.5),
     errors.Unavailable("starting", 2.5),
     errors.DeadlineExceeded("too late"),
