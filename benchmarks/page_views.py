@@ -101,9 +101,11 @@ class Browser:
         """Open them. `agents` is how many there are at least."""
         self._wanted = agents
         self._used = cpu_seconds()
-        self._running = asyncio.run_coroutine_threadsafe(
-            self._opened(url, {"model": model, "agent": agent}), self._loop
-        )
+        names = {"model": model, "agent": agent}
+        limits = httpx.Limits(max_connections=6)  # as many as a browser has to one server
+        http = httpx.AsyncClient(base_url=url, timeout=60, limits=limits)
+        self._tabs = [Tab(http, view, names) for view in recorded().values()]
+        self._running = asyncio.run_coroutine_threadsafe(self._opened(http), self._loop)
 
     def close(self) -> dict[str, Any]:
         """Close them, once they have shown what they show first; `late` says that they had not yet.
