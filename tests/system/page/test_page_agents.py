@@ -52,7 +52,6 @@ async def test_the_table_leads_to_a_memory(browser: Browser, live: Stack) -> Non
         await expect(page.get_by_role("heading", name="crew marco")).to_be_visible()
         await expect(page.locator("ol.turns > li")).to_have_count(2)
         await expect(page.locator("ol.turns .said.user").last).to_contain_text("What is the colour of the boat?")
-        await screenshot(page, "agent")
         await expect(page.locator("ol.turns .report .match").last).to_have_text("extend")
         await expect(page.locator("ol.turns .report").last).to_contain_text("prompt tokens reused")
         await page.get_by_label("As the model sees it").check()
@@ -92,7 +91,6 @@ async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> No
         )
         await page.get_by_role("link", name="Branches").click()
         await expect(page.locator(".forks").get_by_role("link")).to_have_text(["ada's fork"])
-        await screenshot(page, "branches")
     assert (await client.agent("ada")).pinned and (await client.agent("ada's fork")).tokens == tokens
 
 
@@ -129,6 +127,7 @@ async def test_when_it_expires_and_what_a_full_context_does(browser: Browser, li
 
 async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
     client = await known(live, "root")
+    await client.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=client.key("root"), name="before the move"))
     for source, fork in (("root", "child"), ("child", "grandchild"), ("root", "sibling")):
         request = agent_pb2.ForkAgentRequest(key=client.key(source), new_agent_id=fork)
         await client.agents.ForkAgent(request)
@@ -136,6 +135,7 @@ async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
         await expect(page.locator(".forks").first.locator("> li")).to_have_count(2)
         child = page.locator(".forks > li").filter(has=page.get_by_role("link", name="child", exact=True)).first
         await expect(child.locator(".forks").get_by_role("link")).to_have_text(["grandchild"])
+        await screenshot(page, "branches")
         await child.get_by_role("link", name="grandchild").click()
         await expect(page.get_by_role("heading", name="grandchild")).to_be_visible()
         await expect(page.locator("li").filter(has_text="forked from").get_by_role("link")).to_have_text(

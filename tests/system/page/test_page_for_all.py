@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from playwright.async_api import Browser, Page, expect
 from agentmem.v1 import agent_pb2
 from benchmarks.packages import Tarball, Unavailable, kept
 from gateway.workflows.beginning import workflow_id_of
-from tests.system.page.browser import opened, screenshot
+from tests.system.page.browser import IMAGES, documenting, opened, screenshot
 from tests.system.page.test_page_workflows import YARD
 from tests.system.stack import Client, Stack
 
@@ -39,6 +40,15 @@ PLACES = {
     "#/talk/demo/reader?beside=reader-fork": "article >> nth=1",
 }
 """The views, and what is there once they are."""
+PICTURED = {
+    "agents": "#/agents",
+    "memory": "#/agents/demo/reader",
+    "talk": "#/talk/demo/reader?beside=reader-fork",
+    "workflow-run": f"#/workflows/run/{RUN}",
+    "models": "#/models",
+    "overview": "#/overview",
+}
+"""Views of which the documentation has pictures: light, and by these tests dark and on a phone."""
 PHONE = {"viewport": {"width": 390, "height": 760}}
 
 
@@ -71,6 +81,16 @@ async def remembers(live: Stack) -> Client:
     return client
 
 
+async def picture(page: Page, place: str, kind: str) -> None:
+    """Write a picture of a view that is pictured, where that is asked for."""
+    name = next((name for name, each in PICTURED.items() if each == place), "")
+    if name and documenting():
+        await page.wait_for_timeout(
+            5000 if name == "overview" else 300
+        )  # it has some points, and words have their place
+        await screenshot(page, f"{name}-{kind}")
+
+
 async def problems(page: Page, axe: str, rules: Sequence[str] = ()) -> list[str]:
     """What axe-core finds that is serious, by all of its rules or by some."""
     await page.evaluate(axe)  # by the debugger, past the page's policy, which allows no scripts but its own
@@ -94,6 +114,8 @@ async def test_axe_finds_nothing_serious(browser: Browser, live: Stack, axe: str
             await page.goto(f"{live.url}/ui/{place}")
             await page.wait_for_selector(there)
             assert await problems(page, axe, rules) == [], place
+            if scheme == "dark":
+                await picture(page, place, "dark")
         await page.goto(f"{live.url}/ui/#/agents/demo/reader")
         await page.get_by_text("Actions", exact=True).click()
         assert await problems(page, axe, rules) == [], "the menu"
@@ -117,8 +139,17 @@ async def test_a_phone_shows_all_of_it(browser: Browser, live: Stack) -> None:
             await page.wait_for_selector(there)
             wide = "[document.scrollingElement, document.querySelector('main')].map(e => e.scrollWidth - e.clientWidth)"
             assert await page.evaluate(wide) == [0, 0], place
-            if place == "#/agents/demo/reader":
-                await screenshot(page, "phone")
+            await picture(page, place, "phone")
+
+
+async def test_the_documentation_has_all_pictures() -> None:
+    guide = (IMAGES.parent / "page.md").read_text(encoding="utf-8")
+    for name in PICTURED:
+        for kind in ("", "-dark", "-phone"):
+            assert f"](images/page-{name}{kind}.png)" in guide
+            assert (IMAGES / f"page-{name}{kind}.png").is_file()
+    shown = set(re.findall(r"\]\(images/(page-[a-z-]+\.png)\)", guide))
+    assert not [name for name in shown if not (IMAGES / name).is_file()]
 
 
 async def test_light_and_dark_are_a_choice(browser: Browser, live: Stack) -> None:

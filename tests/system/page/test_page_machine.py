@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,6 +20,16 @@ from tests.system.page.browser import documenting, opened, screenshot
 from tests.system.stack import Client, Stack
 
 ENDLESS: Any = {"sampling": types_pb2.Sampling(ignore_eos=True)}
+
+COLOURS = """canvas => {
+    const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    const found = new Set();
+    for (let at = 0; at < data.length; at += 4) {
+        if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join());
+    }
+    return [...found].map((each) => each.split(',').map(Number));
+}"""
+"""The colours of a canvas."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -48,6 +59,8 @@ async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Sta
         hot = page.get_by_role("region", name="By tier").locator("tbody tr").first
         await expect(hot.locator("td").nth(1)).not_to_have_text("0")
         await expect(hot.locator("td").nth(2)).to_have_text(re.compile("ms|s"))
+        drawn = await page.locator(".canvas canvas").first.evaluate(COLOURS)
+        assert any(red > blue + 80 for red, _, blue in drawn), "the line of the hot tier has its colour"
         talking = asyncio.create_task(talk(await live.client("gateway")))
         now = page.get_by_role("region", name="Running now").locator("tbody tr")
         await expect(now.filter(has_text="answering")).to_contain_text("talks", timeout=30_000)
@@ -148,3 +161,26 @@ async def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser) -> None:
             assert asked == []
             async with page.expect_request("**/v1/overview"):
                 await page.evaluate(see, False)
+
+
+async def test_what_bits_do_to_the_quality(browser: Browser) -> None:
+    with served() as gateway:
+        gateway.worker.models[0].kv_bits_measured.extend(
+            model_pb2.KVBitsMeasurement(kv_bits=bits, kl_divergence=kl, bytes_per_token=size, good=kl < 0.1)
+            for bits, kl, size in (
+                ("8", 0.0001, 200),
+                ("4", 0.02, 120),
+                ("2", 3.0, 80),
+                ("3", math.inf, 100),
+                ("16", 0.0, 400),
+            )
+        )
+        async with opened(browser, gateway.url, "#/models") as page:
+            plot = page.get_by_role("img", name="KL divergence by bits: 8 bits 0.00010, 4 bits 0.020, 2 bits 3.0")
+            await expect(plot.locator("circle")).to_have_count(5)
+            await expect(plot.locator("g.bad circle")).to_have_count(2)
+            await screenshot(page, "quality")
+            place = "circles => circles.map(each => [+each.getAttribute('cx'), +each.getAttribute('cy')])"
+            (right, good), (left, worse), *_ = await plot.locator("circle").evaluate_all(place)
+            assert left < right and good > worse, "fewer bytes to the left, worse above"
+            await expect(page.locator(".kl tbody tr").nth(3)).to_contain_text("infinite, too much")

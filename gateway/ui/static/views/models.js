@@ -5,6 +5,7 @@ import { json, pages, partOf, request } from '../gateway.js';
 import { bytes, counted, number } from '../format.js';
 import { notify } from '../notices.js';
 import { Dialog, Loading, Problem, useLoaded } from '../parts.js';
+import { Quality } from './models/quality.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
 
@@ -100,18 +101,6 @@ function Memory({ memory, loaded }) {
     <p class="legend">${said.map(([kind, name, size]) => html`<span><i class=${`part ${kind}`}></i>${name} ${bytes(size)}</span>`)}</p>
     <p class="quiet">${bytes(memory.usable_bytes)} of the device’s ${bytes(memory.device_bytes)}${loaded ? '' : ', if it were loaded'};
       ${' '}the pool holds ${counted(memory.agents_4k, 'agent')} of 4,096 tokens.</p>`;
-}
-
-/** @param {{model: Json}} props */
-function Quality({ model }) {
-  const measured = /** @type {Json[]} */ (model.kv_bits_measured);
-  const worst = Math.max(...measured.map((each) => each.kl_divergence).filter(Number.isFinite), 1e-9);
-  return html`<table class="kl"><caption class="unseen">Quality of KV by bits</caption>
-    <thead><tr><th scope="col">Bits</th><th scope="col">KL divergence</th><th scope="col"></th><th scope="col" class="num">A token</th></tr></thead>
-    <tbody>${measured.map((each) => html`<tr><th scope="row">${each.kv_bits}</th>
-      <td>${Number.isFinite(each.kl_divergence) ? Number(each.kl_divergence).toPrecision(2) : 'infinite'}${each.good ? '' : ', too much'}</td>
-      <td><div class="track"><span style=${{ width: `${Math.min(100, (100 * each.kl_divergence) / worst)}%` }}></span></div></td>
-      <td class="num">${bytes(each.bytes_per_token)}</td></tr>`)}</tbody></table>`;
 }
 
 /** @param {{model: Json, onClose: () => void, onChanged: () => void}} props */

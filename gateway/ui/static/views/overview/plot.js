@@ -15,7 +15,7 @@ export function Plot({ title, unit, times, lines, most }) {
   useEffect(() => {
     let gone = false;
     const target = /** @type {HTMLElement} */ (place.current);
-    const colour = (/** @type {string} */ name) => () => getComputedStyle(target).getPropertyValue(name);
+    const colour = (/** @type {string} */ name) => () => resolved(target, name);
     const quiet = { stroke: () => getComputedStyle(target).color, grid: { stroke: () => getComputedStyle(target).borderTopColor, width: 1 } };
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 150 }));
     import('../../vendor/uplot.js').then(({ default: UPlot }) => {
@@ -45,9 +45,23 @@ export function Plot({ title, unit, times, lines, most }) {
   }, []);
   useEffect(() => plot.current?.setData(data()), [times, lines]);
   return html`<figure class="plot"><figcaption class="row"><span>${title}</span>${lines.map(({ name, colour, values }) => html`<span
-      class="line">${lines.length > 1 && html`<i class=${`mark ${colour.replace('--', '')}`}></i>${`${name} `}`}<strong>${
+      class="line">${lines.length > 1 && html`<i class=${`swatch ${colour.replace('--', '')}`}></i>${`${name} `}`}<strong>${
       shown(values, unit)}</strong></span>`)}</figcaption>
     <div ref=${place} class="canvas" aria-hidden="true"></div></figure>`;
+}
+
+/**
+ * @param {HTMLElement} within
+ * @param {string} name of a property of the style sheet, whose value may depend on light and dark
+ * @returns {string} the colour that it is there, as a canvas takes it
+ */
+function resolved(within, name) {
+  const probe = document.createElement('i');
+  probe.style.color = `var(${name})`;
+  within.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
 }
 
 /**
