@@ -43,7 +43,7 @@ def _install(wanted: str, scratch: Path) -> Path:
     list_of_them.write_text(wanted)
     # In there the settings of the project do not hold, whose constraints have no checksums.
     _uv(scratch, "venv", "--relocatable", "--python", sys.executable, str(environment))
-    python = ("--python", str(environment / "bin" / "python"))
+    python = ("--python", str(environment / "bin" / "python"), "--compile-bytecode")
     _uv(scratch, "pip", "install", *python, "--require-hashes", "--requirements", str(list_of_them))
     return environment
 
