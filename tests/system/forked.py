@@ -1,8 +1,8 @@
 """Services as forks of a server that has imported their libraries (`tests.system.preloaded`).
 
-A process each, with its own pid, to be killed like any other; only that an interpreter and its libraries, which cost
-seconds of CPU, are there already. Python's own fork server: it has no other threads than numpy's BLAS, which can be
-forked, and ends with the tests. A module of ours is imported in the fork, after its environment is set.
+A process each, with its own pid, to be killed like any other; only that an interpreter, its libraries and our own
+modules, which cost seconds of CPU, are there already. Python's own fork server: it has no other threads than numpy's
+BLAS, which can be forked, and ends with the tests.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""What services import, but for gRPC, MLX, and ourselves: loaded once in the server that forks them.
+"""What services import, loaded once in the server that forks them: most of the time of a start.
 
-Most of a worker's start is transformers, most of the others' pydantic and numpy. gRPC and MLX are not here, nor what
-imports them, because neither may be forked once it is imported.
+gRPC and MLX may be forked as long as nothing but their import has been done: neither has threads, channels or streams
+before it is first used, which is checked here. A service itself is run in the fork, after its environment is set.
 """
 
-import asyncio
+import gc
+import importlib
+import os
 import sys
 
 import click.core
@@ -28,11 +30,28 @@ import uvicorn
 from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 
 FOUND = (
-    *(asyncio, click, google, huggingface_hub, jinja2, llguidance, np, obstore, prometheus_client, pydantic_settings),
+    *(click, google, huggingface_hub, jinja2, llguidance, np, obstore, prometheus_client, pydantic_settings),
     *(rich, safetensors, starlette, tokenizers, transformers, uvicorn),
     *(AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast),
 )
 """Names of transformers are loaded when they are asked for."""
 
-if forbidden := {"grpc", "mlx"} & set(sys.modules):
-    raise RuntimeError(f"{forbidden} would be forked after their import; take out what imports them")
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 0
+
+
+_before = _threads()
+if "grpc" in sys.modules or "mlx" in sys.modules:
+    raise RuntimeError("gRPC or MLX are imported already: whether they have threads cannot be seen any more")
+for module in (
+    "cache_service.process",
+    "gateway.app",
+    "inference_service.process",
+    "inference_service.doctor.hardware",
+):
+    importlib.import_module(module)
+if _threads() != _before:
+    raise RuntimeError("an import has started a thread, which a fork would not have; take out what imports it")
+gc.collect()
+gc.freeze()
