@@ -1,6 +1,7 @@
 """Models with sliding windows: right hot, warm and wherever they resume; never more on disk than their windows.
 
-And what holds for all that resume from checkpoints, recurrent ones too; the rest of those is in test_recurrent.
+And what holds for all that resume from checkpoints, recurrent ones too; the rest of those is in test_recurrent. What
+each kind of layer keeps and computes is tested beside the engine and the storage, with every model.
 """
 
 import numpy as np
@@ -22,6 +23,7 @@ WINDOW, SLACK = 64, 256
 WINDOWED = {"gemma3": write_gemma3, "gpt_oss": write_gpt_oss, "llama4": write_llama4}
 RECURRENT = {"qwen3_next": write_qwen3_next, "falcon_h1": write_falcon_h1, "baichuan_m1": write_baichuan_m1}
 
+pytestmark = pytest.mark.sampled(3)
 models = pytest.mark.parametrize("write", WINDOWED.values(), ids=WINDOWED)
 recurrent = pytest.mark.parametrize("write", RECURRENT.values(), ids=RECURRENT)
 all_kinds = pytest.mark.parametrize("write", [*WINDOWED.values(), *RECURRENT.values()], ids=[*WINDOWED, *RECURRENT])

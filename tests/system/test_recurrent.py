@@ -14,10 +14,10 @@ from tests.tiny_own_attention import write_kimi_linear
 from tests.tiny_states import STATES
 
 EVERY = [*HYBRIDS, write_kimi_linear, *STATES]
+pytestmark = pytest.mark.sampled(3)
 every = pytest.mark.parametrize("write", EVERY, ids=[write.__name__.removeprefix("write_") for write in EVERY])
 
 
-@pytest.mark.sampled(3)
 @every
 async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
     for _, tensors in await hot_and_after_a_restart(stacks, write):
