@@ -129,6 +129,7 @@ async def test_a_file_is_checked_and_run(browser: Browser, live: Stack, tmp_path
         await expect(state(page)).to_have_text("succeeded")
         heads = page.locator(".heads .cell strong")
         await expect(heads).to_have_text(["marco", "lena", "omar"])
+        await expect(page.locator(".heads a")).to_have_count(0)  # their memories ended with the run
         first = page.locator("article.turn").first
         await expect(first.locator(".to")).to_contain_text("marco → lena whispered omar only learns of it")
         await expect(first.locator(".match")).to_have_text("extend")
@@ -168,6 +169,7 @@ async def test_a_run_that_is_watched_from_its_middle_and_cancelled(browser: Brow
         await other.locator(".runs tbody tr").first.get_by_role("link", name="long").click()
         await expect(other.locator("article.turn:not([aria-busy])").nth(2)).to_be_visible()
         await expect(state(other)).to_have_text("running")
+        await expect(other.locator(".heads a")).to_have_count(2)
         await page.get_by_role("button", name="Cancel…").click()
         await page.get_by_role("dialog").get_by_role("button", name="Cancel the run").click()
         for each in (page, other):

@@ -19,7 +19,7 @@ import { Outcome } from './outcome.js';
 
 /**
  * @param {{run: Run, live?: boolean, memoryOf?: (agent: Json) => string}} props `live`: it may go on, so its end is shown;
- *   `memoryOf` links to a memory, where there is a page of it
+ *   `memoryOf` links to a memory, "" where it is no longer
  */
 export function Lanes({ run, live = false, memoryOf }) {
   const names = [...run.members.keys()];
@@ -50,8 +50,9 @@ export function Lanes({ run, live = false, memoryOf }) {
  */
 function Head({ member, agent, place, speaking, memoryOf }) {
   const named = html`<${Name} text=${member.name} />`;
+  const memory = agent && memoryOf?.(agent);
   return html`<li class="cell head" style=${{ gridColumn: place }}>
-    <strong>${agent && memoryOf ? html`<a href=${memoryOf(agent)}>${named}</a>` : named}</strong>
+    <strong>${memory ? html`<a href=${memory}>${named}</a>` : named}</strong>
     ${speaking && html` <span class="tier hot">speaking</span>`}
     <div class="quiet">${counted(member.turns, 'turn')}, ${counted(member.tokens, 'token')}${agent?.persists ? ', stays' : ''}</div>
   </li>`;

@@ -12,7 +12,9 @@ import { RESUMABLE } from './list.js';
 import { reportOf } from './saved.js';
 import { Summary } from './summary.js';
 
-/** @typedef {import('./following.js').Followed} Followed */
+/** @typedef {import('../../gateway.js').Json} Json */
+
+const ENDED = new Set(['succeeded', 'cancelled']);
 
 /** @param {{id: string, resume: boolean}} props `resume`: go on with it, where it does not go on */
 export function OneRun({ id, resume }) {
@@ -55,14 +57,18 @@ export function OneRun({ id, resume }) {
     ${state === 'waiting' && html`<p class="problem mild" role="status">Waiting for the gateway; the run goes on where it was.
       ${' '}<span dir="auto">${explained(error)}</span></p>`}
     ${state === 'failed' && html`<${Problem} error=${error} retry=${() => begin(false)} />`}
-    ${workflow && html`<${Lanes} run=${run} live memoryOf=${memoryOf} />`}
+    ${workflow && html`<${Lanes} run=${run} live memoryOf=${(/** @type {Json} */ agent) => memoryOf(agent, workflow.state)} />`}
     ${asked === 'cancel' && html`<${CancelDialog} id=${id} name=${workflow.name} onClose=${close} onEnded=${() => {}} />`}
     ${asked === 'erase' && html`<${EraseDialog} id=${id} name=${workflow.name} onClose=${close}
       onErased=${() => { location.hash = linkTo(['workflows']); }} />`}
   </section>`;
 }
 
-/** @param {import('../../gateway.js').Json} agent of a run @returns {string} a link to its memory */
-function memoryOf({ key }) {
-  return linkTo(['agents', key.model_id, key.agent_id]);
+/**
+ * @param {Json} agent of a run
+ * @param {string} state of the run
+ * @returns {string} a link to its memory; "" where that ended with the run
+ */
+function memoryOf({ key, persists }, state) {
+  return persists || !ENDED.has(state) ? linkTo(['agents', key.model_id, key.agent_id]) : '';
 }
