@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from typing import Literal
 
 import openai
 from agents import (
@@ -23,12 +24,11 @@ set_tracing_disabled(True)
 class Alarm(BaseModel):
     """An alarm."""
 
-    at: str
-    days: list[int]
+    at: Literal["07:00", "08:00"]
 
 
 @function_tool
-def get_weather(city: str) -> str:
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
     """How the weather is."""
     return "rain"
 

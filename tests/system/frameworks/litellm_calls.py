@@ -15,7 +15,13 @@ TOOL = {
     "function": {
         "name": "get_weather",
         "description": "How the weather is.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
     },
 }
 SCHEMA = {

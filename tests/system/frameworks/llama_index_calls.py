@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from typing import Literal
 
 import openai
 from expecting import KEY, TOO_LONG, V1, raised
@@ -16,11 +17,10 @@ from pydantic import BaseModel
 class Alarm(BaseModel):
     """An alarm."""
 
-    at: str
-    days: list[int]
+    at: Literal["07:00", "08:00"]
 
 
-def get_weather(city: str) -> str:
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
     """How the weather is."""
     return "rain"
 
@@ -49,7 +49,7 @@ async def converse() -> None:
 
 
 async def with_tools() -> None:
-    llm, tool = make("qwen"), FunctionTool.from_defaults(get_weather)
+    llm, tool = make("qwen", strict=True), FunctionTool.from_defaults(get_weather)
     answer = llm.chat_with_tools([tool], user_msg="hi")
     (call,) = llm.get_tool_calls_from_response(answer)
     assert (call.tool_name, list(call.tool_kwargs)) == ("get_weather", ["city"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from typing import Literal
 
 from expecting import KEY, TOO_LONG, URL, V1, raised_by
 from pydantic import BaseModel
@@ -21,15 +22,14 @@ from pydantic_ai.providers.openai import OpenAIProvider
 class Alarm(BaseModel):
     """An alarm."""
 
-    at: str
-    days: list[int]
+    at: Literal["07:00", "08:00"]
 
 
 CITIES = []
 """What the tool was called for."""
 
 
-def get_weather(city: str) -> str:
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
     """How the weather is."""
     CITIES.append(city)
     return "rain"
