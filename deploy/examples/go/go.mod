@@ -1,0 +1,3 @@
+module example.com/agentmem-example
+
+go 1.19
