@@ -25,6 +25,7 @@ from cache_service.store import DEFAULT_LIMITS, NO_REMOTE_TIER, Store
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas
 from cache_service.tiers.remote.contract import RemoteSettings
+from tests import scratch
 from tests.postgres import Server
 
 from . import kv
@@ -80,7 +81,7 @@ async def running(
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data directory with a path short enough for a socket."""
-    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     yield parent / "d"
     shutil.rmtree(parent)
 

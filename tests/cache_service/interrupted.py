@@ -22,6 +22,7 @@ import pytest
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits
+from tests import scratch
 from tests.faults.shim import VERBS, Action, Control, Kind, Slot
 from tests.faults.victims import Victim, Victims, victims
 from tests.full_matrix import FULL
@@ -82,7 +83,7 @@ class Bench:
 @asynccontextmanager
 async def bench(library: Path, template: Path, scenario: Scenario, *mistakes: str) -> AsyncIterator[Bench]:
     """A child process for one scenario; it is dead in the end, and the directories are gone."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    folder = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     try:
         control = Control(folder / "control", folder)
         async with victims(control, library, *scenario.flags, *mistakes) as child:
@@ -213,7 +214,7 @@ _NAMES = re.compile(r"[0-9a-f]{8,}|(?<=/)[0-9a-f]{2}$")
 @pytest.fixture(scope="session")
 def template() -> Iterator[Path]:
     """A data directory in which there is something of everything, closed in order."""
-    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
 
     async def make() -> None:
         async with running(parent / "d", ROOMY) as store:

@@ -11,6 +11,7 @@ import grpc
 from hypothesis.stateful import RuleBasedStateMachine
 
 from cache_service.tiers.limits import DiskLimits
+from tests import scratch
 
 from .conftest import running
 
@@ -24,7 +25,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.folder = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+        self.folder = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
         self._crashes = 0
         self.open(self.folder / "0")
 

@@ -21,6 +21,7 @@ from cache_service.offline.findings import CannotCheck
 from cache_service.offline.recover import recover
 from cache_service.offline.usage import usage
 from cache_service.store import Store
+from tests import scratch
 
 from . import kv, older
 from .conftest import running
@@ -102,7 +103,7 @@ def old_references(path: Path) -> set[tuple[object, ...]]:
 @pytest.fixture(scope="module", params=older.SCHEMAS)
 def old_template(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A directory of each schema, closed in order."""
-    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     older.unpack(request.param, parent / "d")
     yield parent / "d"
     shutil.rmtree(parent)

@@ -34,7 +34,7 @@ from agentmem.v1 import (
     types_pb2,
 )
 from benchmarks.scraping import free_ports
-from tests import blas
+from tests import blas, scratch
 from tests.system.forked import Forked
 
 START_SECONDS = 180.0
@@ -155,7 +155,7 @@ class Stack:
         With it the services are started by name, else they are forked (`tests.system.forked`). A real model's
         worker has OpenBLAS, as `agentmem up` starts it where that is installed: most of its work is products.
         """
-        self.root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
+        self.root = Path(tempfile.mkdtemp(prefix="am-", dir=scratch.FOLDER))
         self.data, self.run = self.root / data, self.root / "run"
         self._under = under
         self.model = model.partition("=")[0]

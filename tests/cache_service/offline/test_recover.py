@@ -26,6 +26,7 @@ from cache_service.offline.findings import CannotCheck
 from cache_service.offline.recover import recover
 from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.transfer import Salvaged
+from tests import scratch
 
 from .. import kv
 from ..conftest import Running, running
@@ -88,7 +89,7 @@ async def fill_many(data: Path) -> dict[str, list[int]]:
 @pytest.fixture(scope="session")
 def many() -> Iterator[tuple[Path, dict[str, list[int]]]]:
     """What `fill_many` makes, closed in order."""
-    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     told = asyncio.run(fill_many(parent / "d"))
     for leftover in (parent / "d").glob("store.sock*"):
         leftover.unlink()

@@ -27,6 +27,7 @@ from agentmem.v1 import (
 from gateway.app import Gateway
 from gateway.cli.cluster.certificates import authority, issue
 from gateway.edge.keys import ApiKey
+from tests import scratch
 from tests.gateway.cluster.run_records import RunRecords
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker
@@ -246,7 +247,7 @@ class World:
 @asynccontextmanager
 async def cluster(*names: str, **changed: Any) -> AsyncIterator[World]:
     """Nodes that know each other, while the block runs; their gateways have changed settings."""
-    root = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    root = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     try:
         async with AsyncExitStack() as stack:
             certificates = issue(authority(root / "tls"), root / "tls", HOST, 30)

@@ -9,6 +9,7 @@ import pytest
 
 from agentmem.channels import connect
 from inference_service.storage.client import StoreClient
+from tests import scratch
 from tests.cache_service.conftest import running
 from tests.inference_service.storage.stored import World
 
@@ -16,7 +17,7 @@ from tests.inference_service.storage.stored import World
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data directory with a path short enough for a socket."""
-    parent = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    parent = Path(tempfile.mkdtemp(dir=scratch.FOLDER, prefix="am"))
     yield parent / "d"
     shutil.rmtree(parent)
 
