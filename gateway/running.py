@@ -15,7 +15,7 @@ GENERATE: Final = f"/{_INFERENCE.full_name}/Generate"
 PREFILL: Final = f"/{_INFERENCE.full_name}/Prefill"
 
 _MOST: Final = 100
-"""Turns that are told of: the oldest."""
+"""The most turns that are listed: the oldest."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +50,7 @@ class RunningTurns:
         """Forget it; again does nothing."""
         self._turns.pop(turn, None)
 
-    def told(self) -> list[Json]:
+    def to_json(self) -> list[Json]:
         """Return the oldest of them for the overview."""
         return [
             {

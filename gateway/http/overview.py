@@ -24,7 +24,7 @@ from gateway.scraping import Service, condition, read_page
 from gateway.settings import GatewaySettings
 
 _FRESH_SECONDS: Final = 1.0
-"""How old a reading may be that is told again: however many ask, a page is read once in that time."""
+"""How old a reading may be that is returned again: however many ask, a page is read once in that time."""
 
 _OF_WORKER: Final = (
     *("agentmem_build_info", "agentmem_ready", "agentmem_peer_up", "grpc_server_handled_total"),
@@ -38,7 +38,7 @@ _OF_WORKER: Final = (
 )
 """What is asked of the worker, which decodes while it writes its page: half of the lines of all."""
 
-_UNTOLD: Final = re.compile(
+_NOT_SHOWN: Final = re.compile(
     r"^(?:#.*|grpc_server_(?!handled_total).*|grpc_server_handled_total.* 0\.0)\n", re.MULTILINE
 )
 """Lines of which the overview has nothing: nine in ten, most of them zeros of RPCs by status."""
@@ -55,8 +55,8 @@ class OverviewEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         require_admin(caller())
-        told = await self.overview.read()
-        await JSONResponse({**told, "namespace": caller().namespace})(scope, receive, send)
+        answer = await self.overview.read()
+        await JSONResponse({**answer, "namespace": caller().namespace})(scope, receive, send)
 
 
 class Overview:
@@ -71,7 +71,7 @@ class Overview:
         }
         self._reading = asyncio.Lock()
         self._read_at = -math.inf
-        self._told: Json = {}
+        self._answer: Json = {}
 
     async def read(self) -> Json:
         """Return the overview, at most a second old. A page that does not answer is no error: it says why."""
@@ -79,26 +79,26 @@ class Overview:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 pages = await asyncio.gather(self._own_page(), *(self._page(name) for name in self._addresses))
                 found: Pages = dict(zip(("gateway", *self._addresses), pages, strict=True))
-                self._told = await asyncio.to_thread(told, found, datetime.now(UTC)) | {
-                    "turns_running": self._running.told()
+                self._answer = await asyncio.to_thread(overview_of, found, datetime.now(UTC)) | {
+                    "turns_running": self._running.to_json()
                 }
                 self._read_at = time.monotonic()
-            return self._told
+            return self._answer
 
     async def _own_page(self) -> Page:
         def read() -> Page:
-            return Page.parse(_told_of(generate_latest(self._registry).decode()), time.monotonic())
+            return Page.parse(_shown_lines(generate_latest(self._registry).decode()), time.monotonic())
 
         return await asyncio.to_thread(read)  # some ms, in which tokens would wait
 
     async def _page(self, service: Service) -> Page | str:
         if not (address := self._addresses[service]):
             return f"where the {service}'s page of metrics is, is not known; set --{service}-metrics"
-        return await read_page(service, address, _OF_WORKER if service == "worker" else (), _told_of)
+        return await read_page(service, address, _OF_WORKER if service == "worker" else (), _shown_lines)
 
 
-def _told_of(text: str) -> str:
-    return _UNTOLD.sub("", text)
+def _shown_lines(text: str) -> str:
+    return _NOT_SHOWN.sub("", text)
 
 
 def _behind(metrics: str, offset: int) -> str:
@@ -107,7 +107,7 @@ def _behind(metrics: str, offset: int) -> str:
     return str(address.offset(offset)) if address is not None and address.port else ""
 
 
-def told(pages: Pages, now: datetime) -> Json:
+def overview_of(pages: Pages, now: datetime) -> Json:
     """Return what pages say. Counters are since the start of their process: who asks twice has the difference."""
     found = {service: page if isinstance(page, Page) else None for service, page in pages.items()}
     gateway, worker, store = (found.get(service) for service in ("gateway", "worker", "store"))

@@ -83,7 +83,7 @@ async def test_nothing_is_left_out_that_it_tells(
 ) -> None:
     """Of long pages only some series are asked for and read."""
     whole = {name: await read_page(name, pages[f"{name}_metrics"]) for name in SERVICES}
-    expected = overview.told(whole, datetime.now(UTC))
+    expected = overview.overview_of(whole, datetime.now(UTC))
     found = await told(http)
     for name in ("models", "disk", "remote", "quarantined", "requests_limit", "agents_by_tier"):
         assert found[name] == expected[name], name
