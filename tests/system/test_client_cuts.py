@@ -75,7 +75,9 @@ async def test_an_answer_that_is_cut_anywhere_is_one_turn(stack: Stack, turn: Tu
             replayed.update({at} if answer.replayed else ())
 
     await asyncio.gather(*map(cut_at, dict.fromkeys(points(size))))
-    assert {0, 1, 20, *(size * part // 6 for part in range(1, 5))} <= cut, size
+    # The first bytes may be frames of HTTP/2 that belong to what was asked before: then the turn meets no outage.
+    assert {size * part // 6 for part in range(1, 5)} <= cut, size
+    assert {0, 1, 20} & cut, size
     assert replayed & {size - end for end in ENDS}, "none was cut between its commit and its last event"
 
 
