@@ -102,8 +102,8 @@ async def test_readme_leads_to_a_conversation_in_the_page(wheel: Path, home: Pat
     commands are those of this checkout: libraries that are new on a machine take half a minute to be imported first.
     """
     install, up, look = three_commands()
-    assert 'pip install "agentmem[cpu]"' in install
-    install = install.replace("agentmem[cpu]", f"{wheel}[cpu]")
+    assert 'pip install ".[cpu]"' in install
+    install = install.replace(".[cpu]", f"{wheel}[cpu]")
     venv = home / "venv"
     uv("venv", "--quiet", *(["--seed"] if FULL else []), "--python", sys.executable, str(venv))
     environment["VIRTUAL_ENV"] = str(venv)
