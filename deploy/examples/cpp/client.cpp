@@ -28,7 +28,9 @@ std::string content(const std::string& path) {
 // TLS where a variable asks for it, with gRPC's certificate authorities unless AGENTMEM_CA names one.
 std::shared_ptr<grpc::ChannelCredentials> credentials() {
   const auto ca = variable("AGENTMEM_CA"), cert = variable("AGENTMEM_CLIENT_CERT"), key = variable("AGENTMEM_CLIENT_KEY");
-  if (variable("AGENTMEM_TLS").empty() && ca.empty() && cert.empty()) return grpc::InsecureChannelCredentials();
+  if (variable("AGENTMEM_TLS").empty() && ca.empty() && cert.empty() && key.empty()) {
+    return grpc::InsecureChannelCredentials();
+  }
   grpc::SslCredentialsOptions options;
   if (!ca.empty()) options.pem_root_certs = content(ca);
   if (!cert.empty()) {

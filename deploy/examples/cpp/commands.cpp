@@ -99,6 +99,7 @@ void generate(const Client& client, const v1::AgentKey& key, const std::string& 
       shown = answer;
     }
     check(stream->Finish());  // with OK, finished has come
+    if (answer != shown) std::cout << "\n" << answer << std::flush;  // shorter than what an earlier attempt showed
   });
   std::uint32_t reused = 0;
   for (const auto& part : finished.usage().cached()) reused += part.tokens();

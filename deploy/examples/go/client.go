@@ -55,7 +55,7 @@ func Connect() (*Client, error) {
 // security is TLS where a variable asks for it, with the system's certificate authorities unless AGENTMEM_CA names one.
 func security() (grpc.DialOption, error) {
 	ca, cert, key := os.Getenv("AGENTMEM_CA"), os.Getenv("AGENTMEM_CLIENT_CERT"), os.Getenv("AGENTMEM_CLIENT_KEY")
-	if os.Getenv("AGENTMEM_TLS") == "" && ca == "" && cert == "" {
+	if os.Getenv("AGENTMEM_TLS") == "" && ca == "" && cert == "" && key == "" {
 		return grpc.WithInsecure(), nil // since grpc-go 1.34 also WithTransportCredentials(insecure.NewCredentials())
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}

@@ -47,6 +47,9 @@ func (c *Client) generate(ctx context.Context, key *pb.AgentKey, text string, tu
 		for {
 			event, err := stream.Recv()
 			if err == io.EOF {
+				if answer != shown { // shorter than what an earlier attempt showed
+					fmt.Print("\n" + answer)
+				}
 				return nil // finished has come
 			}
 			if err != nil {

@@ -54,6 +54,7 @@ export async function generate({ client, model, signal }: Context, agent: string
       process.stdout.write(answer.slice(shown.length));
       shown = answer;
     }
+    if (answer !== shown) process.stdout.write(`\n${answer}`); // shorter than what an earlier attempt showed
     return finished!; // without it the stream ends with an error
   });
   const reused = (usage?.cached ?? []).reduce((sum, { tokens }) => sum + tokens, 0);
