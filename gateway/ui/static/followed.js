@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useRef } from './vendor/preact.js';
  * A scrolled element that stays at its end while things are added, unless its reader went up.
  *
  * @param {readonly unknown[]} inputs what is shown in it
- * @param {boolean} [atEnd] whether it begins at its end
+ * @param {boolean} [atEnd] whether it begins at its end, or goes there when that becomes true
  */
 export function useFollowed(inputs, atEnd = true) {
   const element = useRef(/** @type {HTMLElement | null} */ (null));
@@ -17,6 +17,9 @@ export function useFollowed(inputs, atEnd = true) {
     scrolled.addEventListener('scroll', look, { passive: true });
     return () => scrolled.removeEventListener('scroll', look);
   }, []);
+  useLayoutEffect(() => {
+    if (atEnd) follows.current = true;
+  }, [atEnd]);
   useLayoutEffect(() => {
     if (follows.current && element.current) element.current.scrollTop = element.current.scrollHeight;
   }, inputs);

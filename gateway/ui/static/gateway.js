@@ -118,7 +118,7 @@ export function agentPath(agent, below = '') {
  * One part of a path. A browser takes "." and ".." for steps in it, percent-encoded or not, and would ask for what is there.
  *
  * @param {string} name
- * @param {'an agent' | 'a snapshot' | 'a model'} what has this name
+ * @param {'an agent' | 'a snapshot' | 'a model' | 'a run'} what has this name
  * @throws {GatewayError} for these two names
  */
 export function partOf(name, what) {

@@ -169,6 +169,8 @@ async def test_a_run_that_is_watched_from_its_middle_and_cancelled(browser: Brow
         await other.locator(".runs tbody tr").first.get_by_role("link", name="long").click()
         await expect(other.locator("article.turn:not([aria-busy])").nth(2)).to_be_visible()
         await expect(state(other)).to_have_text("running")
+        await expect(other.locator(".facts div").filter(has_text="Phase")).to_contain_text("talk")
+        await expect(other.locator(".facts")).to_contain_text("Last event")
         await expect(other.locator(".heads a")).to_have_count(2)
         await page.get_by_role("button", name="Cancel…").click()
         await page.get_by_role("dialog").get_by_role("button", name="Cancel the run").click()
@@ -204,14 +206,19 @@ async def test_a_run_that_breaks_off_and_is_resumed(browser: Browser, tmp_path: 
         before = await done.count()
         assert 4 <= before < 24
         await page.get_by_role("button", name="Resume").click()
+        await expect(state(page)).to_have_text("running")
+        await expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
         await expect(state(page)).to_have_text("succeeded", timeout=60_000)
         await expect(done).to_have_count(24)
+        box = page.get_by_role("region", name="What was said")
+        assert await box.evaluate("e => e.scrollTop") > 0  # it follows what is resumed
         await expect(page.locator(".facts")).to_contain_text("24 turns")
         events, there = logged(await saved(page, tmp_path)), await lanes(page)
         assert [event["sequence"] for event in events] == [*range(1, len(events) + 1)]
         await page.reload()
         await expect(state(page)).to_have_text("succeeded")
         assert await lanes(page) == there
+        assert await box.evaluate("e => e.scrollTop") == 0  # a run that had ended is read from its beginning
 
 
 async def test_a_connection_that_breaks_doubles_nothing(

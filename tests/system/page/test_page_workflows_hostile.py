@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
@@ -111,10 +112,27 @@ async def test_a_run_that_fails_says_why_and_goes_on(browser: Browser, tmp_path:
             report = await saved(page, tmp_path)
             gateway.worker.script = hello
             await page.get_by_role("link", name="Workflows", exact=True).last.click()
-            await page.get_by_role("link", name="Resume").click()
+            await page.get_by_role("button", name="Resume").click()
             await expect(state(page)).to_have_text("succeeded")
             await expect(page.locator("article.turn")).to_have_count(2)
-            assert "resume" not in page.url
         async with opened_file(browser, report) as page:
             await expect(state(page)).to_have_text("failed")
             await expect(page.locator(".problem")).to_contain_text("<b>no room")
+
+
+async def test_more_runs_than_are_shown_at_first(browser: Browser) -> None:
+    with served() as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
+            for number in range(27):
+                definition = TWO.replace("workflow: two", f"workflow: run-{number}")
+                (await http.post("/v1/workflows", json={"definition_yaml": definition})).raise_for_status()
+        async with opened(browser, gateway.url, "#/workflows") as page:
+            rows = page.locator(".runs tbody tr")
+            await expect(rows).to_have_count(25)
+            await page.get_by_role("button", name="Show more").click()
+            await expect(rows).to_have_count(27)
+            await expect(rows.last).to_contain_text("run-0")
+            async with page.expect_response("**/v1/workflows?*"):
+                await page.get_by_role("button", name="Refresh").click()
+            await expect(page.get_by_text("27 runs", exact=True)).to_be_visible()
+            await expect(page.get_by_role("button", name="Show more")).to_have_count(0)

@@ -7,7 +7,7 @@ import { OneRun } from './workflows/run.js';
 /** @param {{place: import('../routing.js').Place}} props */
 export function Workflows({ place }) {
   const [what, id] = place.parts;
-  if (what === 'run' && id) return html`<${OneRun} key=${id} id=${id} resume=${place.query.has('resume')} />`;
+  if (what === 'run' && id) return html`<${OneRun} key=${id} id=${id} />`;
   if (what === 'new') return html`<${NewRun} />`;
   return html`<${AllRuns} />`;
 }

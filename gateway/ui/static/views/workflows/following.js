@@ -1,7 +1,7 @@
 /** Following a run: its events, each once, through connections that break, until it has ended or nobody goes on with it. */
 import { events } from '../../events.js';
-import { GatewayError, json, request } from '../../gateway.js';
-import { added, followedAgain, newRun, settled } from './state.js';
+import { GatewayError, json, partOf, request } from '../../gateway.js';
+import { added, followedAgain, goesOn, newRun, settled } from './state.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
 /** @typedef {import('./state.js').Run} Run */
@@ -11,11 +11,19 @@ import { added, followedAgain, newRun, settled } from './state.js';
  * @property {Json[]} log the events of its log so far; grows
  * @property {'loading' | 'following' | 'waiting' | 'over' | 'failed'} state
  * @property {unknown} [error] why it is waited for, or was given up
+ * @property {boolean} [live] whether it went on when it was first looked at, or was resumed; unknown before
  */
 
 const LONGEST_WAIT = 5000;
-const PASSING = new Set(['unreachable', 'unavailable', 'resource_exhausted', 'unauthenticated']);
 /** Errors after which the same is asked again; for a key that is refused, the page asks for another. */
+const PASSING = new Set(['unreachable', 'unavailable', 'resource_exhausted', 'unauthenticated']);
+
+/**
+ * Runs that a button of another view asks to resume. An address does not, for anybody may have written it.
+ *
+ * @type {Set<string>}
+ */
+export const toResume = new Set();
 
 /** @returns {Followed} */
 export function nothingYet() {
@@ -24,7 +32,7 @@ export function nothingYet() {
 
 /** @param {string} id @param {string} [below] @returns {string} the path of a run */
 export function runPath(id, below = '') {
-  return `v1/workflows/${encodeURIComponent(id)}${below ? `/${below}` : ''}`;
+  return `v1/workflows/${partOf(id, 'a run')}${below ? `/${below}` : ''}`;
 }
 
 /**
@@ -51,15 +59,17 @@ export async function follow(id, known, resume, stop, tell) {
   };
   while (!stop.aborted) {
     try {
+      if (resuming || now.live === undefined) now = { ...now, live: resuming || await goingOn(id, stop) };
       const answer = await opened(id, now.run.sequence, resuming, stop);
-      becomes({ ...now, state: 'following', error: undefined });
+      becomes({ ...now, run: resuming ? goesOn(now.run) : now.run, state: 'following', error: undefined });
       for await (const { name, data } of events(/** @type {ReadableStream<Uint8Array>} */ (answer.body))) {
         const event = JSON.parse(data);
         if (name === 'error') throw new GatewayError(event.error.message, 503, event.error.code ?? '');
         resuming = false;
         wait = 0;
+        const run = added(now.run, event); // where that fails the event is asked for again
         if (!event.agent_speaking && !event.agent_delta && event.sequence > now.run.sequence) now.log.push(event);
-        becomes({ ...now, run: added(now.run, event) });
+        becomes({ ...now, run });
       }
       if (now.run.finished) return becomes({ ...now, state: 'over' });
       now = { ...now, run: followedAgain(now.run) };
@@ -76,6 +86,11 @@ export async function follow(id, known, resume, stop, tell) {
     await pause(wait, stop);
   }
   return undefined;
+}
+
+/** @param {string} id @param {AbortSignal} signal */
+async function goingOn(id, signal) {
+  return (await json('GET', runPath(id), { signal })).workflow.state === 'running';
 }
 
 /**
@@ -96,7 +111,12 @@ function opened(id, sequence, resuming, signal) {
  */
 function pause(milliseconds, stop) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    stop.addEventListener('abort', () => { clearTimeout(timer); resolve(undefined); }, { once: true });
+    const over = () => {
+      clearTimeout(timer);
+      stop.removeEventListener('abort', over);
+      resolve(undefined);
+    };
+    const timer = setTimeout(over, milliseconds);
+    stop.addEventListener('abort', over);
   });
 }

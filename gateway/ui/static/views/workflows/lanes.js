@@ -18,7 +18,7 @@ import { Outcome } from './outcome.js';
 /** @typedef {Map<string, number>} Places the lane of each agent, from 1 */
 
 /**
- * @param {{run: Run, live?: boolean, memoryOf?: (agent: Json) => string}} props `live`: it may go on, so its end is shown;
+ * @param {{run: Run, live?: boolean, memoryOf?: (agent: Json) => string}} props `live`: it goes on, so its end is shown;
  *   `memoryOf` links to a memory, "" where it is no longer
  */
 export function Lanes({ run, live = false, memoryOf }) {

@@ -1,51 +1,43 @@
 /** The runs that there are and were, the newest first. */
-import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { html, useEffect, useState } from '../../vendor/preact.js';
 import { ago, counted, number } from '../../format.js';
 import { json } from '../../gateway.js';
 import { Loading, Name, Problem } from '../../parts.js';
+import { poll } from '../../polling.js';
 import { linkTo } from '../../routing.js';
 import { CancelDialog } from './cancel.js';
-import { runPath } from './following.js';
+import { runPath, toResume } from './following.js';
 import { State } from './summary.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
 
 const PAGE = 25;
+const MOST = 1000; // that the gateway tells at once
 const SECONDS = 5;
 export const RESUMABLE = new Set(['interrupted', 'failed']);
 
 export function AllRuns() {
-  const [runs, setRuns] = useState(/** @type {Json[] | null} */ (null));
-  const [next, setNext] = useState('');
+  const [{ runs, more }, setFound] = useState({ runs: /** @type {Json[] | null} */ (null), more: false });
+  const [wanted, setWanted] = useState(PAGE);
+  const [round, setRound] = useState(0);
   const [error, setError] = useState(/** @type {unknown} */ (null));
   const [ending, setEnding] = useState(/** @type {Json | null} */ (null));
-  const life = useRef(new AbortController());
-  /** @param {string} [token] of a page; the newest without */
-  const load = async (token = '') => {
-    const { signal } = life.current;
-    try {
-      const page = await json('GET', 'v1/workflows', { query: { page_size: PAGE, page_token: token }, signal });
-      if (signal.aborted) return;
+  const again = () => setRound((now) => now + 1);
+  useEffect(() => poll(
+    (signal) => newest(wanted, signal),
+    SECONDS,
+    (found) => {
       setError(null);
-      if (token) setNext(page.next_page_token);
-      else setNext((now) => now || page.next_page_token);
-      setRuns((now) => merged(now ?? [], page.workflows, token));
-    } catch (failure) {
-      if (!signal.aborted) setError(failure);
-    }
-  };
-  useEffect(() => {
-    life.current = new AbortController();
-    load();
-    const timer = setInterval(() => document.hidden || load(), SECONDS * 1000);
-    return () => { clearInterval(timer); life.current.abort(); };
-  }, []);
+      setFound(found);
+    },
+    setError,
+  ), [wanted, round]);
   const who = useWho(runs ?? []);
   return html`<section>
     <div class="row head"><h1>Workflows</h1>
-      <span class="push row"><button onClick=${() => load()}>Refresh</button>
+      <span class="push row"><button onClick=${again}>Refresh</button>
         <a class="button primary" href=${linkTo(['workflows', 'new'])}>Check or run a file</a></span></div>
-    ${error && html`<${Problem} error=${error} retry=${() => load()} />`}
+    ${error && html`<${Problem} error=${error} retry=${again} />`}
     ${!runs && !error && html`<${Loading} what="Looking" />`}
     ${runs && !runs.length && html`<p>There are no runs yet. <a href=${linkTo(['workflows', 'new'])}>Start one</a> from a
       workflow’s file.</p>`}
@@ -59,26 +51,35 @@ export function AllRuns() {
         <td class="who">${who.get(run.workflow_id)?.map((name, at) => html`${at ? ', ' : ''}<${Name} text=${name} />`)}</td>
         <td class="num">${number(run.turns)}</td><td>${ago(run.create_time)}</td><td>${ago(run.update_time)}</td>
         <td>${run.state === 'running' && html`<button onClick=${() => setEnding(run)}>Cancel…</button>`}
-          ${RESUMABLE.has(run.state) && html`<a class="button" href=${linkTo(['workflows', 'run', run.workflow_id],
-            { resume: '' })}>Resume</a>`}</td>
+          ${RESUMABLE.has(run.state) && html`<button onClick=${() => {
+            toResume.add(run.workflow_id);
+            location.hash = linkTo(['workflows', 'run', run.workflow_id]);
+          }}>Resume</button>`}</td>
       </tr>`)}</tbody></table></div>
-      <p class="row quiet"><span role="status">${counted(runs.length, 'run')}${next ? ', the newest' : ''}</span>
-        ${next && html`<button onClick=${() => load(next)}>Show more</button>`}</p>`}
-    ${ending && html`<${CancelDialog} id=${ending.workflow_id} name=${ending.name} onClose=${() => setEnding(null)} onEnded=${() => load()} />`}
+      <p class="row quiet"><span role="status">${counted(runs.length, 'run')}${more ? ', the newest' : ''}</span>
+        ${more && html`<button onClick=${() => setWanted(runs.length + PAGE)}>Show more</button>`}</p>`}
+    ${ending && html`<${CancelDialog} id=${ending.workflow_id} name=${ending.name} onClose=${() => setEnding(null)} onEnded=${again} />`}
   </section>`;
 }
 
 /**
- * What is shown, with one more page of it, or with the newest page as it is now.
+ * All that is shown is read anew at each look, so that no row is older than another.
  *
- * @param {Json[]} shown
- * @param {Json[]} page
- * @param {string} token
+ * @param {number} wanted
+ * @param {AbortSignal} signal
+ * @returns {Promise<{runs: Json[], more: boolean}>} so many runs, or all, and whether there are others
  */
-function merged(shown, page, token) {
-  const there = new Set(page.map((run) => run.workflow_id));
-  if (token) return [...shown.filter((run) => !there.has(run.workflow_id)), ...page];
-  return page.length < PAGE ? page : [...page, ...shown.filter((run) => !there.has(run.workflow_id))];
+async function newest(wanted, signal) {
+  /** @type {Json[]} */
+  const runs = [];
+  let token = '';
+  do {
+    const query = { page_size: Math.min(MOST, wanted - runs.length), page_token: token };
+    const page = await json('GET', 'v1/workflows', { query, signal });
+    runs.push(...page.workflows);
+    token = page.next_page_token;
+  } while (token && runs.length < wanted);
+  return { runs, more: Boolean(token) };
 }
 
 /**

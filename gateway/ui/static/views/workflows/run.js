@@ -6,7 +6,7 @@ import { Loading, Problem } from '../../parts.js';
 import { linkTo } from '../../routing.js';
 import { save } from '../agent/deeds.js';
 import { CancelDialog, EraseDialog } from './cancel.js';
-import { follow, nothingYet } from './following.js';
+import { follow, nothingYet, toResume } from './following.js';
 import { Lanes } from './lanes.js';
 import { RESUMABLE } from './list.js';
 import { reportOf } from './saved.js';
@@ -16,8 +16,8 @@ import { Summary } from './summary.js';
 
 const ENDED = new Set(['succeeded', 'cancelled']);
 
-/** @param {{id: string, resume: boolean}} props `resume`: go on with it, where it does not go on */
-export function OneRun({ id, resume }) {
+/** @param {{id: string}} props */
+export function OneRun({ id }) {
   const [now, setNow] = useState(nothingYet);
   const [asked, setAsked] = useState('');
   const stop = useRef(new AbortController());
@@ -30,8 +30,7 @@ export function OneRun({ id, resume }) {
     follow(id, latest.current, resuming, stop.current.signal, setNow);
   };
   useEffect(() => {
-    if (resume) history.replaceState(null, '', linkTo(['workflows', 'run', id])); // a reload only looks
-    begin(resume);
+    begin(toResume.delete(id));
     return () => stop.current.abort();
   }, [id]);
   const { run, log, state, error } = now;
@@ -57,7 +56,7 @@ export function OneRun({ id, resume }) {
     ${state === 'waiting' && html`<p class="problem mild" role="status">Waiting for the gateway; the run goes on where it was.
       ${' '}<span dir="auto">${explained(error)}</span></p>`}
     ${state === 'failed' && html`<${Problem} error=${error} retry=${() => begin(false)} />`}
-    ${workflow && html`<${Lanes} run=${run} live memoryOf=${(/** @type {Json} */ agent) => memoryOf(agent, workflow.state)} />`}
+    ${workflow && html`<${Lanes} run=${run} live=${now.live} memoryOf=${(/** @type {Json} */ agent) => memoryOf(agent, workflow.state)} />`}
     ${asked === 'cancel' && html`<${CancelDialog} id=${id} name=${workflow.name} onClose=${close} onEnded=${() => {}} />`}
     ${asked === 'erase' && html`<${EraseDialog} id=${id} name=${workflow.name} onClose=${close}
       onErased=${() => { location.hash = linkTo(['workflows']); }} />`}

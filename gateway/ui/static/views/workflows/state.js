@@ -96,6 +96,16 @@ export function followedAgain(run) {
 }
 
 /**
+ * A run that was resumed: no event of its log says that it goes on.
+ *
+ * @param {Run} run
+ * @returns {Run}
+ */
+export function goesOn(run) {
+  return run.workflow ? { ...run, workflow: { ...run.workflow, state: 'running', error: '' } } : run;
+}
+
+/**
  * @param {Run} run
  * @param {Json} workflow
  */

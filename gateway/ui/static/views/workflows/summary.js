@@ -10,9 +10,11 @@ import { totals } from './totals.js';
 export function Summary({ run, actions }) {
   const { workflow } = run;
   const sums = useMemo(() => totals(run), [run.phases]); // not for each word that is said
-  const share = sums.resent ? Math.round((100 * (sums.resent - sums.prefilled)) / sums.resent) : 0;
-  const facts = [['Run', workflow.workflow_id], ['Phase', workflow.phase], ['Started', clock(workflow.create_time)],
-    ['Last turn', clock(workflow.update_time)]].filter(([, value]) => value);
+  const share = sums.resent ? Math.max(0, Math.round((100 * (sums.resent - sums.prefilled)) / sums.resent)) : 0;
+  const running = workflow.state === 'running'; // and then `workflow` is what it was when it began
+  const facts = [['Run', workflow.workflow_id], ['Phase', (running && run.phases[run.phases.length - 1]?.name) || workflow.phase],
+    ['Started', clock(workflow.create_time)],
+    running ? ['Last event', clock(run.latest)] : ['Last turn', clock(workflow.update_time)]].filter(([, value]) => value);
   return html`<div class="row head"><h1><${Name} text=${workflow.name} /></h1><${State} state=${workflow.state} />
       ${actions && html`<span class="push row">${actions}</span>`}</div>
     ${workflow.error && html`<p class="problem" dir="auto">${workflow.error}</p>`}
