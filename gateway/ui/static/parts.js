@@ -52,6 +52,17 @@ export function useLoaded(load, inputs) {
 }
 
 /**
+ * Whether the caller is still drawn, for what goes on after its reader has left it.
+ *
+ * @returns {{current: boolean}}
+ */
+export function useHere() {
+  const here = useRef(true);
+  useEffect(() => () => { here.current = false; }, []);
+  return here;
+}
+
+/**
  * A dialog that is open while it is drawn.
  *
  * @param {{title: string, onClose: () => void, children?: unknown, wide?: boolean}} props

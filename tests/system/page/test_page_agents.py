@@ -153,6 +153,7 @@ async def test_names_that_a_browser_cannot_ask_for_are_not_given(browser: Browse
             await page.get_by_role("dialog").get_by_role("button", name=button).click()
             await expect(page.get_by_role("alert")).to_contain_text("A browser cannot ask for")
             await page.keyboard.press("Escape")
+            await expect(page.get_by_text("Actions", exact=True)).to_be_focused()
     assert not (await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("lee")))).snapshots
 
 

@@ -5,12 +5,13 @@ The worker is scripted, for it has to say what a test wants; store, gateway and 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2
@@ -136,3 +137,23 @@ async def test_more_runs_than_are_shown_at_first(browser: Browser) -> None:
                 await page.get_by_role("button", name="Refresh").click()
             await expect(page.get_by_text("27 runs", exact=True)).to_be_visible()
             await expect(page.get_by_role("button", name="Show more")).to_have_count(0)
+
+
+async def test_a_run_that_begins_after_its_reader_has_left(browser: Browser) -> None:
+    with served() as gateway:
+        async with opened(browser, gateway.url, "#/workflows/new") as page:
+            going_on = asyncio.Event()
+
+            async def held(route: Route) -> None:
+                await going_on.wait()
+                await route.continue_()
+
+            await page.route("**/v1/workflows", held)
+            await page.get_by_label("Workflow, in YAML").fill(TWO)
+            async with page.expect_request("**/v1/workflows"):
+                await page.get_by_role("button", name="Run", exact=True).click()
+            await page.get_by_role("link", name="Models").click()
+            await expect(page.get_by_role("heading", name="Models")).to_be_visible()
+            going_on.set()
+            await expect(page.locator(".notice")).to_contain_text("two has begun")
+            assert page.url.endswith("#/models")

@@ -1,10 +1,10 @@
 /** Models: what is loaded, how the device's memory is divided, and what bits do to the quality of KV. */
 import { html, useEffect, useRef, useState } from '../vendor/preact.js';
 import { events } from '../events.js';
-import { json, pages, partOf, request } from '../gateway.js';
+import { explained, json, pages, partOf, request } from '../gateway.js';
 import { bytes, counted, number } from '../format.js';
 import { notify } from '../notices.js';
-import { Dialog, Loading, Problem, useLoaded } from '../parts.js';
+import { Dialog, Loading, Problem, useHere, useLoaded } from '../parts.js';
 import { Quality } from './models/quality.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
@@ -106,19 +106,26 @@ function Memory({ memory, loaded }) {
 /** @param {{model: Json, onClose: () => void, onChanged: () => void}} props */
 function Unload({ model, onClose, onChanged }) {
   const [error, setError] = useState(/** @type {unknown} */ (null));
+  const [busy, setBusy] = useState(false);
+  const here = useHere();
   const unload = async () => {
+    setBusy(true);
+    setError(null);
     try {
       const { freed_bytes: freed } = await json('POST', `v1/model-registry/${partOf(model.model_id, 'a model')}/unload`, { body: {} });
       notify(`${model.model_id} is unloaded; ${bytes(freed)} freed.`);
-      onClose();
+      if (here.current) onClose();
       onChanged();
     } catch (failure) {
+      if (!here.current) notify(`Unload ${model.model_id}: ${explained(failure)}`, true);
       setError(failure);
+      setBusy(false);
     }
   };
   return html`<${Dialog} title=${`Unload ${model.model_id}`} onClose=${onClose}>
     <p>Its running turns end first, and new ones load it again. KV that is hot leaves the memory and stays on disk.</p>
     ${error && html`<${Problem} error=${error} />`}
-    <div class="row end"><button onClick=${onClose}>Cancel</button><button class="primary" onClick=${unload}>Unload</button></div>
+    <div class="row end"><button onClick=${onClose}>Cancel</button><button class="primary" disabled=${busy}
+      onClick=${unload}>${busy ? 'Working…' : 'Unload'}</button></div>
   </${Dialog}>`;
 }

@@ -38,6 +38,7 @@ export function Actions({ agent, onChanged }) {
   /** @param {(agent: Json) => Deed} make */
   const choose = (make) => {
     if (menu.current) menu.current.open = false;
+    menu.current?.querySelector('summary')?.focus(); // where a dialog gives it back
     setDeed(make(agent));
   };
   /** @param {KeyboardEvent} event */
@@ -46,11 +47,11 @@ export function Actions({ agent, onChanged }) {
     menu.current.open = false;
     menu.current.querySelector('summary')?.focus();
   };
-  /** @param {Record<string, string>} given */
-  const done = (given) => {
-    const after = deed?.after;
+  /** @param {Record<string, string>} given @param {boolean} here */
+  const done = (given, here) => {
+    const after = here ? deed?.after : undefined; // whoever has left stays where he is
     forgetAgents();
-    setDeed(null);
+    if (here) setDeed(null);
     if (after === 'gone') location.hash = linkTo(['agents']);
     else if (after === 'fork') location.hash = linkTo(['agents', agent.key.model_id, given.new_agent_id]);
     else onChanged();

@@ -37,8 +37,9 @@ export function Branches({ agent, onChanged }) {
     const first = at === agent || found.value?.[place - 1] === at;
     return first ? forks.filter((fork) => fork.forked_from.version === at.version?.version) : [];
   };
-  const done = () => {
-    setDeed(null);
+  /** @param {unknown} _ @param {boolean} here */
+  const done = (_, here) => {
+    if (here) setDeed(null);
     forgetAgents();
     onChanged();
   };

@@ -3,21 +3,21 @@
  *
  * It may be left while the deed goes on. How that ended is told all the same, but the page stays where its reader is.
  */
-import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { html, useState } from '../../vendor/preact.js';
 import { explained } from '../../gateway.js';
 import { notify } from '../../notices.js';
-import { Dialog, Name, Problem } from '../../parts.js';
+import { Dialog, Name, Problem, useHere } from '../../parts.js';
 
 /**
- * @param {{deed: import('./deeds.js').Deed, onDone: (given: Record<string, string>) => void, onClose: () => void}} props
+ * @param {{deed: import('./deeds.js').Deed, onDone: (given: Record<string, string>, here: boolean) => void,
+ *   onClose: () => void}} props `here`: the question is still open
  */
 export function Confirm({ deed, onDone, onClose }) {
   const [given, setGiven] = useState(() => Object.fromEntries((deed.fields ?? []).map(({ name, value }) => [name, value])));
   const [typed, setTyped] = useState('');
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(/** @type {unknown} */ (null));
-  const here = useRef(true);
-  useEffect(() => () => { here.current = false; }, []);
+  const here = useHere();
   /** @param {Event} event */
   const confirm = async (event) => {
     event.preventDefault();
@@ -25,7 +25,7 @@ export function Confirm({ deed, onDone, onClose }) {
     setError(null);
     try {
       notify(await deed.run(given));
-      if (here.current) onDone(given);
+      onDone(given, here.current);
     } catch (failure) {
       if (!here.current) notify(`${deed.title}: ${explained(failure)}`, true);
       setError(failure);

@@ -1,8 +1,8 @@
 /** The question for a fork's name, and the fork. */
-import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { html, useState } from '../../vendor/preact.js';
 import { agentPath, explained, json, partOf } from '../../gateway.js';
 import { notify } from '../../notices.js';
-import { Dialog, Problem } from '../../parts.js';
+import { Dialog, Problem, useHere } from '../../parts.js';
 import { forgetAgents } from '../agents/loading.js';
 
 /** @param {{model: string, agent: string, onForked: (name: string) => void, onClose: () => void}} props */
@@ -10,8 +10,7 @@ export function ForkDialog({ model, agent, onForked, onClose }) {
   const [name, setName] = useState(`${agent}-fork`);
   const [error, setError] = useState(/** @type {unknown} */ (null));
   const [busy, setBusy] = useState(false);
-  const here = useRef(true);
-  useEffect(() => () => { here.current = false; }, []);
+  const here = useHere();
   /** @param {Event} event */
   const fork = async (event) => {
     event.preventDefault();

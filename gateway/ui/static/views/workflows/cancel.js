@@ -1,8 +1,8 @@
 /** The questions before a run is cancelled, or its record erased. */
 import { html, useState } from '../../vendor/preact.js';
-import { json } from '../../gateway.js';
+import { explained, json } from '../../gateway.js';
 import { notify } from '../../notices.js';
-import { Dialog, Problem } from '../../parts.js';
+import { Dialog, Problem, useHere } from '../../parts.js';
 import { runPath } from './following.js';
 
 /** @param {{id: string, name: string, onClose: () => void, onEnded: () => void}} props */
@@ -29,13 +29,16 @@ export function EraseDialog({ id, name, onClose, onErased }) {
 function Question({ title, cost, verb, ask, onClose, onDone }) {
   const [error, setError] = useState(/** @type {unknown} */ (null));
   const [asking, setAsking] = useState(false);
+  const here = useHere();
   const act = async () => {
     setAsking(true);
     try {
       notify(await ask());
+      if (!here.current) return;
       onClose();
       onDone();
     } catch (failure) {
+      if (!here.current) notify(`${title}: ${explained(failure)}`, true);
       setError(failure);
       setAsking(false);
     }

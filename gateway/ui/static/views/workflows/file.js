@@ -2,7 +2,8 @@
 import { html, useRef, useState } from '../../vendor/preact.js';
 import { counted } from '../../format.js';
 import { explained, json, newTurn } from '../../gateway.js';
-import { Name, Problem } from '../../parts.js';
+import { notify } from '../../notices.js';
+import { Name, Problem, useHere } from '../../parts.js';
 import { linkTo } from '../../routing.js';
 import { begin } from './beginning.js';
 
@@ -17,11 +18,17 @@ export function NewRun() {
   const [checked, setChecked] = useState(/** @type {Json | null} */ (null));
   const [error, setError] = useState(/** @type {unknown} */ (null));
   const [busy, setBusy] = useState(false);
+  const here = useHere();
+  const latest = useRef('');
+  latest.current = JSON.stringify([text, settings]);
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const name = useRef({ of: '', request: '' }); // a run that may have begun is not begun again by a second try
 
+  const unchecked = () => { setChecked(null); setError(null); };
   /** @param {string} content */
-  const changed = (content) => { setText(content); setChecked(null); };
+  const changed = (content) => { setText(content); unchecked(); };
+  /** @param {unknown} failure */
+  const failed = (failure) => (here.current ? setError(failure) : notify(`Check or run a file: ${explained(failure)}`, true));
   /** @param {() => Promise<void>} work */
   const trying = async (work) => {
     setBusy(true);
@@ -29,35 +36,48 @@ export function NewRun() {
     try {
       await work();
     } catch (failure) {
-      setError(failure);
+      failed(failure);
     }
     setBusy(false);
   };
   const check = async () => {
+    const asked = latest.current;
     const found = await json('POST', 'v1/workflows/check', { body: { definition_yaml: text, variables: variables(settings) } });
-    setChecked(found);
-    return !found.mistakes.length;
+    if (latest.current === asked) setChecked(found);
+    return found;
   };
   const run = async () => {
-    if (!await check()) return;
-    const asked = JSON.stringify([text, settings]);
+    const asked = latest.current;
+    const found = await check();
+    if (found.mistakes.length) {
+      if (!here.current) notify('The file has mistakes, and was not run.', true);
+      return;
+    }
     if (name.current.of !== asked) name.current = { of: asked, request: newTurn() };
-    location.hash = linkTo(['workflows', 'run', await begin(text, variables(settings), name.current.request)]);
+    const id = await begin(text, variables(settings), name.current.request);
+    if (here.current) location.hash = linkTo(['workflows', 'run', id]);
+    else notify(`${found.name} has begun; it is among the workflows.`);
   };
   return html`<section class="narrow">
     <p class="crumbs"><a href=${linkTo(['workflows'])}>Workflows</a></p>
     <h1>Check or run a file</h1>
     <form class="fields" onSubmit=${(/** @type {Event} */ e) => { e.preventDefault(); trying(async () => { await check(); }); }}>
       <label>File <input type="file" accept=".yaml,.yml,text/plain" onChange=${async (/** @type {Change} */ e) => {
-        const file = e.target.files?.[0];
-        if (file) changed(await file.text());
+        const input = e.target;
+        const file = input.files?.[0];
+        try {
+          if (file) changed(await file.text());
+        } catch (failure) {
+          failed(failure);
+        }
+        input.value = ''; // so that the same file can be read again
       }} /></label>
       <label>Workflow, in YAML <textarea ref=${area} rows="16" spellcheck=${false} class="code" required value=${text}
         placeholder=${'workflow: greeting\nagents: {host: {system: You are the host.}, guest: {}}\nphases: [{name: hello, agents: [host, guest], prompts: Greet the other.}]'}
         onInput=${(/** @type {Change} */ e) => changed(e.target.value)}></textarea></label>
       <details><summary>Variables</summary>
         <label>Values, a line for each: <code>name=value</code> <textarea rows="3" spellcheck=${false} class="code" value=${settings}
-          onInput=${(/** @type {Change} */ e) => { setSettings(e.target.value); setChecked(null); }}></textarea></label></details>
+          onInput=${(/** @type {Change} */ e) => { setSettings(e.target.value); unchecked(); }}></textarea></label></details>
       <div class="row"><button disabled=${busy || !text}>Check</button>
         <button type="button" class="primary" disabled=${busy || !text} onClick=${() => trying(run)}>Run</button></div>
     </form>
