@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.system.page.browser import opened, screenshot
 from tests.system.stack import Stack
@@ -38,6 +41,27 @@ async def test_answers_say_what_the_memory_gave(browser: Browser, live: Stack) -
         await expect(page.locator("article")).to_have_count(2)
         await expect(page.locator("article").last.locator(".said.assistant")).to_contain_text("green")
     assert (await client.agent("talker")).turns == 2
+
+
+async def test_a_turn_that_the_memory_tells_of_late_is_shown_once(browser: Browser, live: Stack) -> None:
+    client = await live.client()
+    await client.say("late", "The colour of the boat is green.", max_tokens=20)
+    going_on = asyncio.Event()
+
+    async def held(route: Route) -> None:
+        await going_on.wait()
+        await route.continue_()
+
+    async with opened(browser, live.url) as page:
+        await page.route("**/turns?*", held)
+        await page.evaluate("location.hash = '#/talk/demo/late'")
+        await say(page, "What is the colour of the boat?", "late")
+        await expect(page.get_by_text("Reading the memory")).to_be_visible()
+        going_on.set()
+        await expect(page.locator("article")).to_have_count(2)
+        await expect(page.locator(".said.user")).to_have_text(
+            [re.compile("The colour of the boat is green."), re.compile("What is the colour of the boat?")]
+        )
 
 
 async def test_stop_leaves_the_memory_as_it_was(browser: Browser, live: Stack) -> None:

@@ -8,6 +8,7 @@ const FRESH_SECONDS = 30;
 
 /** @type {{agents: Json[], at: number, shown: string} | null} */
 let whole = null;
+let epoch = 0; // of what was read; a load that began in another one is not remembered
 
 /** @typedef {import('../../gateway.js').Json} Json */
 
@@ -19,21 +20,30 @@ let whole = null;
  */
 export async function allAgents(signal) {
   if (whole && whole.shown === key() && Date.now() - whole.at < 1000 * FRESH_SECONDS) return whole.agents;
+  const began = beginning();
   /** @type {Json[]} */
   const agents = [];
   for await (const page of pages('v1/agents', { page_size: 2 * PAGE }, signal)) agents.push(...page.agents);
-  return remembered(agents);
+  return remembered(agents, began);
 }
 
-/** @param {Json[]} agents all of them */
-function remembered(agents) {
-  whole = { agents, at: Date.now(), shown: key() };
+function beginning() {
+  return { epoch, shown: key() };
+}
+
+/**
+ * @param {Json[]} agents all of them
+ * @param {ReturnType<typeof beginning>} began when they began to be read
+ */
+function remembered(agents, began) {
+  if (began.epoch === epoch && began.shown === key()) whole = { agents, at: Date.now(), shown: began.shown };
   return agents;
 }
 
 /** What was read of all agents is not true any more. */
 export function forgetAgents() {
   whole = null;
+  epoch += 1;
 }
 
 /**
@@ -50,13 +60,14 @@ export function useAgents() {
     /** @type {Json[]} */
     let found = [];
     const load = async () => {
+      const began = beginning();
       setState((now) => ({ ...now, done: false, whole: false, error: null }));
       for await (const page of pages('v1/agents', { page_size: PAGE }, signal)) {
         found = [...found, ...page.agents];
         const agents = found;
         setState((now) => (round && agents.length < now.agents.length ? now : { ...now, agents })); // a refresh shrinks last
       }
-      setState({ agents: remembered(found), done: true, whole: true, error: null });
+      setState({ agents: remembered(found, began), done: true, whole: true, error: null });
     };
     load().catch((error) => {
       setState((now) => ({ ...now, done: true, error: signal.aborted ? null : error }));

@@ -4,6 +4,7 @@ import { useFollowed } from '../../followed.js';
 import { counted } from '../../format.js';
 import { linkTo } from '../../routing.js';
 import { Loading, Name, Problem, useLoaded } from '../../parts.js';
+import { forgetAgents } from '../agents/loading.js';
 import { Composer } from './composer.js';
 import { ForkDialog } from './fork.js';
 import { SHOWN, history } from './history.js';
@@ -24,6 +25,8 @@ export function Pane({ model, agent, onFork, onClose }) {
   const log = useFollowed([past.value, present]);
   const running = present.length > 0 && present[present.length - 1].answer.state === 'running';
   useEffect(() => () => stop.current?.abort(), []);
+  const here = new Set(present.map(({ asked }) => asked.name)); // the memory has them, too, if it was read late
+  const before = past.value?.turns.filter((turn) => !here.has(turn.request_id));
 
   /** @param {import('./turn.js').Asked} asked */
   const begin = (asked) => {
@@ -31,6 +34,7 @@ export function Pane({ model, agent, onFork, onClose }) {
     stop.current = ending;
     setPresent((now) => [...now.filter((each) => each.asked !== asked), { asked, answer: noAnswer() }]);
     run(asked, ending.signal, (answer) => {
+      if (answer.state !== 'running') forgetAgents(); // it is a new one, or has other tokens now
       setPresent((now) => now.map((each) => (each.asked === asked ? { asked, answer } : each)));
     });
   };
@@ -51,8 +55,8 @@ export function Pane({ model, agent, onFork, onClose }) {
       ${!past.value && !past.error && html`<${Loading} what="Reading the memory" />`}
       ${past.value && past.value.left > 0 && html`<p class="quiet">${counted(past.value.left, 'turn')} before these
         ${SHOWN} are in <a href=${linkTo(['agents', model, agent])}>its memory</a>.</p>`}
-      ${past.value && !past.value.turns.length && !present.length && html`<p class="quiet">Nothing was said yet.</p>`}
-      ${past.value?.turns.map((turn) => html`<${PastTurn} key=${turn.version} turn=${turn} />`)}
+      ${before && !before.length && !present.length && html`<p class="quiet">Nothing was said yet.</p>`}
+      ${before?.map((turn) => html`<${PastTurn} key=${turn.version} turn=${turn} />`)}
       ${present.map(({ asked, answer }) => html`<${PresentTurn} key=${asked.name} asked=${asked} answer=${answer}
         onRetry=${running ? undefined : () => begin(asked)} onForget=${() => forget(asked)} />`)}
     </div>
