@@ -55,10 +55,15 @@ export async function ask(refused, signal) {
     changes.dispatchEvent(new Event('change'));
   }
   const waiting = question.promise;
-  await new Promise((resolve, reject) => {
-    signal?.addEventListener('abort', () => reject(signal.reason), { once: true });
-    waiting.then(resolve);
-  });
+  signal?.throwIfAborted();
+  await /** @type {Promise<void>} */ (new Promise((resolve, reject) => {
+    const aborted = () => reject(signal?.reason);
+    signal?.addEventListener('abort', aborted, { once: true });
+    waiting.then(() => {
+      signal?.removeEventListener('abort', aborted);
+      resolve();
+    });
+  }));
 }
 
 /** Whether a key is kept, and whether one is asked for; the caller is drawn again when that changes. */

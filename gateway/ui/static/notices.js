@@ -27,7 +27,8 @@ function dismiss(id) {
  */
 export function notify(text, failed = false) {
   const id = ++last;
-  show([...shown.slice(-3), { id, text, failed }]);
+  const passing = shown.filter((notice) => !notice.failed).slice(-3);
+  show([...shown.filter((notice) => notice.failed || passing.includes(notice)), { id, text, failed }]);
   if (!failed) setTimeout(() => dismiss(id), SECONDS * 1000);
 }
 

@@ -85,7 +85,7 @@ function Running({ told }) {
         <td>${turn.state}</td>
         <td class="num">${duration(Math.max(0, (Date.parse(told.time) - Date.parse(turn.since)) / 1000))}</td>
         <td class="wide"><bdi>${turn.model_id}</bdi></td><td class="wide"><bdi>${turn.namespace}</bdi></td></tr>`)}</tbody></table></div>`}
-    ${turns.length >= MOST && html`<p class="quiet">Those of the last are left out.</p>`}`;
+    ${turns.length >= MOST && html`<p class="quiet">The first ${MOST} are shown.</p>`}`;
 }
 
 /** @param {{turn: Json, namespace: string}} props `namespace` is that of the key */
@@ -121,8 +121,8 @@ function Tiers({ told }) {
     <thead><tr><th scope="col">Tier</th><th scope="col" class="num">Agents</th><th scope="col" class="num">Prompt tokens</th>
       <th scope="col" class="num">First token, half within</th><th scope="col" class="num">99 % within</th></tr></thead>
     <tbody>${['hot', 'warm', 'remote', 'none'].map((tier) => html`<tr key=${tier}><th scope="row"><${Tier} tier=${tier} /></th>
-      <td class="num">${number(told.agents_by_tier[tier] ?? 0)}</td>
-      <td class="num">${number(reused[tier === 'none' ? 'computed' : tier] ?? 0)}</td>
+      <td class="num">${(tier === 'hot' ? told.models : told.disk) ? number(told.agents_by_tier[tier] ?? 0) : '–'}</td>
+      <td class="num">${told.models ? number(reused[tier === 'none' ? 'computed' : tier] ?? 0) : '–'}</td>
       <td class="num">${time(tier, 0.5)}</td><td class="num">${time(tier, 0.99)}</td></tr>`)}</tbody></table></div>`;
 }
 
@@ -134,12 +134,12 @@ function Room({ told }) {
   const listed = (counts) => Object.entries(counts).map(([why, count]) => `${why} ${number(count)}`).join(', ') || 'none';
   const used = disk ? Object.values(disk.bytes).reduce((sum, count) => sum + Number(count), 0) : 0;
   const facts = [
-    ['Disk', disk ? `${bytes(used)}${disk.limit_bytes ? ` of ${bytes(disk.limit_bytes)}` : ''}, ${bytes(disk.free_bytes ?? 0)} free` : 'not known'],
-    ['Evicted from the pool', listed(pool)],
+    ['Disk', disk ? `${bytes(used)}${disk.limit_bytes ? ` of ${bytes(disk.limit_bytes)}` : ''}${disk.free_bytes == null ? '' : `, ${bytes(disk.free_bytes)} free`}` : 'not known'],
+    ['Evicted from the pool', models ? listed(pool) : 'not known'],
     ['Evicted from disk', disk ? listed(disk.evictions) : 'not known'],
-    ['Object store', remote ? `${remote.up ? 'answers' : 'does not answer'}, ${bytes(remote.bytes ?? 0)}` : 'none'],
-    ['Damaged files', listed(told.quarantined ?? {})],
-    ['Workflows running', number(told.workflows_running ?? 0)],
+    ['Object store', remote ? `${remote.up ? 'answers' : 'does not answer'}${remote.bytes == null ? '' : `, ${bytes(remote.bytes)}`}` : disk ? 'none' : 'not known'],
+    ['Damaged files', told.quarantined ? listed(told.quarantined) : 'not known'],
+    ['Workflows running', told.workflows_running == null ? 'not known' : number(told.workflows_running)],
   ];
   return html`<h2>Room</h2><dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

@@ -55,13 +55,14 @@ export const REUSED = /** @type {const} */ (['hot', 'warm', 'remote']);
  * @property {Record<string, number | null>} hit per cent of the prompt tokens that came from each tier
  * @property {Record<string, number | null>} first milliseconds within which half of each tier's first tokens came
  * @property {number | null} generated tokens a second
- * @property {number} running
- * @property {number} waiting
+ * @property {number | null} running
+ * @property {number | null} waiting
  * @property {number | null} pool per cent
  */
 
 /**
- * A point of the series. Shares, rates and times are null where nothing happened, or a process has begun anew.
+ * A point of the series. Shares, rates and times are null where nothing happened, or a process has begun anew; all
+ * is where the worker's page is not known.
  *
  * @param {Json} now
  * @param {Json} before
@@ -74,8 +75,8 @@ export function point(now, before) {
   const all = (blocks.used ?? 0) + (blocks.free ?? 0);
   const still = {
     time,
-    running: sum(now.models, 'running'),
-    waiting: sum(now.models, 'waiting'),
+    running: now.models && sum(now.models, 'running'),
+    waiting: now.models && sum(now.models, 'waiting'),
     pool: all ? (100 * (blocks.used ?? 0)) / all : null,
   };
   if (seconds <= 0 || !sameProcess(now, before, 'worker')) return { ...still, hit: {}, first: {}, generated: null };
