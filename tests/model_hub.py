@@ -42,6 +42,8 @@ class Repository:
     gated: bool = False
     seconds: float = 0.0
     """How long a GET of weights takes to begin."""
+    said: dict[str, object] = field(default_factory=dict)
+    """What stands in the answer about it in the place of what would."""
 
     @property
     def sha(self) -> str:
@@ -136,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             about = {**repository.about(found[1]), "sha": repository.sha, "siblings": siblings}
             if counts := repository.counts:
                 about["safetensors"] = {"parameters": counts, "total": sum(counts.values())}
-            self._send_json(about)
+            self._send_json(about | repository.said)
 
     def _list(self, query: dict[str, list[str]]) -> None:
         """Models by the query's words, tags and author, the most downloaded first; a link leads to the next page."""

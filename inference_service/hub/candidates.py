@@ -12,7 +12,7 @@ from typing import Any, Final
 from huggingface_hub import HfApi, get_session, hf_hub_url
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
-from agentmem.errors import AgentmemError, FailedPrecondition
+from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
 from inference_service.engine.device import obtainable_bytes, share_bytes
 from inference_service.models.fitting import Fit, KVLimits, fit
 from inference_service.models.loading import ATTENTION
@@ -46,7 +46,7 @@ class Candidate:
     """A model of a hub, and what is known of it. `listing` is None where the hub would not say what files it has.
 
     `fit` is None where that cannot be judged, and `problem` says why, and what to do; `runs` is False where no machine
-    would do. `fits` says whether it can be loaded on this machine, `fits_now` whether that is so with what other
+    would do. `answered` is False where the hub did not answer, which it may do later. `fits` says whether it can be loaded on this machine, `fits_now` whether that is so with what other
     processes have at this moment.
     """
 
@@ -55,6 +55,7 @@ class Candidate:
     fit: Fit | None = None
     fits_now: bool = False
     runs: bool = True
+    answered: bool = True
     problem: str = ""
 
     @property
@@ -115,13 +116,34 @@ def _config(model_id: str, listing: Listing) -> dict[str, Any]:
     if listing.sizes["config.json"] > _MOST_CONFIG_BYTES:
         raise FailedPrecondition(f"model {model_id!r} has a config.json of {listing.sizes['config.json']:,} bytes")
     url = hf_hub_url(model_id, "config.json", revision=listing.revision)
-    answer = get_session().get(url, headers=build_hf_headers(), timeout=_TIMEOUT, follow_redirects=True)
-    hf_raise_for_status(answer)
-    config: dict[str, Any] = json.loads(answer.content)
-    layers = config.get("num_hidden_layers", 0)
-    if not isinstance(layers, int) or layers > _MOST_LAYERS:
+    headers, content = {**build_hf_headers(), "accept-encoding": "identity"}, bytearray()
+    with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT, follow_redirects=True) as answer:
+        hf_raise_for_status(answer)
+        for part in answer.iter_bytes():
+            content += part
+            if len(content) > _MOST_CONFIG_BYTES:
+                raise FailedPrecondition(f"model {model_id!r} has a config.json of more than {len(content):,} bytes")
+    config: Any = json.loads(content)
+    if not isinstance(config, dict):
+        raise TypeError("config.json is no object")
+    if (layers := _most_layers(config)) > _MOST_LAYERS:
         raise FailedPrecondition(f"model {model_id!r} cannot be set up from its config.json: {layers} layers")
     return config
+
+
+def _most_layers(config: dict[str, Any]) -> float:
+    """The largest number that a config gives anywhere as one of layers; 0 where it gives none."""
+    most: float = 0
+    inside: list[Any] = [config]
+    while inside:
+        match inside.pop():
+            case dict() as named:
+                numbers = (each for name, each in named.items() if str(name).endswith(("layers", "n_layer")))
+                most = max([most, *(each for each in numbers if isinstance(each, int | float))])
+                inside += named.values()
+            case list() as several:
+                inside += several
+    return most
 
 
 def _judged(
@@ -134,7 +156,8 @@ def _judged(
     if listing is None or config is None:
         # Without weights that mlx-lm reads there is nothing to run, whatever else is known.
         runs = listing is not None or not isinstance(error, NothingToLoad)
-        return Candidate(found, listing, runs=runs, problem=error.message if error else "")
+        answered = not isinstance(error, Unavailable)
+        return Candidate(found, listing, runs=runs, answered=answered, problem=error.message if error else "")
     try:
         shape = shape_of(found.model_id, config, listing.element_bytes, ATTENTION)
     except FailedPrecondition as refused:

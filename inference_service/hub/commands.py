@@ -17,7 +17,7 @@ from huggingface_hub.utils import logging as hub_logging
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from agentmem.errors import AgentmemError
+from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process.models import VARIABLE, is_path
 from agentmem.process.settings import SettingsError, load
 from agentmem.sizes import byte_size
@@ -85,7 +85,9 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
     pull that was interrupted goes on with what is missing. HF_TOKEN is for gated and private models, HF_ENDPOINT names
     another hub. With --json a line for each step.
     """
-    if (place := _pulled(model, anyway=anyway, as_json=as_json)) is not None:
+    with _told():
+        place = _pulled(model, anyway=anyway, as_json=as_json)
+    if place is not None:
         _write(as_json, f"it is in {place}; talk: agentmem chat --model {report.printable(model)}", path=str(place))
         return
     here = cached(model)
@@ -95,26 +97,44 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
 @main.command("fetch", hidden=True)
 @click.argument("model")
 def fetch_command(model: str) -> None:
-    """Pull MODEL for `agentmem up` and `agentmem chat`, which go on with it."""
-    _pulled(model, anyway=False, as_json=False)
+    """Pull MODEL for `agentmem up` and `agentmem chat`, which go on with it.
+
+    Their worker has settings that are not known here, of the context's length and the dtype. What would not run by
+    config.json alone is fetched, and a hub that is not asked or does not answer is left to the worker.
+    """
+    with _told():
+        try:
+            _pulled(model, anyway=False, as_json=False, judged_only=True)
+        except Unavailable as error:
+            click.echo(f"not fetched now: {report.here(report.printable(error.message))}; the worker tries again")
 
 
-def _pulled(model: str, *, anyway: bool, as_json: bool) -> Path | None:
-    """Fetch a model, and say how; where it is now, None where it was here before. Raises ClickException."""
+def _pulled(model: str, *, anyway: bool, as_json: bool, judged_only: bool = False) -> Path | None:
+    """Fetch a model, and say how; where it is now, None where it was here before.
+
+    With `judged_only` what cannot be judged is fetched, too, and nothing is done where the network is forbidden. Raises
+    ClickException and AgentmemError, of which Unavailable is for a hub that does not answer.
+    """
+    if judged_only and constants.is_offline_mode():
+        return None
     given = _settings()
     if is_path(model) or is_directory(model):
         raise click.UsageError(f"{model} is a path; there is nothing to fetch: agentmem up --model {model}")
-    with _told():
-        if cached(model) is not None:
-            return None
-        (candidate,) = look([Found(model)], given)
-        _check(candidate, anyway=anyway, as_json=as_json)
-        with _progress(candidate, as_json=as_json) as progress:
-            return fetch(model, offline=False, progress=progress)
+    if cached(model) is not None:
+        return None
+    (candidate,) = look([Found(model)], given)
+    _check(candidate, anyway=anyway, as_json=as_json, judged_only=judged_only)
+    with _progress(candidate, as_json=as_json) as progress:
+        return fetch(model, offline=False, progress=progress)
 
 
-def _check(candidate: Candidate, *, anyway: bool, as_json: bool) -> None:
-    """Say what is to be fetched, and whether it fits. Raises ClickException for what is not to be fetched."""
+def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bool) -> None:
+    """Say what is to be fetched, and whether it fits.
+
+    Raises ClickException for what is not to be fetched, Unavailable where the hub does not answer.
+    """
+    if not candidate.answered:
+        raise Unavailable(candidate.problem)
     if (listing := candidate.listing) is None:
         raise click.ClickException(report.here(candidate.problem))
     if as_json:
@@ -124,9 +144,11 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool) -> None:
         click.echo(f"{report.printable(candidate.model_id)}: {byte_size(listing.total)}{rest}")
         if candidate.fits:
             click.echo(f"fits: {report.what_fits(candidate)}")
-    if not candidate.fits and not anyway:
-        gated = candidate.fits is None and listing.gated
-        even_so = "" if gated else "; --anyway fetches it even so"
+    gated = candidate.fits is None and listing.gated
+    too_large = candidate.fits is False and candidate.runs
+    if not candidate.fits and not anyway and (gated or too_large or not judged_only):
+        flag = f"`agentmem models pull {report.printable(candidate.model_id)} --anyway`" if judged_only else "--anyway"
+        even_so = "" if gated else f"; {flag} fetches it even so"
         raise click.ClickException(report.here(report.printable(report.what_fits(candidate))) + even_so)
     check_disk(candidate.model_id, listing.missing)
 

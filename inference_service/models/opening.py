@@ -267,6 +267,6 @@ def _decompressed_width(network: Any, rotary: int) -> int:
 def _context_length(config: dict[str, Any]) -> int:
     text = config.get("text_config", config)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
-        if isinstance(text.get(name), int):
-            return int(text[name])
+        if isinstance(length := text.get(name), int) and length > 0:
+            return length
     raise ValueError("config.json does not say how long the context is; set --context-length")

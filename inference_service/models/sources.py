@@ -61,9 +61,10 @@ HUB_ERRORS: Final[tuple[type[Exception], ...]] = (
     ValueError,  # of names, and of an answer that is not JSON
     KeyError,
     TypeError,
+    AttributeError,
     AssertionError,
 )
-"""What huggingface_hub raises, the last four for answers that are none of a hub's."""
+"""What huggingface_hub raises, and what reading its answers does; the last five for answers that are none of a hub's."""
 
 _RETRY_SECONDS = 10.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -201,7 +202,7 @@ class Listing:
 def listed(source: str) -> Listing:
     """Ask the hub for a model's files. Raises NothingToLoad, and HUB_ERRORS."""
     info = HfApi().model_info(source, timeout=_TIMEOUT, files_metadata=True)
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    sizes = {file.rfilename: int(file.size or 0) for file in info.siblings or ()}
     sizes = {name: sizes[name] for name in matching(sizes, DEFAULT_ALLOW_PATTERNS)}
     weights = matching(sizes, [WEIGHTS])
     if CONFIG not in sizes or not weights:
@@ -327,7 +328,7 @@ def refusal(source: str, error: Exception) -> AgentmemError:
                 f"{model}: {cache} cannot be used ({error.strerror}); mend that, or set HF_HOME of the worker to "
                 "another directory"
             )
-        case ValueError() | KeyError() | TypeError() | AssertionError():
+        case ValueError() | KeyError() | TypeError() | AttributeError() | AssertionError():
             said = (
                 f"{model}: {host} does not answer as a model hub does; check HF_ENDPOINT and the proxy, or give a "
                 "directory"

@@ -188,6 +188,63 @@ def test_a_pull_goes_on_where_it_was(models: Any, hub: Hub) -> None:
     assert not hub.fetched("tokenizer.json")
 
 
+def test_one_odd_model_does_not_end_a_search(models: Any, hub: Hub) -> None:
+    config = json.loads(demo()["config.json"])
+
+    def odd(**said: object) -> Repository:
+        return Repository(demo(), said=said)
+
+    def configured(data: bytes, **claimed: int) -> Repository:
+        return Repository(demo() | {"config.json": data}, claimed)
+
+    sizes = {name: len(data) for name, data in demo().items()}
+    deep = {**config, "text_config": {"parts": [{"n_layer": 10**9}]}}
+    odd_ones = {
+        "odd/no-context": configured(json.dumps({**config, "max_position_embeddings": 0}).encode()),
+        "odd/list-config": configured(b"[1]"),
+        "odd/list-of-parameters": odd(safetensors={"parameters": [1], "total": 1}),
+        "odd/size-as-text": odd(siblings=[{"rfilename": name, "size": str(size)} for name, size in sizes.items()]),
+        "odd/deep-layers": configured(json.dumps(deep).encode()),
+        "odd/long-config": configured(b" " * (2 << 20), **{"config.json": 100}),
+    }
+    hub.repositories |= odd_ones
+    try:
+        ended = models("search", "odd/", "--json")
+    finally:
+        for name in odd_ones:
+            del hub.repositories[name]
+    assert ended.status == 0, ended.err
+    found = {each["model_id"]: each for each in json.loads(ended.out)}
+    assert found.keys() == odd_ones.keys()
+    assert "does not say how long the context is" in found["odd/no-context"]["problem"]
+    assert "does not answer as a model hub does" in found["odd/list-config"]["problem"]
+    assert "does not answer as a model hub does" in found["odd/list-of-parameters"]["problem"]
+    assert found["odd/size-as-text"]["fits"] is True
+    assert "1000000000 layers" in found["odd/deep-layers"]["problem"]
+    assert "has a config.json of more than" in found["odd/long-config"]["problem"]
+
+
+def test_for_other_commands_only_what_was_judged_is_refused(models: Any, hub: Hub) -> None:
+    """Their worker has settings that are not known here, as the context's length."""
+    config = json.loads(demo()["config.json"])
+    del config["max_position_embeddings"]
+    hub.repositories["org/unsaid"] = Repository(demo() | {"config.json": json.dumps(config).encode()})
+    assert models("pull", "org/unsaid").status == 1
+    ended = models("fetch", "org/unsaid")
+    assert ended.status == 0 and "100% of 11" in ended.out, ended
+    ended = models("fetch", "mlx-community/Large-4bit")
+    assert ended.status == 1 and "does not fit" in ended.err
+    assert "`agentmem models pull mlx-community/Large-4bit --anyway` fetches it even so" in ended.err
+    ended = models("fetch", "meta/Gated-mlx")
+    assert ended.status == 1 and "HF_TOKEN" in ended.err and "even so" not in ended.err
+    assert models("fetch", "org/none").status == 1
+    hub.repositories["org/down"] = Repository(demo(), status=503)
+    ended = models("fetch", "org/down")
+    assert ended.status == 0 and "not fetched now" in ended.out and "the worker tries again" in ended.out
+    hub.repositories["org/breaks"] = Repository(demo(), fail_files={"model.safetensors": 503})
+    assert models("fetch", "org/breaks").status == 0
+
+
 def test_json_of_a_pull(models: Any, hub: Hub) -> None:
     hub.repositories["org/json"] = Repository(demo())
     first, *steps, last = map(json.loads, models("pull", "org/json", "--json").out.splitlines())

@@ -57,6 +57,8 @@ def test_what_cannot_run_is_refused_by_its_config() -> None:
         shape_of("m", {"model_type": "of-nobody"}, {}, ATTENTION)
     with pytest.raises(FailedPrecondition, match="does not say how long the context is"):
         shape_of("m", {**CONFIG, "max_position_embeddings": None}, {}, ATTENTION)
+    with pytest.raises(FailedPrecondition, match="does not say how long the context is"):
+        shape_of("m", {**CONFIG, "max_position_embeddings": 0}, {}, ATTENTION)
 
 
 @pytest.mark.parametrize(

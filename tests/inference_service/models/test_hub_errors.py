@@ -27,6 +27,7 @@ SECRET = "https://user:hf_secret@cdn.example/x?signature=abc"
         (XetDownloadError(SECRET), Unavailable, "broke off"),
         (RuntimeError(SECRET), Unavailable, "broke off"),
         (json.JSONDecodeError(SECRET, "", 0), FailedPrecondition, "does not answer as a model hub does"),
+        (AttributeError(SECRET), FailedPrecondition, "does not answer as a model hub does"),
         (KeyError("sha"), FailedPrecondition, "does not answer as a model hub does"),
         (AssertionError(SECRET), FailedPrecondition, "does not answer as a model hub does"),
     ],
