@@ -40,6 +40,7 @@ def up(arguments: tuple[str, ...]) -> None:
     """Start store, worker and gateway, and keep them running until Ctrl-C.
 
     At a terminal the default model is fetched first, if it must be, after saying how large it is and whether it fits.
+    One that is too large is refused; where the hub does not answer, the worker tries again.
 
     Ends with 2 where there is something to mend, before anything was started; with 1 where a service cannot be kept up.
     """
@@ -49,11 +50,11 @@ def up(arguments: tuple[str, ...]) -> None:
     # Where there was an up before, it may have the ports, and the lock's message says so.
     if not has_been_taken(settings.data_directory):
         check_ports(settings)
-    if sys.stdout.isatty():  # else nobody would see how far it is, and the worker fetches it, while the others serve
-        first = next(iter(register(settings.model, settings.adapter, settings.models).values()))
-        fetch(first.source, settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
         check_ports(settings)
+        if sys.stdout.isatty():  # else nobody would see how far it is, and the worker fetches it; the others serve
+            first = next(iter(register(settings.model, settings.adapter, settings.models).values()))
+            fetch(first.source, settings)
         try:
             asyncio.run(_run(settings, lock))
         except ServiceFailed as error:

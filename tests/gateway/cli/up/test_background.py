@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import psutil
@@ -16,6 +16,7 @@ import pytest
 
 from agentmem import layout
 from agentmem.process.checkup import listens
+from gateway.cli.up.lock import UpLock
 from inference_service.models.sources import registry
 from tests import blas
 from tests.full_matrix import FULL
@@ -181,4 +182,17 @@ async def test_up_at_a_terminal_shows_how_far_its_model_is(
             await shown.until("the same command goes on with what is missing")
             assert await shown.ended() == 130
     assert left(run_dir) == []
-    assert not (run_dir / "up.lock").exists(), "nothing was started"
+    assert not (run_dir / "logs").exists() and not (run_dir / "store.db").exists(), "nothing was started"
+
+
+async def test_up_at_a_terminal_fetches_nothing_where_another_up_is(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "*")
+    with model_hub() as hub, closing(UpLock(run_dir, 0, print)):
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.port}")
+        async with terminal("-m", "gateway.cli.main", "up", "--model", "org/any") as shown:
+            await shown.until(f"another agentmem up (pid {os.getpid()})")
+            assert await shown.ended() == 2
+        assert hub.seen == []
