@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import reduce, wraps
+from functools import partial, reduce, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -38,6 +38,11 @@ class Client:
     key: str = ""
     tls: ClientTls | None = None
     as_json: bool = False
+
+    @property
+    def shows_key(self) -> bool:
+        """Whether the key goes to another machine in clear text."""
+        return bool(self.key) and self.tls is None and not is_loopback(parse_address(self.gateway).host)
 
     def channel(self) -> AbstractAsyncContextManager[grpc.aio.Channel]:
         """Return a channel to the gateway."""
@@ -97,7 +102,10 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_client(*args: Any, **kwargs: Any) -> Any:
-        return command(*args, client=_client(click.get_current_context()), **kwargs)
+        client = given_client(click.get_current_context())
+        if client.shows_key:
+            click.echo(f"warning: the key goes to {client.gateway} in clear text; use --tls or --ca FILE", err=True)
+        return command(*args, client=client, **kwargs)
 
     return group_options(with_client)
 
@@ -143,14 +151,16 @@ _OPTIONS: Final = (
 )
 
 
-def _client(context: click.Context) -> Client:
+def given_option(context: click.Context, name: str) -> Any:
+    """Return what an option of a gateway's client was given, by the command or a group above it; None for nothing."""
+    return context.meta.get(_META + name)
+
+
+def given_client(context: click.Context) -> Client:
     """Return what the options say. Raises Mistake."""
-
-    def given(name: str) -> Any:
-        return context.meta.get(_META + name)
-
+    given = partial(given_option, context)
     gateway: str = given("gateway")
-    host = flag_address("--gateway", gateway).host
+    flag_address("--gateway", gateway)
     if bool(given("client_cert")) != bool(given("client_key")):
         raise Mistake("--client-cert and --client-key go together")
     key_file = given("key_file")
@@ -162,8 +172,6 @@ def _client(context: click.Context) -> Client:
     tls = None
     if given("tls") or any(files.values()):
         tls = ClientTls(*(_read(f"--{name.replace('_', '-')}", path) if path else None for name, path in files.items()))
-    elif key and not is_loopback(host):
-        click.echo(f"warning: the key goes to {gateway} in clear text; use --tls or --ca FILE", err=True)
     return Client(gateway, key, tls, bool(given("as_json")))
 
 

@@ -1,7 +1,8 @@
 """`agentmem completion SHELL`, and what shells complete: commands, options, and names that the gateway is asked for.
 
-A completion never hangs and never writes: a gateway that does not answer at once has no names. Only names that mean
-nothing to a shell are offered, because bash inserts them as they are, and clients choose them.
+A completion never hangs and never writes: a gateway that does not answer at once has no names. It asks as the command
+would, but reads no file with a key, and shows none to another machine in clear text: then there are no names. Only
+names that mean nothing to a shell are offered, because bash inserts them as they are, and clients choose them.
 """
 
 import asyncio
@@ -70,18 +71,29 @@ def _asked(
     """Return what completes a parameter with names of the gateway."""
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from gateway.cli.client import given_client, given_option  # which takes from here what completes its options
+
         found: dict[str, None] = {}
 
         async def ask() -> None:
-            gateway = context.meta.get("agentmem.client.gateway", "")
-            async with AsyncClient(gateway, patience=0, timeout=_SECONDS, on_outage=lambda _: None) as client:
+            options = given_client(context)
+            if options.shows_key or given_option(context, "key_file"):
+                return
+            async with AsyncClient(
+                options.gateway,
+                key=options.key,
+                tls=options.tls or False,
+                patience=0,
+                timeout=_SECONDS,
+                on_outage=lambda _: None,
+            ) as client:
                 async for name in names(client):
                     if name.startswith(incomplete) and _HARMLESS.fullmatch(name):
                         found[name] = None
                     if len(found) >= _MOST:
                         return
 
-        with suppress(AgentmemError, OSError, TimeoutError):  # those that came are offered
+        with suppress(AgentmemError, click.ClickException, OSError, ValueError):  # those that came are offered
             asyncio.run(asyncio.wait_for(ask(), _SECONDS))
         return list(found)
 

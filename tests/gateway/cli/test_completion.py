@@ -8,12 +8,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import trustme
 
 from gateway.app import Gateway
 from tests.gateway.scripted import ScriptedWorker
+from tests.gateway.secured import add_key, secured
 
 PROGRAMS = Path(sys.executable).parent
 COMPLETE = """
@@ -63,6 +66,58 @@ def test_a_gateway_that_does_not_answer_is_not_waited_for() -> None:
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         assert completed("agentmem", "chat", "a", AGENTMEM_ADDRESS=at) == [""]
     assert completed("agentmem", "agents", "show", "a", AGENTMEM_ADDRESS="127.0.0.1:9") == [""]
+
+
+def test_an_ill_formed_address_has_no_names() -> None:
+    assert completed("agentmem", "agents", "show", "a", AGENTMEM_ADDRESS="nowhere") == [""]
+    assert completed("agentmem", "agents", "show", "--gateway", "127.0.0.1:x", "a") == [""]
+
+
+async def test_it_asks_as_the_command_would(run_dir: Path, tmp_path: Path, worker: ScriptedWorker) -> None:
+    ca = trustme.CA()
+    issued = ca.issue_cert("127.0.0.1")
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    key = add_key(run_dir)
+    (tmp_path / "mine").write_text(key)
+    files = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+
+    async def names(*options: str, **environment: str) -> list[str]:
+        words = ("agentmem", "models", *options, "load", "")
+        return await asyncio.to_thread(completed, *words, AGENTMEM_ADDRESS=at, **environment)
+
+    async with secured(run_dir, **files) as gateway:
+        at, ca_file = gateway.addresses["grpc"], str(tmp_path / "ca.pem")
+        assert all(known := await names("--ca", ca_file, AGENTMEM_API_KEY=key)) and known
+        assert await names(AGENTMEM_CA=ca_file, AGENTMEM_API_KEY=key) == known
+        assert await names("--ca", str(tmp_path / "none"), AGENTMEM_API_KEY=key) == [""]
+        assert await names("--key-file", str(tmp_path / "mine"), "--ca", ca_file) == [""]
+
+
+def test_with_tls_the_key_is_never_sent_in_clear_text() -> None:
+    sent: list[bytes] = []
+
+    def hear(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(10)
+            sent.append(connection.recv(3))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        hearing = threading.Thread(target=hear, args=(server,))
+        hearing.start()
+        at = f"127.0.0.1:{server.getsockname()[1]}"
+        assert completed("agentmem", "chat", "--tls", "--gateway", at, "a", AGENTMEM_API_KEY="secret") == [""]
+        hearing.join()
+    assert sent[0][:1] == b"\x16", "TLS begins with a handshake"
+
+
+def test_no_key_goes_to_another_machine_in_clear_text() -> None:
+    """And nothing is written, as the command's warning would be."""
+    at = "gateway.example:9"
+    assert completed("agentmem", "chat", "--gateway", at, "a", AGENTMEM_API_KEY="secret") == [""]
 
 
 @pytest.mark.parametrize(("shell", "check"), [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")])
