@@ -102,8 +102,9 @@ class TurnPlanner:
         request, plan, ledger = turn.request, turn.plan, turn.ledger
         if not turn.appended:
             self._inputs(request, model, ledger).check_kept(request, plan)
-        if turn.context_remaining < (1 if request.generates else 0):
-            raise ContextExceeded(_too_long(turn, model.context_length), len(plan.sequence), model.context_length)
+        limit = model.context_length - request.generates  # one token at least is the answer's
+        if len(plan.sequence) > limit:
+            raise ContextExceeded(_too_long(turn, model.context_length), len(plan.sequence), limit)
         checkpoints = capture_positions(plan.checkpoints, len(plan.sequence))
         turn.lookup = kv_lookup(request.key.namespace, model, ledger, plan.keep_tokens, plan.sequence, checkpoints)
         turn.opening_bytes = _opening_bytes(turn, model)

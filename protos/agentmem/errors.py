@@ -22,6 +22,7 @@ status back into them, and the HTTP doors read `http_status`.
 """
 
 import errno
+import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -125,7 +126,10 @@ class FailedPrecondition(AgentmemError, code=StatusCode.FAILED_PRECONDITION, htt
 
 
 class ContextExceeded(FailedPrecondition):
-    """The prompt has more tokens than the model's context: `tokens` of them, or as many at least, of `limit`."""
+    """The prompt has more tokens than the model's context: `tokens` of them, or as many at least, of `limit`.
+
+    Where an answer is wanted one token of the context is left for it, and `limit` is what the prompt may have.
+    """
 
     reason: ClassVar[str] = "CONTEXT_EXCEEDED"
 
@@ -178,6 +182,7 @@ class Internal(AgentmemError, code=StatusCode.INTERNAL, http_status=500):
     """A bug: the message is an incident id, and the cause is in the log. Or a disk that fails: the message says so."""
 
 
+_COUNT: Final = re.compile(r"[0-9]{1,18}")
 _RICH_STATUS: Final = "grpc-status-details-bin"
 _KINDS: Final = (
     error_details_pb2.BadRequest,
@@ -211,7 +216,7 @@ def from_rpc(error: grpc.aio.AioRpcError) -> AgentmemError:
             found.message = message
             return found
         case StatusCode.FAILED_PRECONDITION if info := details.get(error_details_pb2.ErrorInfo):
-            counts = [info.metadata[name] for name in ("tokens", "limit") if info.metadata[name].isdecimal()]
+            counts = [info.metadata[name] for name in ("tokens", "limit") if _COUNT.fullmatch(info.metadata[name])]
             if info.domain == _DOMAIN and info.reason == ContextExceeded.reason and len(counts) == 2:
                 return ContextExceeded(message, *map(int, counts))
         case StatusCode.RESOURCE_EXHAUSTED | StatusCode.UNAVAILABLE:

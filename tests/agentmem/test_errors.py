@@ -78,6 +78,12 @@ def test_fields_survive() -> None:
     assert full.retry_after == 2.5
 
 
+@pytest.mark.parametrize("count", ["9" * 5000, "-1", "²", ""])
+def test_counts_that_are_none_are_left_out(count: str) -> None:
+    error = errors.ContextExceeded("too long", cast(Any, count), 8192)
+    assert type(from_rpc(over_the_wire(error))) is errors.FailedPrecondition
+
+
 def test_several_violations_survive() -> None:
     bad = errors.InvalidArgument("a", "x", [errors.Violation("b", "y"), errors.Violation("b", "z é")])
     assert bad.message == "a: x (and 2 more)"

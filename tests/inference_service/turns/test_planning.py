@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.errors import ContextExceeded, FailedPrecondition, InvalidArgument
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, HeldAnswer, TextInput, TokensInput, TurnRequest
@@ -50,6 +50,39 @@ def test_calls_cannot_be_told_apart_without_a_parser() -> None:
         check_tool_calls(request(tool_calls=True, held=HeldAnswer(())), odd)
 
 
+def text_model(context_length: int = 4096) -> Any:
+    tokenizer = byte_level()
+    return SimpleNamespace(
+        tokenizer=tokenizer,
+        renderer=Renderer(tokenizer, None),
+        fingerprint="present",
+        vocab_size=tokenizer.vocab_size,
+        context_length=context_length,
+        geometry=SimpleNamespace(resumes_anywhere=True),
+        reasoning=None,
+        new_caches=list,
+    )
+
+
+async def test_one_token_of_the_context_is_left_for_the_answer() -> None:
+    model, text = text_model(), "The colour of the boat is green."
+    tokens = len(model.tokenizer.encode(text, parse_special=False))
+    planner = TurnPlanner(cast(Any, NoSnapshots()), WorkerThreads(), MatchLimits(), 16)
+
+    async def plan(context_length: int, *, generates: bool = True) -> None:
+        request = TurnRequest(AgentKey("n", "a", "m"), TextInput(text), b"", generates=generates)
+        await planner.plan(Turn(request), text_model(context_length), Opened(Version("u", 1), Ledger()), None)
+
+    await plan(tokens + 1)
+    await plan(tokens, generates=False)
+    with pytest.raises(ContextExceeded, match="context holds") as caught:
+        await plan(tokens)
+    assert (caught.value.tokens, caught.value.limit) == (tokens, tokens - 1)
+    with pytest.raises(ContextExceeded) as caught:
+        await plan(tokens - 1, generates=False)
+    assert (caught.value.tokens, caught.value.limit) == (tokens, tokens - 1)
+
+
 @pytest.mark.parametrize(
     ("tokenizer_hash", "kv_fingerprint", "incompatible"),
     [
@@ -63,20 +96,8 @@ def test_calls_cannot_be_told_apart_without_a_parser() -> None:
 async def test_kv_serves_the_model_and_tokenizer_that_it_was_computed_with(
     tokenizer_hash: str, kv_fingerprint: str, incompatible: bool
 ) -> None:
-    tokenizer = byte_level()
-    model = cast(
-        Any,
-        SimpleNamespace(
-            tokenizer=tokenizer,
-            renderer=Renderer(tokenizer, None),
-            fingerprint="present",
-            vocab_size=tokenizer.vocab_size,
-            context_length=4096,
-            geometry=SimpleNamespace(resumes_anywhere=True),
-            reasoning=None,
-            new_caches=list,
-        ),
-    )
+    model = text_model()
+    tokenizer = model.tokenizer
     ids = tokenizer.encode("The colour of the boat is green.", parse_special=False)
     made_by = tokenizer.hash if tokenizer_hash == "the present" else tokenizer_hash
     ledger = Ledger().followed_by(ids, tokenizer.pieces(ids), made_by)
