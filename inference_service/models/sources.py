@@ -64,7 +64,7 @@ HUB_ERRORS: Final[tuple[type[Exception], ...]] = (
     AttributeError,
     AssertionError,
 )
-"""What huggingface_hub raises, and what reading its answers does; the last five for answers that are none of a hub's."""
+"""What huggingface_hub raises, and what reading its answers does: the last five for what is no answer of a hub."""
 
 _RETRY_SECONDS = 10.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -127,7 +127,7 @@ async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> No
         body = {"model": "short", "messages": [{"role": "user", "content": "The dog is Rex. " * 40}], "max_tokens": 9}
         headers = {"X-Agent-ID": "dan", "X-Agent-Memory": "append"}
         refused = await http.post("/v1/chat/completions", json=body, headers=headers)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "failed_precondition")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
         assert "context policy" in refused.json()["error"]["message"]
         assert (await client.agent("dan")).version.version == version
         await http.put(url, json={"context_policy": "trim"})
@@ -158,4 +158,4 @@ async def test_a_chat_that_is_sent_whole_is_refused(stack: Stack) -> None:
             refused = await http.post(
                 "/v1/chat/completions", json={"model": "short", "messages": said}, headers=headers
             )
-            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "failed_precondition")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
