@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from agentmem.words import printable
 from cache_service.offline.check import Checked, check
 from cache_service.offline.database import alone, find, writing
 from cache_service.offline.findings import CannotCheck, Finding
@@ -192,11 +193,6 @@ def _fate(agent: RecoveredAgent) -> str:
     if agent.lost_files:
         fate += f" ({agent.lost_files} more were damaged, and are computed again)"
     return f"{fate}; lost snapshots: {', '.join(agent.lost_snapshots)}" if agent.lost_snapshots else fate
-
-
-def printable(text: str) -> str:
-    """`text` with control characters spelled out, so that an agent's name cannot steer the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 if __name__ == "__main__":

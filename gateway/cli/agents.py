@@ -12,23 +12,10 @@ from agentmem import AsyncAgent, AsyncClient
 from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2
-from agentmem.words import is_anonymous, tier_name
+from agentmem.words import is_anonymous, printable, tier_name
 from gateway.cli.client import Client, agent_argument, client_options, group_options
 from gateway.cli.lazy import LazyGroup
-from gateway.cli.text import (
-    FOLD,
-    LINE,
-    RIGHT,
-    age,
-    as_dict,
-    console,
-    counted,
-    described,
-    flattened,
-    printable,
-    table,
-    write_json,
-)
+from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, console, counted, described, flattened, table, write_json
 from gateway.cli.turns import turn_text
 
 _BRANCHES = "fork", "snapshot", "snapshots", "restore", "trim", "context-policy", "pin", "unpin", "probe"

@@ -13,10 +13,10 @@ from agentmem.client.inputs import Policy
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
-from agentmem.words import short_name, tier_name
+from agentmem.words import printable, short_name, tier_name
 from gateway.cli.agents import agent_dict, only_memory
 from gateway.cli.client import Client, agent_argument, client_options, not_empty
-from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, counted, flattened, iso_time, printable, table
+from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, counted, flattened, iso_time, table
 from gateway.cli.turns import match_name
 
 _T = TypeVar("_T")

@@ -14,13 +14,13 @@ from agentmem import Answer, AsyncClient, Reasoning, Restarted, Text
 from agentmem.client.answers import Event
 from agentmem.client.inputs import AskOptions
 from agentmem.errors import FailedPrecondition
-from agentmem.words import finish_reason
+from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
 from gateway.cli.client import Client, client_options, not_empty, report_outage
 from gateway.cli.completion import agent_names, model_names
 from gateway.cli.serving import serving
-from gateway.cli.text import printable, write_json
+from gateway.cli.text import write_json
 from gateway.cli.turns import turn_line
 
 AGENT = "chat"

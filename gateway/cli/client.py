@@ -22,8 +22,9 @@ from agentmem.addresses import Address, is_loopback, parse_address
 from agentmem.channels import ClientTls, connect
 from agentmem.client.connection import ADDRESS, KEY
 from agentmem.diagnostics import Diagnostic
+from agentmem.words import printable
 from gateway.cli.completion import agent_names
-from gateway.cli.text import Mistake, console, printable, write_json
+from gateway.cli.text import Mistake, console, write_json
 
 _META: Final = "agentmem.client."
 

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
+from agentmem.words import printable
 from gateway.api.reports import state_name
-from gateway.cli.text import FOLD, LINE, RIGHT, described, printable, table
+from gateway.cli.text import FOLD, LINE, RIGHT, described, table
 
 Row = tuple[str, str]
 

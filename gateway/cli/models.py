@@ -14,12 +14,13 @@ from rich.text import Text
 from agentmem import AsyncClient, Model
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
+from agentmem.words import printable
 from gateway.api.reports import model_report
 from gateway.cli.client import Client, client_options, group_options, not_empty
 from gateway.cli.completion import model_names
 from gateway.cli.lazy import HUB, OTHER_PROGRAM, needing_servers
 from gateway.cli.model_tables import described_model, errors_of, models_table
-from gateway.cli.text import console, printable, write_json
+from gateway.cli.text import console, write_json
 
 _STAGES: Final = {
     "wait": "waiting for its turn, and for others to make room",

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from agentmem.process import logs
 from agentmem.v1 import types_pb2
-from agentmem.words import short_name, tier_name
+from agentmem.words import printable, short_name, tier_name
 
 _PIPE_WIDTH = 200
 
@@ -50,11 +50,6 @@ def console(*, stderr: bool = False) -> Console:
 def say(line: str) -> None:
     """Write a line to standard output; the command goes on if nothing reads it."""
     logs.write(sys.stdout, f"{line}\n")
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Return `text` with control characters spelled out, but for those in `keep`."""
-    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
 def counted(number: int, what: str) -> str:

@@ -8,9 +8,9 @@ import click
 
 from agentmem import AsyncClient
 from agentmem.sizes import byte_size
+from agentmem.words import printable
 from gateway.cli.agents import only_memory
 from gateway.cli.client import Client, agent_argument, client_options
-from gateway.cli.text import printable
 
 
 @click.command("export")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
-from agentmem.words import cached_tokens, cut_short, short_name, tier_name
-from gateway.cli.text import iso_time, printable
+from agentmem.words import cached_tokens, cut_short, printable, short_name, tier_name
+from gateway.cli.text import iso_time
 
 _LAYOUT = "\n\t"
 

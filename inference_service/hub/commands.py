@@ -21,6 +21,7 @@ from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process.models import VARIABLE, is_path
 from agentmem.process.settings import SettingsError, load
 from agentmem.sizes import byte_size
+from agentmem.words import printable
 from inference_service.hub import report
 from inference_service.hub.candidates import RECOMMENDED, Candidate, Found, look, search
 from inference_service.models.fitting import KVLimits
@@ -68,7 +69,7 @@ def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json
     _console().print(report.results(found))
     best = report.best(found)
     click.echo(
-        f"\nagentmem models pull {report.printable(best.model_id)}    # the largest of these that fits"
+        f"\nagentmem models pull {printable(best.model_id)}    # the largest of these that fits"
         if best
         else f"\nNone of these fits; look for smaller ones: agentmem models search {RECOMMENDED} 1b 4bit"
     )
@@ -88,10 +89,10 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
     with _told():
         place = _pulled(model, anyway=anyway, as_json=as_json)
     if place is not None:
-        _write(as_json, f"it is in {place}; talk: agentmem chat --model {report.printable(model)}", path=str(place))
+        _write(as_json, f"it is in {place}; talk: agentmem chat --model {printable(model)}", path=str(place))
         return
     here = cached(model)
-    _write(as_json, f"{report.printable(model)} is here already, in {here}", path=str(here), missing_bytes=0)
+    _write(as_json, f"{printable(model)} is here already, in {here}", path=str(here), missing_bytes=0)
 
 
 @main.command("fetch", hidden=True)
@@ -106,7 +107,7 @@ def fetch_command(model: str) -> None:
         try:
             _pulled(model, anyway=False, as_json=False, judged_only=True)
         except Unavailable as error:
-            click.echo(f"not fetched now: {report.here(report.printable(error.message))}; the worker tries again")
+            click.echo(f"not fetched now: {report.here(printable(error.message))}; the worker tries again")
 
 
 def _pulled(model: str, *, anyway: bool, as_json: bool, judged_only: bool = False) -> Path | None:
@@ -141,15 +142,15 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
         click.echo(json.dumps(report.as_dict(candidate)))
     else:
         rest = f", of which {byte_size(listing.missing)} are missing here" if listing.missing < listing.total else ""
-        click.echo(f"{report.printable(candidate.model_id)}: {byte_size(listing.total)}{rest}")
+        click.echo(f"{printable(candidate.model_id)}: {byte_size(listing.total)}{rest}")
         if candidate.fits:
             click.echo(f"fits: {report.what_fits(candidate)}")
     gated = candidate.fits is None and listing.gated
     too_large = candidate.fits is False and candidate.runs
     if not candidate.fits and not anyway and (gated or too_large or not judged_only):
-        flag = f"`agentmem models pull {report.printable(candidate.model_id)} --anyway`" if judged_only else "--anyway"
+        flag = f"`agentmem models pull {printable(candidate.model_id)} --anyway`" if judged_only else "--anyway"
         even_so = "" if gated else f"; {flag} fetches it even so"
-        raise click.ClickException(report.here(report.printable(report.what_fits(candidate))) + even_so)
+        raise click.ClickException(report.here(printable(report.what_fits(candidate))) + even_so)
     check_disk(candidate.model_id, listing.missing)
 
 
@@ -173,7 +174,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except AgentmemError as error:
-        raise click.ClickException(report.here(report.printable(error.message))) from error
+        raise click.ClickException(report.here(printable(error.message))) from error
     except KeyboardInterrupt:
         click.echo("stopped; the same command goes on with what is missing", err=True)
         sys.exit(_INTERRUPTED)

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentmem.sizes import byte_size
+from agentmem.words import printable
 from inference_service.engine.device import share_bytes
 from inference_service.hub.candidates import RECOMMENDED, Candidate
 from inference_service.models.sources import hub_host
@@ -18,11 +19,6 @@ _FITS: Final = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yello
 def here(message: str) -> str:
     """A message of the worker's, for a command that fetches in its own environment."""
     return message.replace(" of the worker", "").replace("load it again", "try again")
-
-
-def printable(text: str) -> str:
-    """`text` with control characters spelled out."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def results(found: Sequence[Candidate]) -> Table:

@@ -1,4 +1,7 @@
-"""What is said of turns and their memory in the same words by the client, every dialect and the command line."""
+"""What is said of turns and their memory in the same words by the client, every dialect and the command line.
+
+And text of others as it may be written to a terminal.
+"""
 
 import re
 from functools import cache
@@ -6,6 +9,11 @@ from functools import cache
 from google.protobuf.descriptor import EnumDescriptor
 
 from agentmem.v1 import inference_pb2, types_pb2
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return `text` with control characters spelled out, but for those in `keep`."""
+    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
 @cache

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from cache_service.offline.commands import finding_dict, printable, write_findings
+from agentmem.words import printable
+from cache_service.offline.commands import finding_dict, write_findings
 from cache_service.offline.findings import CannotCheck
 
 _T = TypeVar("_T")

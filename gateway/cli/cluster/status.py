@@ -12,8 +12,9 @@ import click
 from rich.table import Table
 
 from agentmem import layout
+from agentmem.words import printable
 from gateway.cli.client import flag_address
-from gateway.cli.text import FOLD, LINE, console, json_option, printable, table, write_json
+from gateway.cli.text import FOLD, LINE, console, json_option, table, write_json
 
 _SECONDS: Final = 10.0
 _MOST_BYTES: Final = 16 * 1024 * 1024

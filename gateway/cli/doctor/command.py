@@ -19,8 +19,9 @@ from rich.text import Text
 
 from agentmem.process.checkup import Finding, State, parse, problem, unknown
 from agentmem.sizes import byte_size
+from agentmem.words import printable
 from gateway.cli.completion import SettingsCommand
-from gateway.cli.text import FOLD, LINE, console, counted, printable, table
+from gateway.cli.text import FOLD, LINE, console, counted, table
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.settings import UpSettings, service_arguments, store_environment, up_settings
 

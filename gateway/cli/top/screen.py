@@ -8,7 +8,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from agentmem.sizes import byte_size
-from gateway.cli.text import LINE, RIGHT, printable, span, table
+from agentmem.words import printable
+from gateway.cli.text import LINE, RIGHT, span, table
 from gateway.cli.top.measure import Figures, silent
 
 NOTHING_ANSWERS: Final = (

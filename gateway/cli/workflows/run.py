@@ -13,9 +13,10 @@ from agentmem.diagnostics import Diagnostic
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import workflow_pb2
 from agentmem.validation import MAX_WORKFLOW_BYTES
+from agentmem.words import printable
 from gateway.cli.client import Client, client_options, not_empty
 from gateway.cli.lazy import needing_servers
-from gateway.cli.text import Mistake, printable
+from gateway.cli.text import Mistake
 from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.state import Run, state_name
 from gateway.cli.workflows.view import View, view_of

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from agentmem import AsyncClient
 from agentmem.v1 import workflow_pb2
+from agentmem.words import printable
 from gateway.cli.client import Client, client_options, group_options, not_empty
-from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, counted, described, printable, table
+from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, counted, described, table
 from gateway.cli.workflows.state import state_name
 
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)

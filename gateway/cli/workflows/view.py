@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agentmem.v1 import workflow_pb2
-from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, console, counted, iso_time, printable, table, write_json
+from agentmem.words import printable
+from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, console, counted, iso_time, table, write_json
 from gateway.cli.turns import match_name, tiers_of, turn_line
 from gateway.cli.workflows.state import Member, Run, totals_line
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.v1 import types_pb2, workflow_pb2
-from gateway.cli.text import age, as_dict, counted, iso_time, printable
+from agentmem.words import printable
+from gateway.cli.text import age, as_dict, counted, iso_time
 
 
 @pytest.mark.parametrize(
