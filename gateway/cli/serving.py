@@ -6,17 +6,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import click
 
 from agentmem import AsyncClient, errors, layout
 from agentmem.addresses import parse_address
+from agentmem.process.model_sources import parse
+from agentmem.words import printable
 from gateway.cli.client import Client
 from gateway.cli.lazy import needing_servers
 from gateway.cli.models import progress
-from gateway.cli.text import printable
+from gateway.cli.text import Mistake
 
 _CONNECT_SECONDS: Final = 1.0
 _NAMED: Final = 10
@@ -31,7 +32,7 @@ def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client,
     unless `keep`, and when this process ends, however it does. Raises ClickException.
     """
     if client.gateway != layout.GRPC or client.tls is not None or _listens(client.gateway):
-        name = Path(model).name if model.startswith(("/", ".", "~")) else model.partition("=")[0]
+        name = _name(model)
         load(client, name, model)
         yield client, name
         return
@@ -39,12 +40,21 @@ def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client,
         background = importlib.import_module("gateway.cli.up.background")
     with background.stack(model, keep=keep) as stack:
         reached, name = replace(client, gateway=stack.address), background.registered_name(model)
+        if not stack.ours and not client.as_json:
+            note(f"this is the Agentmem that runs already (pid {stack.pid}); whoever started it may stop it")
         try:
             load(reached, name, model)
             yield reached, name
         finally:
             if keep and stack.ours:
                 note(f"Agentmem goes on serving at {stack.address}; `kill {stack.pid}` stops it")
+
+
+def _name(model: str) -> str:
+    try:
+        return parse(model)[0]
+    except ValueError as error:
+        raise Mistake(str(error)) from error
 
 
 def load(client: Client, name: str, given: str) -> None:

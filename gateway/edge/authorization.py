@@ -17,7 +17,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from agentmem.errors import InvalidArgument, PermissionDenied
-from agentmem.process.models import is_path
+from agentmem.process.model_sources import is_path
 from agentmem.v1 import model_pb2, types_pb2
 from agentmem.validation import check_text
 from gateway.edge.callers import Caller

@@ -10,7 +10,8 @@ from huggingface_hub import constants
 
 from agentmem.kv.hints import TurnHints
 from agentmem.process.checkup import Checks, Finding, Findings, listens, ok, problem, refused, warning
-from agentmem.process.models import RegisteredModel, is_path
+from agentmem.process.model_sources import is_path
+from agentmem.process.models import RegisteredModel
 from agentmem.process.settings import SettingsError
 from agentmem.sizes import byte_size
 from inference_service.doctor import hardware

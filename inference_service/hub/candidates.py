@@ -46,8 +46,8 @@ class Candidate:
     """A model of a hub, and what is known of it. `listing` is None where the hub would not say what files it has.
 
     `fit` is None where that cannot be judged, and `problem` says why, and what to do; `runs` is False where no machine
-    would do. `answered` is False where the hub did not answer, which it may do later. `fits` says whether it can be
-    loaded on this machine, `fits_now` whether that is so with what other processes have at this moment.
+    would do, `answered` where the hub did not answer, which it may do later. `fits` says whether it can be loaded on
+    this machine, `fits_now` whether that is so with what other processes have at this moment.
     """
 
     found: Found

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from agentmem.errors import AgentmemError, Unavailable
-from agentmem.process.models import VARIABLE, is_path
+from agentmem.process.model_sources import is_path
+from agentmem.process.models import VARIABLE
 from agentmem.process.settings import SettingsError, load
 from agentmem.sizes import byte_size
 from agentmem.words import printable

@@ -33,7 +33,8 @@ from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
 from agentmem.process import logs
 from agentmem.process.model_registry import register
-from agentmem.process.models import DEMO, VARIABLE, RegisteredModel, expanded, is_path
+from agentmem.process.model_sources import DEMO, expanded, is_path
+from agentmem.process.models import VARIABLE, RegisteredModel
 from agentmem.process.settings import SettingsError
 from inference_service.engine.mlx_lm_adapter import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
 from inference_service.models.hub_cache import CONFIG, WEIGHTS, is_whole, matching
@@ -64,7 +65,7 @@ HUB_ERRORS: Final[tuple[type[Exception], ...]] = (
     AttributeError,
     AssertionError,
 )
-"""What huggingface_hub raises, and what reading its answers does: the last five for what is no answer of a hub."""
+"""What huggingface_hub raises, and reading what it returns; the last five for answers that are none of a hub's."""
 
 _RETRY_SECONDS = 10.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

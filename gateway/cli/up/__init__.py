@@ -6,5 +6,6 @@ preflight.py    what is checked before anything starts
 lock.py         one `agentmem up` per data directory
 readiness.py    which services run, and whether they are ready
 supervisor.py   starts services, restarts those that die, stops all
+background.py   an `agentmem up` of another command, in the background; and models that are fetched first
 openblas.py     whether OpenBLAS is preloaded into the worker
 """

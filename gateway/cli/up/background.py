@@ -17,18 +17,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
-import psutil
+from rich.text import Text
 
 from agentmem import layout
 from agentmem.process.checkup import listens
 from agentmem.process.model_registry import register
-from agentmem.process.models import DEMO, expanded, is_path, parse
+from agentmem.process.model_sources import DEMO, expanded, is_path, parse
+from agentmem.words import printable
 from gateway.cli.lazy import HUB
-from gateway.cli.text import Mistake, console, printable
-from gateway.cli.up.lock import LOCK_FILE, has_been_taken
+from gateway.cli.text import Mistake, console
+from gateway.cli.up.lock import LOCK_FILE, has_been_taken, may_hold
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import unready
-from gateway.cli.up.settings import UpSettings, up_settings
+from gateway.cli.up.settings import UpSettings, gateway_settings, up_settings
 
 LOG: Final = Path("logs", "up.log")
 """What a stack in the background writes, in its data directory."""
@@ -63,6 +64,11 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
         yield running
         return
     check(settings)
+    if gateway_settings(settings).tls_cert is not None:
+        raise Mistake(
+            "tls_cert of the gateway is set, and what a chat starts is asked without TLS; start it with `agentmem up`, "
+            f"and then talk: agentmem chat --model {model} --gateway HOST:PORT --ca FILE"
+        )
     if not has_been_taken(settings.data_directory):
         check_ports(settings)
     patience = 3 * (settings.grace + layout.END_SECONDS)
@@ -174,7 +180,7 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
             return found
         said = told()
         holder = _holder(settings).get("pid", up.pid)
-        if ended and (holder == up.pid or not psutil.pid_exists(holder)):
+        if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
             raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
         time.sleep(_INTERVAL)
 
@@ -209,14 +215,14 @@ def _log(data: Path) -> Path:
     return path
 
 
-def _told(show: Callable[[str], object], log: Path, start: int) -> Callable[[], str]:
+def _told(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
     """Return what shows the last line of the log from `start` on, and returns its last lines."""
 
     def told() -> str:
         with log.open("rb") as file:
             file.seek(start)
             lines = file.read().decode("utf-8", "replace").splitlines()
-        show(f"starting Agentmem: {printable(lines[-1]) if lines else '…'}")
+        show(Text(f"starting Agentmem: {printable(lines[-1]) if lines else '…'}"))
         return "\n".join(map(printable, lines[-_TAIL_LINES:]))
 
     return told

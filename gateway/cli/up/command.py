@@ -13,7 +13,7 @@ from agentmem import layout
 from agentmem.addresses import parse_address
 from agentmem.process import logs
 from agentmem.process.model_registry import register
-from agentmem.process.models import DEMO
+from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager
 from gateway.cli.completion import SettingsCommand
 from gateway.cli.text import say

@@ -14,11 +14,21 @@ from gateway.cli.text import Mistake
 
 LOCK_FILE = "up.lock"
 _INTERVAL = 0.1
+_CLOCKS_DIFFER = 2.0
+"""Seconds; a process's age is known by ticks since the start of the machine."""
 
 
 def has_been_taken(directory: Path) -> bool:
     """Return whether there was an `agentmem up` on the directory, which may still run. Writes nothing."""
     return os.path.exists(directory / LOCK_FILE)  # False, too, where the directory cannot be searched
+
+
+def may_hold(directory: Path, pid: int) -> bool:
+    """Return whether a process may be the one that wrote the lock, and not one that got its number later."""
+    try:
+        return psutil.Process(pid).create_time() <= (directory / LOCK_FILE).stat().st_mtime + _CLOCKS_DIFFER
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False
 
 
 class UpLock:
@@ -68,7 +78,7 @@ class UpLock:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 holder = self._holder()
-                if psutil.pid_exists(holder.get("pid", os.getpid())) or time.monotonic() > deadline:
+                if may_hold(self._directory, holder.get("pid", os.getpid())) or time.monotonic() > deadline:
                     raise Mistake(self._taken(holder)) from None
             except OSError as error:
                 raise Mistake(f"--data {self._directory} cannot be locked: {error.strerror}") from error

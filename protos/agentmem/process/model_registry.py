@@ -26,15 +26,8 @@ from pydantic_core import ErrorDetails
 
 from agentmem.diagnostics import Diagnostic, FileError, TomlFile, unsupported
 from agentmem.kv.bits import KVBitsText
-from agentmem.process.models import (
-    DEMO,
-    RegisteredModel,
-    expanded,
-    is_path,
-    parse_all,
-    problem_of_adapter,
-    problem_of_source,
-)
+from agentmem.process.model_sources import DEMO, expanded, is_path
+from agentmem.process.models import RegisteredModel, parse_all, problem_of_adapter, problem_of_source
 from agentmem.process.settings import in_words
 
 

@@ -1,4 +1,4 @@
-"""Registered models as flags give them: a directory, a hub id, or a name for one of them; and the setting `offline`."""
+"""Registered models as flags give them, by `model_sources`, and what can be wrong with them; the setting `offline`."""
 
 import os
 import re
@@ -9,10 +9,8 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
+from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.process.settings import ServiceSettings
-
-DEMO: Final = "demo"
-"""The source, and the usual name, of the bundled model."""
 
 ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
 """What mlx-lm reads in an adapter's directory."""
@@ -39,22 +37,6 @@ class RegisteredModel:
     pinned: bool = False
 
 
-def parse(given: str) -> tuple[str, str]:
-    """Name and source of `NAME=SOURCE`, or of a source alone: then a path's last part or the whole hub id is the name.
-
-    What begins like a path is one, whatever it holds: `/models/a=b` is a directory. Raises ValueError.
-    """
-    name, separator, source = given.partition("=")
-    if not separator or is_path(name):
-        source = given
-        name = expanded(source).absolute().name if is_path(source) else source
-        if name == "..":
-            name = expanded(source).resolve().name
-    if not name or not source:
-        raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
-    return name, source
-
-
 def parse_all(given: Iterable[str]) -> dict[str, str]:
     """Sources by name, in order. Raises ValueError, also for a name that is given twice and a source that is none."""
     sources: dict[str, str] = {}
@@ -66,16 +48,6 @@ def parse_all(given: Iterable[str]) -> dict[str, str]:
             raise ValueError(f"--model {one!r}: {problem}")
         sources[name] = source
     return sources
-
-
-def is_path(source: str) -> bool:
-    """Whether `source` is written as a path; what is not may still be a directory in the working directory."""
-    return source.startswith(("/", ".", "~")) or source.endswith("/")
-
-
-def expanded(path: str) -> Path:
-    """`path` with the home directory for `~`; as it is where there is no such user, so that it is no directory."""
-    return Path(os.path.expanduser(path))  # Path.expanduser raises
 
 
 def problem_of_source(source: str, directory: Path) -> str:

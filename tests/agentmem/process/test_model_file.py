@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from agentmem.process.model_registry import read
-from agentmem.process.models import ADAPTER_FILES, DEMO, RegisteredModel
+from agentmem.process.model_sources import DEMO
+from agentmem.process.models import ADAPTER_FILES, RegisteredModel
 
 BITS_WANTED = 'must be "auto", or bits of K and V, as "4", or of each, as "5/4"; each 3, 4, 5, 6 or 8'
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from agentmem.process.model_registry import register
-from agentmem.process.models import DEMO, RegisteredModel
+from agentmem.process.model_sources import DEMO
+from agentmem.process.models import RegisteredModel
 from tests.agentmem.process.test_model_file import adapter, written
 
 

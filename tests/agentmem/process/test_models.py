@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.process.models import parse, parse_all
+from agentmem.process.model_sources import parse
+from agentmem.process.models import parse_all
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.process.models import DEMO, RegisteredModel
+from agentmem.process.model_sources import DEMO
+from agentmem.process.models import RegisteredModel
 from agentmem.process.settings import SettingsError
 from inference_service.models.sources import registry
 from tests.agentmem.process.test_model_file import adapter, written

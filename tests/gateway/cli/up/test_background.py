@@ -13,9 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import trustme
 
 from agentmem import layout
 from agentmem.process.checkup import listens
+from gateway.cli.text import console
+from gateway.cli.up.background import _told
 from gateway.cli.up.lock import UpLock
 from inference_service.models.sources import registry
 from tests import blas
@@ -94,6 +97,8 @@ async def chatting(run_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 async def test_a_chat_that_is_ended_leaves_nothing(run_dir: Path, number: signal.Signals) -> None:
     async with chatting(run_dir) as process:
         assert len(left(run_dir)) == 5, "chat, up, and three services"
+        _, err = await ran("chat", "another", "--model", "demo", "--message", "hi")
+        assert "this is the Agentmem that runs already (pid" in err
         process.send_signal(number)
         assert await asyncio.wait_for(process.wait(), 60) == (130 if number == signal.SIGINT else -number)
         await eventually(none_is_left(run_dir), within=60)
@@ -136,6 +141,24 @@ async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytes
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=1)
     assert "Agentmem could not be started; it wrote:" in err and "warm_bytes" in err
     assert left(run_dir) == []
+
+
+def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    log.write_text("loading [/models/a] [bold]\n")
+    with console(stderr=True).status("") as waiting:
+        assert _told(waiting.update, log, 0)() == "loading [/models/a] [bold]"
+
+
+async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    monkeypatch.setenv("AGENTMEM_UP_TLS_CERT", str(tmp_path / "cert.pem"))
+    monkeypatch.setenv("AGENTMEM_UP_TLS_KEY", str(tmp_path / "key.pem"))
+    _, err = await ran("chat", "--model", "demo", "--message", "hi", status=2)
+    assert "start it with `agentmem up`" in err and "--model demo --gateway HOST:PORT --ca FILE" in err
+    assert not (run_dir / "up.lock").exists()
 
 
 async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(
