@@ -39,7 +39,8 @@ def shell() -> str:
     names = json.dumps({"imports": {_named(path): _address(source) for path, source in found.items()}})
     begin = f"import '{_named(_ENTRY)}';"
     scripts = " ".join(map(_hashed, (names, begin)))
-    policy = f"default-src 'none'; script-src {scripts} data:; style-src {_hashed(styles)}; base-uri 'none'"
+    policy = f"default-src 'none'; script-src {scripts} data:; style-src {_hashed(styles)}"
+    policy += "; base-uri 'none'; form-action 'none'"
     return f"""\
 <!doctype html>
 <html lang="en">

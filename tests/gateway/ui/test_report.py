@@ -17,6 +17,7 @@ async def test_the_page_gets_what_the_command_line_writes(http: httpx.AsyncClien
     answer = await http.get(f"/ui/{SHELL}")
     assert answer.status_code == 200 and answer.text == shell()
     assert shell().count(f"{PLACE}</script>") == 1
+    assert "; base-uri 'none'; form-action 'none'" in shell()
     assert f"{PLACE}</script>" in (STATIC / "views" / "workflows" / "saved.js").read_text()
 
 
