@@ -9,7 +9,7 @@ make, sent by a process of the lowest priority (`benchmarks.page_views`): a brow
 would take cores from it. The agents stream through the gateway's HTTP door, which the page's requests use, too.
 
 Each figure is the ratio of two rounds that follow each other, with the page first in every other pair. The interval
-is of a bootstrap over these pairs.
+is of a bootstrap over these pairs. A round that had ended before the page was complete counts for none.
 """
 
 import argparse
@@ -63,14 +63,18 @@ async def measure(
 
 
 def figures(samples: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Throughput both ways, the ratio of pairs with its interval, and what the page asked for."""
+    """Throughput both ways, the ratio of pairs with its interval, None without one that counts; what the page asked."""
     speeds = {way: [sample["tokens_per_second"] for sample in samples[way]] for way in samples}
-    ratios = [mine / other for mine, other in zip(speeds[WITH], speeds[WITHOUT], strict=True)]
+    ratios = [
+        mine["tokens_per_second"] / other["tokens_per_second"]
+        for mine, other in zip(samples[WITH], samples[WITHOUT], strict=True)
+        if not mine["late"]
+    ]
     polls = [seconds for sample in samples[WITH] for seconds in sample["overview_seconds"]]
     return {
         "tokens_per_second": {way: results.summary(speeds[way]) for way in samples},
-        "ratio": results.summary(ratios),
-        "interval": intervals.mean(ratios, [1.0] * len(ratios))._asdict(),
+        "ratio": results.summary(ratios) if ratios else None,
+        "interval": intervals.mean(ratios, [1.0] * len(ratios))._asdict() if ratios else None,
         "cpu_seconds": {
             way: {
                 service: results.summary([sample[f"{service}_cpu_seconds"] for sample in samples[way]])
@@ -90,23 +94,27 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     asked, rows = figures["asked"], []
     for way in (WITHOUT, WITH):
         used = figures["cpu_seconds"][way]
-        ratio = interval(figures["interval"], ".4f") if way == WITH else "1"
+        ratio = "1" if way == WITHOUT else interval(figures["interval"], ".4f") if figures["interval"] else ""
         cpu = (f"{used[service]['median']:.2f} s" for service in _SERVICES)
         rows.append((way, spread(figures["tokens_per_second"][way]), ratio, *cpu))
     polls = figures["overview_seconds"]
-    note = f"The ratio is the mean of {len(figures['ratio']['samples'])} pairs of rounds, with its 95 % interval. "
+    pairs = len(figures["ratio"]["samples"]) if figures["ratio"] else 0
+    note = f"The ratio is the mean of {pairs} pairs of rounds, with its 95 % interval. "
     note += f"A round with the page has {figures['requests']['median']:.0f} requests"
     note += f"; an overview takes {milliseconds(polls)}." if polls else "."
     if figures["late"]:
-        note += f" {figures['late']} rounds had ended before the page was complete: ask for more tokens."
+        note += (
+            f" {figures['late']} rounds, left out of it, had ended before the page was complete: ask for more tokens."
+        )
     title = f"Decode throughput of {asked['agents']} agents with the page open, model {asked['model']}"
     columns = ("round", "tokens/s", "ratio", *(f"{service}'s CPU" for service in _SERVICES))
     return [Table(title, columns, rows, note)]
 
 
 def claims(figures: dict[str, Any]) -> list[Claim]:
-    """At most 2 % are lost."""
-    found = figures["interval"]
+    """At most 2 % are lost; nothing where no pair counts."""
+    if (found := figures["interval"]) is None:
+        return []
     lost = {"value": 1 - found["value"], "low": 1 - found["high"], "high": 1 - found["low"]}
     text = f"decode throughput lost to the page: {percent(lost, '.2f')}"
     return [Claim(text, 100 * lost["value"], LOST_PERCENT, at_most=True, unit=" %")]

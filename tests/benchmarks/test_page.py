@@ -31,6 +31,18 @@ def test_what_is_lost() -> None:
     assert "140 requests; an overview takes 30 ms" in table.note
 
 
+def test_rounds_that_ended_before_the_page_was_complete_count_for_none() -> None:
+    without = rounds([100.0, 100.0])
+    page_asked = {"requests": 140, "overviews": 0, "overview_seconds": []}
+    late, in_time = rounds([50.0], late=True, **page_asked), rounds([99.0], late=False, **page_asked)
+    asked = {"asked": {"agents": 8, "model": "demo"}}
+    found = {**asked, **page.figures({page.WITHOUT: without, page.WITH: late + in_time})}
+    assert found["ratio"]["samples"] == [pytest.approx(0.99)]
+    assert "mean of 1 pairs" in page.tables(found)[0].note and "1 rounds, left out" in page.tables(found)[0].note
+    found = {**asked, **page.figures({page.WITHOUT: without[:1], page.WITH: late})}
+    assert page.tables(found) and page.claims(found) == []
+
+
 def test_all_views_were_recorded() -> None:
     views = recorded()
     assert views.keys() == {"overview", "agents", "agent"}
