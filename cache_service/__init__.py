@@ -1,6 +1,7 @@
 """The cache store: ledgers in SQLite or PostgreSQL, KV in files that never change, one data directory. Where to read:
 
 __main__.py    the process, with its `settings` and the `metrics` that it exports
+process.py     what the process does, from its settings to its orderly end
 store.py       opens and closes all of it in order, on the ledgers of this machine (own_ledger.py) or on those that the
                nodes of a cluster share (shared_ledger.py)
 connection.py  a connection to either database, as the functions of ledger/ and files/ take it

@@ -42,7 +42,8 @@ _READ_SECONDS: Final = 30.0
 _REST_SECONDS: Final = 10.0
 """How long a node that did not answer is left alone: as long as its lease lasts, if it does not come back."""
 _IDLE_SECONDS: Final = 600.0
-"""After so long without a call, many times what one may take, a connection is closed: its node may be gone for good."""
+"""After so long without a call, many times what one may take, a connection is closed at the next call to
+any node: its own may be gone for good."""
 _AT_ONCE: Final = 4
 _MOST: Final = 10_000
 """Files that are remembered from the question until they are fetched."""

@@ -3,9 +3,11 @@
 main.py           the group of commands, and those that are other programs: `bench`, `store`
 lazy.py           imports a command when it is used, and says what to install for it
 client.py         a gateway's client: its options, and errors in one line
+completion.py     `completion`, and the names that shells complete
 text.py           what commands write: printable text, tables, JSON, mistakes of the user
 agents.py         `agents`; branches.py and transfers.py have its commands that change or move an agent
 chat.py           `chat`; chat_terminal.py: its line editor
+serving.py        what `chat --model` needs: a gateway, and the model loaded on it
 turns.py          a turn for people
 models.py         `models`; model_tables.py: what it shows
 keys.py           `keys`; key_places.py: where these are
@@ -13,4 +15,5 @@ up/               `up`
 workflows/        `run` and `workflows`
 top/              `top`
 doctor/           `doctor`
+cluster/          `cluster`
 """

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from gateway.api import answer_schemas as schemas_of
+from gateway.api import answer_schemas
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
 from gateway.api.endpoints import Endpoint, Kind
@@ -83,7 +83,7 @@ def _parameters(where: str, model: type[BaseModel]) -> tuple[Json, ...]:
 _TURN: Final = Operation(
     "",
     "OpenAI",
-    {JSON: schemas_of.ANY, EVENTS: schemas_of.EVENT},
+    {JSON: answer_schemas.ANY, EVENTS: answer_schemas.EVENT},
     parameters=_parameters("header", TurnHeaders),
     errors=WRITE_ERRORS,
 )
@@ -100,13 +100,13 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         summary="Complete a chat",
         body=ChatRequest,
         example=_CHAT,
-        answers={JSON: schemas_of.CHAT_COMPLETION, EVENTS: schemas_of.EVENT},
+        answers={JSON: answer_schemas.CHAT_COMPLETION, EVENTS: answer_schemas.EVENT},
     ),
     ("POST", "/v1/completions"): _TURN._replace(
         summary="Complete a text",
         body=CompletionRequest,
         example={"model": "demo", "prompt": "The boat is"},
-        answers={JSON: schemas_of.COMPLETION, EVENTS: schemas_of.EVENT},
+        answers={JSON: answer_schemas.COMPLETION, EVENTS: answer_schemas.EVENT},
     ),
     ("POST", "/v1/responses"): _TURN._replace(
         summary="Answer", body=ResponseRequest, example={"model": "demo", "input": "Where is the boat?"}
@@ -116,40 +116,42 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         summary="Answer messages",
         body=MessagesRequest,
         example={**_CHAT, "max_tokens": 64},
-        answers={JSON: schemas_of.MESSAGE, EVENTS: schemas_of.EVENT},
+        answers={JSON: answer_schemas.MESSAGE, EVENTS: answer_schemas.EVENT},
         **_ANTHROPIC,
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
         "Count the tokens of messages",
-        answers={JSON: schemas_of.TOKENS},
+        answers={JSON: answer_schemas.TOKENS},
         body=CountTokensRequest,
         example=_CHAT,
         **_ANTHROPIC,
     ),
-    ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: schemas_of.MODELS}),
-    ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: schemas_of.MODEL}),
+    ("GET", "/v1/models"): Operation("List models", "OpenAI", {JSON: answer_schemas.MODELS}),
+    ("GET", "/v1/models/{id}"): Operation("Describe a model", "OpenAI", {JSON: answer_schemas.MODEL}),
     ("GET", "/v1/overview"): Operation(
         "What the processes count, for admins: requests, tokens by tier, times, pool, disk, evictions",
         "Operations",
-        {JSON: schemas_of.OVERVIEW},
+        {JSON: answer_schemas.OVERVIEW},
     ),
     ("GET", "/v1/cluster"): Operation(
-        "List the nodes of the cluster, for admins; 404 on a single machine", "Operations", {JSON: schemas_of.CLUSTER}
+        "List the nodes of the cluster, for admins; 404 on a single machine",
+        "Operations",
+        {JSON: answer_schemas.CLUSTER},
     ),
     ("GET", ALIVE): Operation(
-        "Whether the gateway lives", "Operations", {JSON: schemas_of.STATUS}, errors=(_LARGE_HEADERS,)
+        "Whether the gateway lives", "Operations", {JSON: answer_schemas.STATUS}, errors=(_LARGE_HEADERS,)
     ),
     ("GET", READY): Operation(
         "Whether a turn could run",
         "Operations",
-        {JSON: schemas_of.STATUS},
+        {JSON: answer_schemas.STATUS},
         errors=(_LARGE_HEADERS,),
-        further={503: schemas_of.UNREADY},
+        further={503: answer_schemas.UNREADY},
     ),
     ("GET", "/ui"): Operation("The page", "Page", {HTML: _TEXT}, errors=_PAGE_ERRORS),
     ("GET", "/ui/{file}"): Operation("A file of the page", "Page", {"*/*": {}}, errors=(404, *_PAGE_ERRORS)),
     ("GET", METRICS): Operation("Prometheus' page", "Operations", {TEXT: _TEXT}, errors=GUARD_ERRORS),
-    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: schemas_of.ANY}, errors=GUARD_ERRORS),
+    ("GET", "/openapi.json"): Operation("This document", "Operations", {JSON: answer_schemas.ANY}, errors=GUARD_ERRORS),
 }
 """All routes but REST's; tests compare them with those that are served."""
 
@@ -162,7 +164,7 @@ def document() -> Json:
     """Return the document. The first time it takes a while."""
     operations = {**OPERATIONS, **{(endpoint.method, endpoint.path): _rest(endpoint) for endpoint in ENDPOINTS}}
     refs, schemas = _schemas(operations.values())
-    schemas |= {"Error": schemas_of.OPENAI_ERROR, "AnthropicError": schemas_of.ANTHROPIC_ERROR}
+    schemas |= {"Error": answer_schemas.OPENAI_ERROR, "AnthropicError": answer_schemas.ANTHROPIC_ERROR}
     paths: dict[str, Json] = {}
     for (method, path), operation in operations.items():
         paths.setdefault(path, {})[method.lower()] = _written(path, operation, refs)
@@ -194,7 +196,7 @@ def _rest(endpoint: Endpoint) -> Operation:
     answers: Mapping[str, Json | type[BaseModel]] = {JSON: message}
     match endpoint.kind:
         case Kind.TURN:
-            answers = {JSON: model_of_answer(), EVENTS: schemas_of.NAMED_EVENT}
+            answers = {JSON: model_of_answer(), EVENTS: answer_schemas.NAMED_EVENT}
         case Kind.EVENTS:
             answers = {EVENTS: message}
         case Kind.FILE:
