@@ -33,7 +33,7 @@ async def launched() -> AsyncIterator[Browser]:
         browser = await playwright.chromium.launch(
             executable_path=found.program,
             timeout=LAUNCH_SECONDS * 1000,
-            args=["--disable-gpu", "--no-first-run", *found.arguments],
+            args=["--disable-gpu", "--no-first-run", "--disable-smooth-scrolling", *found.arguments],
             env=found.environment,  # type: ignore[arg-type] - its values may be anything
         )
         try:

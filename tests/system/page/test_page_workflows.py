@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +257,5 @@ async def test_without_a_mouse(browser: Browser, live: Stack) -> None:
         box = page.get_by_role("region", name="What was said")
         await box.focus()
         await page.keyboard.press("Home")
-        for _ in range(10):  # a key that comes while a key before it scrolls may be lost
-            await page.keyboard.press("End")
-            with suppress(AssertionError):
-                await expect(page.locator(".outcome").last).to_be_in_viewport(timeout=1000)
-                break
+        await page.keyboard.press("End")
         await expect(page.locator(".outcome").last).to_be_in_viewport()
