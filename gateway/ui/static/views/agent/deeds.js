@@ -35,8 +35,8 @@ function ask({ key }, method, below, body) {
   return json(method, agentPath(key.agent_id, below), { query: { model: key.model_id }, body });
 }
 
-/** @param {Json} agent @returns {Deed} */
-export function fork(agent) {
+/** @param {Json} agent @param {Json} [at] the version to begin from, if not the present one @returns {Deed} */
+export function fork(agent, at = {}) {
   return {
     title: 'Fork',
     cost: 'A second agent with the same memory. It takes no room and no time now: both share what they have in common.',
@@ -45,7 +45,7 @@ export function fork(agent) {
     after: 'fork',
     run: async (given) => {
       partOf(given.new_agent_id, 'an agent');
-      await ask(agent, 'POST', 'fork', given);
+      await ask(agent, 'POST', 'fork', { ...given, ...at });
       return `Forked as ${given.new_agent_id}.`;
     },
   };
@@ -55,14 +55,9 @@ export function fork(agent) {
 export function forkAt(agent, snapshot) {
   const at = { at_version: snapshot.version.version, ...(snapshot.version.revision ? { at_revision: snapshot.version.revision } : {}) };
   return {
-    ...fork(agent),
+    ...fork(agent, at),
     title: `Fork ${snapshot.name}`,
     cost: `A second agent with the memory of version ${number(snapshot.version.version)}. This one stays as it is.`,
-    run: async (given) => {
-      partOf(given.new_agent_id, 'an agent');
-      await ask(agent, 'POST', 'fork', { ...given, ...at });
-      return `Forked as ${given.new_agent_id}.`;
-    },
   };
 }
 
