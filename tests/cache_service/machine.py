@@ -1,6 +1,7 @@
 """A store on a directory of its own, asked from a state machine, closed and opened again."""
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -8,15 +9,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine
 
 from cache_service.tiers.limits import DiskLimits
 from tests import scratch
+from tests.full_matrix import FULL
 
 from .conftest import running
 
 _T = TypeVar("_T")
 LIMITS = DiskLimits(10**9, 0)
+EXAMPLES = settings(
+    max_examples=int(os.environ.get("AGENTMEM_MODEL_EXAMPLES", "30" if FULL else "15")),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+"""How many orders of calls a state machine tries, of how many calls each."""
 
 
 class Machine(RuleBasedStateMachine):

@@ -5,23 +5,20 @@ says so 15, and 30 with AGENTMEM_FULL_MATRIX=1. `test_model_faults` shows what i
 """
 
 import copy
-import os
 import sys
 import time
 from collections.abc import Callable
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from agentmem.kv import ledger as identity
+from agentmem.kv import ledger
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from tests.full_matrix import FULL
 
 from . import audit, kv
-from .machine import Machine
+from .machine import EXAMPLES, Machine
 from .model import File, Files, Memory, Request, State, World
 
 Version = types_pb2.AgentVersion
@@ -30,12 +27,6 @@ WRITERS = st.integers(0, 1)
 TOKENS = st.lists(st.sampled_from([0, 7, 12, 345]), max_size=5)
 NAMES = st.sampled_from("xy")
 HOUR = 3600 * 10**9
-EXAMPLES = settings(
-    max_examples=int(os.environ.get("AGENTMEM_MODEL_EXAMPLES", "30" if FULL else "15")),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
 
 
 class StoreMachine(Machine):
@@ -209,7 +200,7 @@ class StoreMachine(Machine):
         done = self.call(self.store.cache.PublishBlocks, request)
         welcome = any(memory.uid == version.uid for memory in self.world.agents.values())
         assert (done.published, done.dropped) == ((len(new), 0) if welcome else (0, len(new)))
-        state = identity.Version.from_proto(version)
+        state = ledger.Version.from_proto(version)
         self.world.publish(agent, state, frozenset(headers), new)
 
     def stage(self, names: list[FileName]) -> list[pb.StagedFile]:

@@ -20,7 +20,8 @@ from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
 from cache_service.ledger.turns import Commit, Turn
 from cache_service.tiers.blocks import BlockStore
-from tests.cache_service.test_model import EXAMPLES, StoreMachine
+from tests.cache_service.machine import EXAMPLES
+from tests.cache_service.test_model import StoreMachine
 
 Patch = pytest.MonkeyPatch
 FAULTS: dict[str, Callable[[Patch], None]] = {}
