@@ -94,6 +94,21 @@ async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> No
     assert (await client.agent("ada")).pinned and (await client.agent("ada's fork")).tokens == tokens
 
 
+async def test_a_fork_of_a_snapshot_has_the_memory_of_then(browser: Browser, live: Stack) -> None:
+    client = await live.client("gateway")
+    await client.say("kim", "The boat is green.", max_tokens=5)
+    then = (await client.agent("kim")).tokens
+    await client.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=client.key("kim"), name="then"))
+    await client.say("kim", "The key is red.", max_tokens=5)
+    async with opened(browser, live.url, f"#/agents/{live.model}/kim/branches") as page:
+        await page.get_by_role("listitem").filter(has_text="then").get_by_role("button", name="Fork here").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Name of the fork").fill("kim then")
+        await dialog.get_by_role("button", name="Fork", exact=True).click()
+        await expect(dialog).not_to_be_visible()
+    assert (await client.agent("kim then")).tokens == then < (await client.agent("kim")).tokens
+
+
 async def test_when_it_expires_and_what_a_full_context_does(browser: Browser, live: Stack) -> None:
     client = await known(live, "kim")
     async with opened(browser, live.url, "#/agents/demo/kim") as page:
