@@ -234,19 +234,19 @@ def is_disk_full(error: OSError) -> bool:
 def is_unreachable(error: grpc.aio.AioRpcError) -> bool:
     """Whether the transport failed, whose words name sockets; a peer of ours says what it says with details.
 
-    UNKNOWN is what a stream ends with that is removed beneath its call.
+    UNKNOWN is what a stream ends with that is removed beneath its call; CANCELLED, where a peer that ends resets it
+    (a call that its own caller cancels raises CancelledError).
     """
-    failed = (StatusCode.UNAVAILABLE, StatusCode.INTERNAL, StatusCode.UNKNOWN)
+    failed = (StatusCode.UNAVAILABLE, StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.CANCELLED)
     return error.code() in failed and not _is_rich(error)
 
 
 def is_silence(error: grpc.aio.AioRpcError) -> bool:
     """Whether a process of ours gave no answer, so that its effect is unknown.
 
-    The transport failed, our own deadline for it passed, or the call was cut off.
+    The transport failed, or our own deadline for it passed.
     """
-    silent = error.code() in (StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED) and not _is_rich(error)
-    return silent or is_unreachable(error)
+    return is_unreachable(error) or (error.code() is StatusCode.DEADLINE_EXCEEDED and not _is_rich(error))
 
 
 def from_peer(error: grpc.aio.AioRpcError, unreachable: str) -> AgentmemError:

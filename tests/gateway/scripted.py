@@ -105,6 +105,8 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         """What LoadModel waits for before it says anything."""
         self.file: list[bytes | Exception] = [b"one", b"two"]
         self.error: Exception | None = None
+        self.resets = False
+        """Whether turns end, after their script, as a stream that is reset does: CANCELLED, without details."""
         self.aborts = True
         """Whether Abort finds the request."""
         self.lost: set[str] = set()
@@ -142,6 +144,8 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         try:
             async for event in events:
                 yield event
+            if self.resets:
+                await context.abort(grpc.StatusCode.CANCELLED)
         except BaseException:
             self.cancelled.set()
             raise

@@ -187,6 +187,17 @@ async def test_a_failure_in_mid_stream_is_a_failure(worker: ScriptedWorker, chan
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_turn_that_is_cut_off_by_its_worker_can_be_tried_again(
+    worker: ScriptedWorker, channel: grpc.aio.Channel
+) -> None:
+    worker.resets = True  # as a worker does that is ending
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read_all(generate(channel))
+    failure = errors.from_rpc(caught.value)
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.retry_after == 1.0
+
+
 async def test_without_a_worker_calls_fail_at_once_and_say_when_to_retry(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await agent_pb2_grpc.AgentServiceStub(channel).ListAgents(agent_pb2.ListAgentsRequest())
