@@ -22,10 +22,10 @@ from tests.system.isolation import AGENT, EXPORTED, MODEL, PROMPT, SECRET, SNAPS
 class Http:
     """A request. `says` is the status, or true of the response. `open`: answered without a key, too.
 
-    `bobs`: it changes nothing of bob's or only lets him say more, and bob, who asks it twice before ada does, is told
-    something else the second time. So an entry that would pass whatever is answered is found out. `repeated`: an entry
-    before has deleted the same; in a cluster that is not over until all nodes have followed it, and its repetition is
-    told that nothing was deleted.
+    `bobs`: it changes nothing of bob's or only lets him say more, and bob, who asks it before ada does, is told
+    something else from the second time on. So an entry that would pass whatever is answered is found out. `repeated`:
+    an entry before has deleted the same; in a cluster that is not over until all nodes have followed it, and its
+    repetition is told that nothing was deleted.
     """
 
     url: str

@@ -1,7 +1,6 @@
 """OpenAI's Agents SDK: what the guide's sample leaves out."""
 
 import asyncio
-import uuid
 from typing import Literal
 
 import openai
@@ -15,7 +14,7 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from expecting import KEY, TOO_LONG, V1, raised_by
+from expecting import KEY, TOO_LONG, V1, other_beginning, raised_by
 from pydantic import BaseModel
 
 set_tracing_disabled(True)
@@ -37,7 +36,7 @@ async def converse(make) -> None:
     session = SQLiteSession("a conversation")
     agent = Agent(
         name="marco",
-        instructions=f"You are {uuid.uuid4().hex}.",
+        instructions=other_beginning(),
         model=make("demo"),
         model_settings=ModelSettings(temperature=0, include_usage=True),
     )

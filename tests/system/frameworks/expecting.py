@@ -1,6 +1,7 @@
 """What the programs beside this one share: where the gateway is, and what they expect of it."""
 
 import os
+import secrets
 from collections.abc import Awaitable, Callable
 
 URL = os.environ["AGENTMEM_URL"]
@@ -28,3 +29,12 @@ def raised(call: Callable[[], object]) -> Exception:
     except Exception as error:  # noqa: BLE001 - whatever a framework makes of it
         return error
     raise AssertionError(f"it answered {answer!r}")
+
+
+def other_beginning() -> str:
+    """A system message that no other conversation begins with.
+
+    Digits only: with a random UUID in hexadecimal the demo model forgets where the key is in one of 100 conversations
+    (1 of 10 with hyphens).
+    """
+    return f"Conversation {secrets.randbelow(10**9)}."

@@ -1,12 +1,11 @@
 """LangChain and LangGraph: what the guide's samples leave out."""
 
 import asyncio
-import uuid
 from typing import Literal
 
 import anthropic
 import openai
-from expecting import KEY, TOO_LONG, URL, V1, raised
+from expecting import KEY, TOO_LONG, URL, V1, other_beginning, raised
 from langchain_anthropic import ChatAnthropic
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
@@ -39,7 +38,7 @@ def cached(answer: AIMessage) -> int:
 
 
 async def converse(chat) -> None:
-    said = [SystemMessage(f"You are {uuid.uuid4().hex}."), HumanMessage("The key is in the cellar.")]
+    said = [SystemMessage(other_beginning()), HumanMessage("The key is in the cellar.")]
     first = await chat.ainvoke(said)
     assert cached(first) == 0
     whole = None

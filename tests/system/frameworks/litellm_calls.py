@@ -2,12 +2,11 @@
 
 import json
 import os
-import uuid
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm
-from expecting import KEY, TOO_LONG, URL, V1, raised
+from expecting import KEY, TOO_LONG, URL, V1, other_beginning, raised
 
 litellm.suppress_debug_info = True
 TOOL = {
@@ -46,7 +45,7 @@ def ask(way: str, model: str, messages, **more):
 
 def converse(way: str) -> None:
     said = [
-        {"role": "system", "content": f"You are {uuid.uuid4().hex}."},
+        {"role": "system", "content": other_beginning()},
         {"role": "user", "content": "The key is in the cellar."},
     ]
     first = ask(way, "demo", said, temperature=0)

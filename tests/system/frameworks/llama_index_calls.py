@@ -1,11 +1,10 @@
 """LlamaIndex: what the guide's sample leaves out."""
 
 import asyncio
-import uuid
 from typing import Literal
 
 import openai
-from expecting import KEY, TOO_LONG, V1, raised
+from expecting import KEY, TOO_LONG, V1, other_beginning, raised
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
@@ -37,7 +36,7 @@ def cached(answer) -> int:
 async def converse() -> None:
     llm = make("demo", temperature=0, additional_kwargs={"stream_options": {"include_usage": True}})
     plain = make("demo", temperature=0)
-    said = [ChatMessage(role="system", content=f"You are {uuid.uuid4().hex}.")]
+    said = [ChatMessage(role="system", content=other_beginning())]
     said += [ChatMessage(role="user", content="The key is in the cellar.")]
     first = await plain.achat(said)
     assert cached(first) == 0

@@ -1,10 +1,9 @@
 """pydantic-ai: what the guide's sample leaves out."""
 
 import asyncio
-import uuid
 from typing import Literal
 
-from expecting import KEY, TOO_LONG, URL, V1, raised_by
+from expecting import KEY, TOO_LONG, URL, V1, other_beginning, raised_by
 from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import (
@@ -44,7 +43,7 @@ def of_anthropic(model, key=KEY):
 
 
 async def converse(make) -> None:
-    agent = Agent(make("demo"), system_prompt=f"You are {uuid.uuid4().hex}.", model_settings={"temperature": 0.0})
+    agent = Agent(make("demo"), system_prompt=other_beginning(), model_settings={"temperature": 0.0})
     first = await agent.run("The key is in the cellar.")
     assert first.usage.cache_read_tokens == 0
     async with agent.run_stream("Where is the key?", message_history=first.all_messages()) as stream:
