@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import random
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -27,6 +28,15 @@ settings.register_profile(
     "unhurried", deadline=None, max_examples=200 if FULL else 30, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("unhurried")
+
+_SLOWEST = (
+    "tests/benchmarks/",
+    "tests/cache_service/test_",
+    "tests/cluster/",
+    "tests/inference_service/",
+    "tests/system/",
+)
+"""Where the tests are that take five sixths of the time of all."""
 
 
 def _as_text(record: logging.LogRecord) -> bool:
@@ -50,10 +60,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Thin out what is marked `sampled`, unless the full matrix is wanted; tests of whole processes go first.
+    """Thin out what is marked `sampled`, and what takes longest, unless the full matrix is wanted.
 
-    Of a test's cases one in n stays, the same ones each time, and at least one; those with an injected fault all stay.
-    The longest tests begin first, or one core would wait for the last of them.
+    Of a sampled test's cases one in n stays, the same ones each time, and at least one; those with an injected fault
+    all stay. Of the slowest packages the half stays that AGENTMEM_TEST_HALF says. Tests of whole processes go first:
+    they are the longest, and one core would wait for the last of them.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -65,10 +76,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         every = found[0].get_closest_marker("sampled").args[0]  # type: ignore[union-attr]
         kept = random.Random(test).sample(found, -(-len(found) // every))
         left.update(item for item in found if item not in kept)
+    left.update(item for item in items if not _in_half(item.nodeid))
     if left:
         config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: not item.nodeid.startswith("tests/system/"))
+
+
+def _in_half(test: str) -> bool:
+    """Whether a test is in the half that is wanted; those that are fast are in both."""
+    half = os.environ.get("AGENTMEM_TEST_HALF")
+    return not half or FULL or not test.startswith(_SLOWEST) or zlib.crc32(test.encode()) % 2 == int(half)
 
 
 @pytest.fixture(scope="session")
