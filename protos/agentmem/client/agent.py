@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class AsyncAgent:
-    """An agent, by its name, on a model. Making one asks nothing of the server: a first turn creates the memory.
+    """An agent, by its name, on a model. Making this object sends no request; the first turn creates the memory.
 
-    Of one agent's turns each waits for the one before, whoever sends them. All methods raise AgentmemError.
+    The server runs the turns of one agent one after the other. All methods raise AgentmemError.
     """
 
     def __init__(self, client: AsyncClient, name: str, model: str, beginning: Beginning) -> None:
@@ -75,19 +75,19 @@ class AsyncAgent:
     # Turns
 
     async def ask(self, said: Said, **options: Unpack[AskOptions]) -> Answer:
-        """Say something, and return the whole answer.
+        """Run a turn, and return the whole answer.
 
-        A text is the user's; messages may be any that the template knows. A turn that fails for an outage is sent again
-        under the same request_id: the server replays what it has committed, and computes only what it has not, so no
-        turn is there twice. DeadlineExceeded, and Unavailable after the client's patience, leave open whether the turn
-        is there: the same request_id tells.
+        A text is a message of the user; messages may have any role that the chat template supports. A turn that fails
+        because of an outage is sent again under the same request_id: the server replays a turn that it has committed,
+        so none is committed twice. After DeadlineExceeded, and after Unavailable at the end of the client's patience,
+        the turn may have been committed: a retry under the same request_id finds out.
         """
         return await self.stream(said, **options).finish()
 
     def stream(self, said: Said, **options: Unpack[AskOptions]) -> AsyncStream:
-        """Say something, and return the answer as it comes. The turn begins when the stream is iterated.
+        """Run a turn, and return its answer as a stream. The turn begins when the stream is iterated.
 
-        A stream that breaks goes on where it was.
+        After a broken connection the stream goes on where it stopped.
         """
 
         async def prepare() -> inference_pb2.GenerateRequest:
@@ -96,19 +96,19 @@ class AsyncAgent:
         return AsyncStream(self._connection, prepare, options.get("timeout", UNSET))
 
     async def tell(self, said: Said, **options: Unpack[TellOptions]) -> Answer:
-        """Let the agent take something in without an answer; what is returned has no text. Retries are as in `ask`."""
+        """Add to the agent's memory without an answer; the result has no text. Retries are as in `ask`."""
         request = inputs.prefill(await self._key(), self._beginning, said, options)
         call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Prefill
         response = await self._connection.call(call, request, options.get("timeout", UNSET))
         return Growing().ended(response.started, response.finished, request.request_id)
 
     async def probe(self, said: Said, *, timeout: Timeout = UNSET) -> Probe:
-        """Return what a turn with this would reuse, from which tier, and why not more. Nothing is changed."""
+        """Return what a turn with this input would reuse, from which tier, and why not more. Nothing is changed."""
         append = types_pb2.Append(messages=inputs.chat_of(said))
         return Probe.of(await self._asked("ProbeAgent", timeout, append=append))
 
     async def count_tokens(self, said: Said, *, timeout: Timeout = UNSET) -> TokenCount:
-        """Return how many tokens this would add to the memory."""
+        """Return how many tokens this input would add to the memory."""
         append = types_pb2.Append(messages=inputs.chat_of(said))
         request = inference_pb2.CountTokensRequest(key=await self._key(), append=append)
         call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).CountTokens
@@ -118,7 +118,7 @@ class AsyncAgent:
     # What is there
 
     async def info(self, *, timeout: Timeout = UNSET) -> AgentInfo:
-        """Return what the agent is. Raises NotFound before its first turn."""
+        """Return the agent's state. Raises NotFound before its first turn."""
         return await self._changed("GetAgent", timeout)
 
     async def exists(self, *, timeout: Timeout = UNSET) -> bool:
@@ -132,14 +132,14 @@ class AsyncAgent:
         return True
 
     async def turns(self, *, text: bool = False, timeout: Timeout = UNSET) -> AsyncIterator[Turn]:
-        """Yield what the memory consists of, oldest first, a page at a time; with `text` also what was said."""
+        """Yield the turns of the memory, oldest first, fetched page by page; with `text` also messages and text."""
         request = agent_pb2.ListTurnsRequest(key=await self._key(), include_text=text)
         async with aclosing(pages(self._connection, self._agents.ListTurns, request, "turns", timeout)) as found:
             async for turn in found:
                 yield Turn.of(turn)
 
     async def messages(self, *, timeout: Timeout = UNSET) -> list[Message]:
-        """Return all that was said, oldest first. A message without a role is text whose messages are not known."""
+        """Return all messages, oldest first. One without a role is text that was not sent as messages."""
         return [message async for turn in self.turns(text=True, timeout=timeout) for message in turn.messages]
 
     # Branches
@@ -154,10 +154,10 @@ class AsyncAgent:
         delete_after: Seconds | None = None,
         timeout: Timeout = UNSET,
     ) -> AsyncAgent:
-        """Make a second agent with this memory, and return it. Neither sees what the other is told from then on.
+        """Make a second agent with this memory, and return it. Later turns of one do not change the other.
 
-        `at` is a past version that is still kept, `keep_tokens` takes only the first tokens. Raises AlreadyExists, also
-        where an outage hid that this very call has made it.
+        `at` is a past version that is still kept; with `keep_tokens` the fork has only the first tokens. Raises
+        AlreadyExists, also where this call has made the fork and its answer was lost.
         """
         fields: dict[str, Any] = {"new_agent_id": name, "keep_tokens": keep_tokens}
         if at is not None:
@@ -181,22 +181,22 @@ class AsyncAgent:
                 yield Snapshot.of(snapshot)
 
     async def restore(self, name: str, *, timeout: Timeout = UNSET) -> AgentInfo:
-        """Make the agent what it was in a snapshot. What it has now stays as an automatic one."""
+        """Set the agent back to a snapshot. Its present state stays as an automatic snapshot."""
         return await self._changed("RestoreSnapshot", timeout, name=name)
 
     async def delete_snapshot(self, name: str, *, timeout: Timeout = UNSET) -> None:
-        """Forget a snapshot, and erase what only it has kept."""
+        """Delete a snapshot, and what no other state needs."""
         request = agent_pb2.DeleteSnapshotRequest(key=await self._key(), name=name)
         await self._connection.erase(self._agents.DeleteSnapshot, request, timeout)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
-        """Drop the memory behind its first tokens. What it was stays as an automatic snapshot."""
+        """Keep the first tokens of the memory, and drop the rest. The state before stays as an automatic snapshot."""
         state = only_if or (await self.info(timeout=timeout)).version
         fields = {"if_version": state.version, "if_revision": state.revision}
         return await self._changed("TrimAgent", timeout, keep_tokens=keep_tokens, **fields)
 
     async def delete(self, *, all_models: bool = False, missing_ok: bool = False, timeout: Timeout = UNSET) -> Erased:
-        """Erase the agent for good, on its model or on all: what it was told, and its KV. Snapshots go with it."""
+        """Erase the agent, on its model or on all models: ledger, KV and snapshots."""
         key = types_pb2.AgentKey(agent_id=self.name) if all_models else await self._key()
         request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
         gone = await self._connection.erase(self._agents.DeleteAgent, request, timeout)
@@ -205,7 +205,7 @@ class AsyncAgent:
     # Where its KV is, and for how long
 
     async def pin(self, pinned: bool = True, *, timeout: Timeout = UNSET) -> AgentInfo:
-        """Keep its KV on disk, whoever needs room; or let it go again."""
+        """Keep its KV on disk even where other agents need room; with False end that."""
         return await self._changed("PinAgent", timeout, pinned=pinned)
 
     async def set_ttl(
@@ -227,16 +227,16 @@ class AsyncAgent:
         return Prefetched(moved.tokens, moved.bytes)
 
     async def evict(self, tier: Tier = "hot", *, timeout: Timeout = UNSET) -> int:
-        """Drop its KV from a tier and all hotter ones. Nothing is lost but time. Return the bytes that this freed."""
+        """Drop its KV from a tier and all faster ones; it can be computed again. Return the bytes that were freed."""
         value = inputs.enum_value("tier", types_pb2.Tier, "TIER", tier)
         freed: int = (await self._asked("EvictAgent", timeout, tier=value)).freed_bytes
         return freed
 
     async def export(self, to: Target, *, timeout: Timeout = UNSET) -> int:
-        """Write the agent to a file: what it was told, and its KV. Return the file's bytes.
+        """Write the agent to a file: its ledger and its KV. Return the number of bytes.
 
-        A path is there when it is whole, with nobody's access but yours, in the place of what it was. A file is written
-        from where it stands. Raises OSError as files do.
+        A path gets the file only when it is complete, readable by its owner alone, and replaces a file of that name. An
+        open file is written from its present position. Raises OSError.
         """
         request = agent_pb2.ExportAgentRequest(key=await self._key())
         with written(to) as file:

@@ -22,16 +22,16 @@ from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_
 
 
 class AsyncClient:
-    """A gateway, for one event loop; `async with` closes it. The parameters, and what they are where none is given:
+    """A client of one gateway, for one event loop; `async with` closes it. The parameters, and their defaults:
 
-    gateway     "HOST:PORT" of its gRPC door; AGENTMEM_ADDRESS, or 127.0.0.1:50051
-    key         the key to show; AGENTMEM_API_KEY
+    gateway     "HOST:PORT" of its gRPC server; AGENTMEM_ADDRESS, or 127.0.0.1:50051
+    key         the key to send; AGENTMEM_API_KEY
     tls         True, False, or a ClientTls; AGENTMEM_TLS, AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY
-    timeout     seconds that a call may take, outages included; none
-    patience    seconds that an outage is waited for: a gateway that was there and is gone, a worker that starts
-    on_outage   called with the reason of each outage; it is logged
+    timeout     seconds that a call may take, outages included; no limit
+    patience    seconds for which calls are retried during an outage; not where no gateway has answered yet
+    on_outage   called with the reason of each outage; by default it is logged
 
-    Nothing is asked before the first call. Raises InvalidArgument for a key that is none, OSError for TLS files.
+    No request is sent before the first call. Raises InvalidArgument for an invalid key, OSError for TLS files.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class AsyncClient:
     ) -> AsyncAgent:
         """Return an agent, whether or not it has a memory yet. Without a `model` it is on the gateway's default.
 
-        An empty name is nobody's: such turns leave nothing behind.
+        Turns with an empty name are kept by no agent.
 
-        The first turn of a new agent begins with the `system` message, and gives it the rest: idle times after which
-        its KV expires and it is deleted, and what it does when its memory outgrows the context. To an agent with a
-        memory none of these changes anything; but a turn of one that begins with another system message raises
+        The first turn of a new agent begins with the `system` message, and sets the idle times after which its KV is
+        dropped (`ttl`) and it is deleted (`delete_after`), and the policy for a full context. An agent that has a
+        memory is not changed by these; if its memory begins with another system message, a turn raises
         FailedPrecondition.
         """
         return AsyncAgent(self, name, model, Beginning(system, ttl, delete_after, context_policy))
@@ -98,9 +98,9 @@ class AsyncClient:
     ) -> Imported:
         """Make an agent of a file that `AsyncAgent.export` wrote; name and model are the file's unless they are given.
 
-        A file that cannot be sought is sent once, also through an outage. Raises AlreadyExists, also where an outage
-        hid that this very call has made the agent; DataLoss for a damaged file, FailedPrecondition for one of another
-        model, and OSError as files do.
+        A file without seek is sent only once: an outage then raises Unavailable. Raises AlreadyExists, also where this
+        call has made the agent and its answer was lost; DataLoss for a damaged file; FailedPrecondition for a file of
+        another model; and OSError.
         """
         key = types_pb2.AgentKey(agent_id=name, model_id=model)
         call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ImportAgent

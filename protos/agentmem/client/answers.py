@@ -1,4 +1,4 @@
-"""What a turn answers: values that never change. `raw` are the contract's messages that they were made of."""
+"""Answers of turns, as frozen values. `raw` has the protobuf messages from which they were made."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import short_name, tier_name, warning
 
 FinishReason: TypeAlias = Literal["stop", "stop_string", "length", "context", "prefilled", "tool_calls", ""]
-"""The model ended its turn, a stop string did, max_tokens or the context is full, nothing was to be said, or there are
-calls; "" is what a newer server may say."""
+"""Why the answer ended: the model ended it, a stop string, max_tokens, a full context, a turn without an answer, calls
+of tools; "" for a reason of a newer server that this client does not know."""
 
 Match: TypeAlias = Literal["new", "exact", "extend", "partial", "diverge", ""]
-"""How what was sent relates to the memory: there was none, it is all of it, continues it, or leaves a part or all."""
+"""How the input relates to the memory: there was none; it is the same, continues it, shares a beginning, or shares too
+little; "" for one that this client does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,11 @@ class ContextTrim:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What memory gave to a turn: `reused` of `prompt_tokens`, by tier in `tiers`, and why not more.
+    """What a turn reused: `reused` of `prompt_tokens`, by tier in `tiers`, and why not more.
 
-    `miss_reason` is "" where nothing was missed. `snapshot_version` is that of the snapshot which the prompt continues,
-    None where that is the present state. `dropped_tokens` of the memory do not agree with what was sent; the snapshot
-    `dropped_snapshot` keeps them.
+    `miss_reason` is "" where all was reused. `snapshot_version` is that of the snapshot which the prompt continues,
+    None for the agent's present state. `dropped_tokens` were dropped, because the input does not continue them; the
+    snapshot `dropped_snapshot` keeps them.
     """
 
     match: Match
@@ -156,8 +157,8 @@ class TokenLogprob:
 class Answer:
     """The answer to a turn; `str()` is its text. `version` is the agent's new state, None where nothing is kept.
 
-    `durable`: the turn is on disk, with its exact tokens. `replayed`: it was there already, and was not computed again.
-    `warning` says what may not have been meant; "" if there is nothing.
+    `durable`: the turn is on disk, with its exact tokens. `replayed`: it had been committed before, and was not
+    computed again. `warning` notes where the request may not do what was meant, else "".
     """
 
     text: str
@@ -181,13 +182,13 @@ class Answer:
         return self.text
 
     def json(self) -> Any:
-        """Return what the text spells: of a turn that was held to a `json_schema`. Raises ValueError if it is cut."""
+        """Return the text, parsed as JSON, of a turn with a `json_schema`. Raises ValueError where the text was cut."""
         return json.loads(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The turn began: what memory gives."""
+    """The turn began, and reuses this."""
 
     memory: Memory
 
@@ -215,7 +216,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The stream broke, and the answer came out differently: forget what came before, it begins again."""
+    """The stream broke, and the answer was different when it was computed again: discard all before this event."""
 
 
 Event: TypeAlias = Recalled | Reasoning | Text | Called | Restarted

@@ -1,4 +1,4 @@
-"""One gateway, and calls to it: its address, credentials, deadlines, retries through outages, failures as errors."""
+"""Calls to one gateway: address, credentials, deadlines, retries during outages, failures as errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from agentmem.retries import Failure, Patience, retry_delay
 log = logging.getLogger("agentmem.client")
 
 PATIENCE: Final = 60.0
-"""Seconds that an outage is waited for."""
+"""Seconds for which calls are retried during an outage."""
 
 ADDRESS: Final = "AGENTMEM_ADDRESS"
 KEY: Final = "AGENTMEM_API_KEY"
 _TLS: Final = "AGENTMEM_TLS"
 _FILES: Final = {"ca": "AGENTMEM_CA", "cert": "AGENTMEM_CLIENT_CERT", "key": "AGENTMEM_CLIENT_KEY"}
-"""The environment's names for what a client is not given."""
+"""Environment variables for parameters that are not given."""
 
 _T = TypeVar("_T")
 OnOutage = Callable[[str], None]
@@ -35,7 +35,7 @@ OnOutage = Callable[[str], None]
 
 
 class GatewayUnreachable(errors.Unavailable):
-    """No gateway answers, or the connection to it was lost. What was asked for may have been done."""
+    """No gateway answers, or the connection to it was lost. The server may have done what was requested."""
 
     def __init__(self, gateway: str, *, tls: bool = False) -> None:
         hint = "; if it does, TLS failed: `ca` names who signed its certificate" if tls else ""
@@ -47,7 +47,7 @@ class GatewayUnreachable(errors.Unavailable):
 
 
 def credentials(tls: bool | ClientTls | None) -> ClientTls | None:
-    """Return what a client shows: None stands for the environment, False for no TLS. Raises OSError for its files."""
+    """Return a client's TLS: for None by the environment, for False none. Raises OSError for its files."""
     if isinstance(tls, ClientTls):
         return tls
     if tls is False:
@@ -83,7 +83,7 @@ class Connection:
         self._channel: grpc.aio.Channel | None = None
         self._closed = False
         self.answered = False
-        """A gateway was there: where it is not any more it is an outage, and no wrong address."""
+        """A gateway has answered: a later failure to connect is an outage and not a wrong address."""
 
     @property
     def channel(self) -> grpc.aio.Channel:
@@ -187,7 +187,7 @@ class Attempts:
     def delay(self, error: BaseException) -> float:
         """Return the seconds until the next attempt. Raises the failure if there is none, and CancelledError as it is.
 
-        A call that was cancelled by nobody here was cut off by `Connection.close`.
+        A call whose task was not cancelled was ended by `Connection.close`.
         """
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
@@ -211,7 +211,7 @@ class Attempts:
         return delay
 
     def _passes(self, failure: errors.AgentmemError) -> float | None:
-        """Return in how many seconds the failure may have passed; None where it does not pass."""
+        """Return the seconds after which to try again; None for a failure that is not temporary."""
         lost = isinstance(failure, GatewayUnreachable)
         if not isinstance(failure, errors.Unavailable) or (lost and not self._connection.answered):
             return None

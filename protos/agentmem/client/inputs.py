@@ -1,4 +1,4 @@
-"""What callers say and ask for, as the contract has it: messages, options of a turn, requests."""
+"""Inputs of callers as protobuf messages: chat messages, options of a turn, requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 
 
 class Unset(Enum):
-    """Stands for what is not given where None is a value."""
+    """A parameter that was not given, where None is a value."""
 
     UNSET = "the client's"
 
@@ -69,12 +69,12 @@ def _call(raw: Mapping[str, Any]) -> ToolCall:
 
 
 Said: TypeAlias = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
-"""What is said to an agent: a text of the user's, or messages; as mappings they have OpenAI's members."""
+"""The input of a turn: a text of the user, or messages; mappings have the members of OpenAI's messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """What calls are held to: at least one is `required`, only these `names`, a `single` one, `strict` parameters."""
+    """Which calls are allowed: at least one (`required`), only `names`, at most one (`single`), `strict` arguments."""
 
     required: bool = False
     names: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class ToolChoice:
 
 
 class TellOptions(TypedDict, total=False):
-    """What a turn may be given, whether or not it is answered."""
+    """Options of a turn with or without an answer."""
 
     tools: Sequence[Mapping[str, Any]]
     """Definitions in OpenAI's shape. A new agent's first turn brings them; a later one may only repeat them."""
@@ -92,30 +92,30 @@ class TellOptions(TypedDict, total=False):
     template_time: str
     """The moment that the template sees as the present, ISO 8601."""
     memory_mode: Literal["auto", "append", "replace", "refuse"]
-    """How what is said relates to the memory. Not given: it is what is new."""
+    """How the input relates to the memory. Not given: the input is new."""
     only_if: Version
     """Raise Aborted unless the agent is in this state."""
     parse_special: bool
     """Parse special tokens in the texts too."""
     label: str
-    """What FindAgent can narrow by."""
+    """A label by which FindAgent can narrow its search."""
     request_id: str
-    """Names the turn: the same again, also from another process, gets the turn that is there. Not given: a new one."""
+    """Names the turn: a retry under the same id, also from another process, gets the committed turn. Default: new."""
     timeout: Timeout
     """Seconds; None: any time. Not given: the client's."""
 
 
 class AskOptions(TellOptions, total=False):
-    """What a turn may be given that is answered. Sampling is greedy unless it is told otherwise."""
+    """Options of a turn with an answer. Sampling is greedy by default."""
 
     max_tokens: int
     """The longest answer. Not given: the worker's default."""
     stop: Sequence[str]
     """Strings that end the answer; not returned."""
     json_schema: Mapping[str, Any]
-    """What the text has to fit: `Answer.json()` then parses it."""
+    """A JSON Schema that the text must fit: `Answer.json()` parses it."""
     tool_choice: ToolChoice
-    """What the calls are held to."""
+    """Which calls of tools are required or allowed."""
     cache_policy: Literal["keep", "read_only", "recompute"]
     """"read_only" leaves the agent as it was; "recompute" reuses nothing."""
     top_logprobs: int

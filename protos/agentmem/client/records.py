@@ -1,4 +1,4 @@
-"""What agents, snapshots, turns and models are: values that never change. `raw` is the contract's message."""
+"""Agents, snapshots, turns and models as frozen values. `raw` is the protobuf message."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a turn would reuse; nothing has changed. `version` is the state that it is about."""
+    """What a turn would reuse of the state `version`. Probing changes nothing."""
 
     memory: Memory
     version: Version | None
@@ -144,7 +144,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """How many memories are gone, and the bytes of KV that this freed on disk; 0 where an outage hid that."""
+    """How many memories were deleted, and the bytes of KV that this freed on disk; 0 where the answer was lost."""
 
     memories: int
     freed_bytes: int

@@ -1,4 +1,4 @@
-"""A stream that broke and begins again: nothing that was handed out is handed out twice. Pure."""
+"""What a stream that broke and began again still has to yield: nothing is yielded twice. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,15 +6,15 @@ from agentmem.client.answers import Event, Growing, Restarted
 
 
 class Replay:
-    """Hands an answer out as it grows, over any number of attempts to get it."""
+    """Yields an answer as it grows, over any number of attempts."""
 
     def __init__(self) -> None:
         self._given = Growing()
 
     def grown(self, answer: Growing, *, complete: bool = False) -> Iterator[Event]:
-        """Yield what is new of the answer so far. One that begins again is waited for, until it is `complete`.
+        """Yield what is new in the answer so far. While a new attempt has less than was yielded, yield nothing.
 
-        Where it comes out differently, and be it shorter, all of it comes again behind Restarted.
+        If the new attempt's answer differs, or is `complete` and shorter, yield Restarted and then all of it.
         """
         if answer == self._given or (answer.begins(self._given) and not complete):
             return

@@ -20,9 +20,9 @@ Prepare = Callable[[], Awaitable[inference_pb2.GenerateRequest]]
 
 
 class AnswerChanged(Aborted):
-    """The stream broke, and the answer came out differently when it was computed again.
+    """The stream broke, and the answer was different when it was computed again.
 
-    The turn was not doubled: `answer` is the whole of it, and what the agent remembers.
+    The turn was committed once: `answer` is the whole answer that the agent remembers.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -31,10 +31,10 @@ class AnswerChanged(Aborted):
 
 
 class AsyncStream:
-    """An answer as it comes: iterate over its text, or over `events()`; then `answer` is all of it.
+    """An answer as it comes: iterate over its text, or over `events()`; after that `answer` is the whole.
 
-    It begins when it is iterated. A stream that is left early goes on at the server until it is closed: `async with`
-    does that, and then the agent remembers nothing of the turn.
+    The turn begins when the stream is iterated. If iteration stops early, the turn goes on at the server until the
+    stream is closed, as `async with` does; the agent then remembers nothing of the turn.
     """
 
     def __init__(self, connection: Connection, prepare: Prepare, timeout: Timeout) -> None:
@@ -52,7 +52,7 @@ class AsyncStream:
 
     @property
     def memory(self) -> Memory | None:
-        """What memory gives to this turn, as soon as it is known."""
+        """What the turn reuses, as soon as it is known; None before."""
         return self._memory
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -64,7 +64,7 @@ class AsyncStream:
                 yield event.text
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield all that happens: what memory gave, reasoning, text, calls, and whether it began again."""
+        """Yield all events: what was reused, reasoning, text, tool calls, and whether the answer began again."""
         async for event in self._source:
             yield event
 
@@ -75,7 +75,7 @@ class AsyncStream:
         return self.answer
 
     async def close(self) -> None:
-        """End the turn, if it is not at its end: the agent remembers nothing of it."""
+        """Cancel the turn, unless it has ended: the agent then remembers nothing of it."""
         await self._source.aclose()
 
     async def __aenter__(self) -> AsyncStream:

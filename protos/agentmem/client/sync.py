@@ -102,7 +102,7 @@ class Models(Blocking[AsyncModels]):
 
 
 class Workflows(Blocking[AsyncWorkflows]):
-    """The runs of workflows. A run is the gateway's: it goes on when its caller leaves. Raises AgentmemError."""
+    """The runs of workflows. A run goes on at the gateway when its caller leaves. Raises AgentmemError."""
 
     run = blocking(AsyncWorkflows.run)
     stream = iterating(AsyncWorkflows.stream)
@@ -114,16 +114,17 @@ class Workflows(Blocking[AsyncWorkflows]):
 
 
 class Client(Blocking[AsyncClient]):
-    """A gateway; `with` closes it. All that it makes may be shared by threads. Ctrl-C ends the call at the server, too.
+    """A client of one gateway; `with` closes it. It and its agents may be shared by threads. Ctrl-C also ends the call
+    at the server. The parameters, and their defaults:
 
-    gateway     "HOST:PORT" of its gRPC door; AGENTMEM_ADDRESS, or 127.0.0.1:50051
-    key         the key to show; AGENTMEM_API_KEY
+    gateway     "HOST:PORT" of its gRPC server; AGENTMEM_ADDRESS, or 127.0.0.1:50051
+    key         the key to send; AGENTMEM_API_KEY
     tls         True, False, or a ClientTls; AGENTMEM_TLS, AGENTMEM_CA, AGENTMEM_CLIENT_CERT, AGENTMEM_CLIENT_KEY
-    timeout     seconds that a call may take, outages included; none
-    patience    seconds that an outage is waited for: a gateway that was there and is gone, a worker that starts
-    on_outage   called with the reason of each outage, on the client's thread; it is logged
+    timeout     seconds that a call may take, outages included; no limit
+    patience    seconds for which calls are retried during an outage; not where no gateway has answered yet
+    on_outage   called with the reason of each outage, on the client's thread; by default it is logged
 
-    Nothing is asked before the first call. Raises InvalidArgument for a key that is none, OSError for TLS files.
+    No request is sent before the first call. Raises InvalidArgument for an invalid key, OSError for TLS files.
 
     >>> with Client() as client:
     ...     marco = client.agent("marco", system="You are Marco.")

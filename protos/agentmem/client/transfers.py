@@ -1,4 +1,4 @@
-"""An agent as a file: what is written is there when it is whole, and only for its owner."""
+"""An agent as a file. A file is put in place when it is complete, readable by its owner alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
 
 @contextmanager
 def written(target: Target) -> Iterator[IO[bytes]]:
-    """Give a file to write, which takes the place of the target when all is well. Raises OSError."""
+    """Yield a file to write, which replaces the target if the block succeeds. Raises OSError."""
     if not isinstance(target, str | os.PathLike):
         yield target
         return
@@ -39,7 +39,7 @@ def written(target: Target) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def opened(source: Target) -> Iterator[IO[bytes]]:
-    """Give a file to read. Raises OSError."""
+    """Yield a file to read. Raises OSError."""
     if not isinstance(source, str | os.PathLike):
         yield source
         return

@@ -21,7 +21,7 @@ _UNLOGGED: Final = ("agent_speaking", "agent_delta", "finished")
 
 
 class AsyncWorkflows:
-    """The runs of workflows. A run is the gateway's: it goes on when its caller leaves. Raises AgentmemError."""
+    """The runs of workflows. A run goes on at the gateway when its caller leaves. Raises AgentmemError."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -103,12 +103,12 @@ class AsyncWorkflows:
                     await asyncio.sleep(delay)
 
     async def get(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
-        """Return how far a run is, and who takes part."""
+        """Return a run's progress, and its agents."""
         request = workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)
         return Workflow.of((await self._connection.call(self._stub.GetWorkflow, request, timeout)).workflow)
 
     async def list(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Workflow]:
-        """Yield the runs, newest first, without who takes part."""
+        """Yield the runs, newest first, without their agents."""
         request = workflow_pb2.ListWorkflowsRequest()
         listing = pages(self._connection, self._stub.ListWorkflows, request, "workflows", timeout)
         async with aclosing(listing) as found:
@@ -116,12 +116,12 @@ class AsyncWorkflows:
                 yield Workflow.of(workflow)
 
     async def cancel(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
-        """End a run. Turns that are running are dropped; what was said before stays."""
+        """Cancel a run. Running turns are dropped; finished ones stay."""
         request = workflow_pb2.CancelWorkflowRequest(workflow_id=workflow_id)
         return Workflow.of((await self._connection.call(self._stub.CancelWorkflow, request, timeout)).workflow)
 
     async def delete(self, workflow_id: str, *, timeout: Timeout = UNSET) -> None:
-        """Erase a run's record, with all that was said in it. Its agents stay."""
+        """Delete a run's record, with its texts. Its agents stay."""
         request = workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id)
         await self._connection.erase(self._stub.DeleteWorkflow, request, timeout)
 
