@@ -4,10 +4,9 @@ These stand in for the calls of grpc.aio, with what the gateway's doors use of t
 was sent nothing, so the next one is tried; a node that was sent a call and then cannot be reached may have done it, so
 only calls that may be repeated are sent to the next, and of a stream only before its first message.
 
-ABORTED, which says that another node was first with a turn of the agent, is tried once more in the same way: before the
-stream's first message. It mostly comes later, for the commit that it refuses is made when all is generated; the caller
-then has `started`, with the state that the turn continued, and an answer to a memory that is not the agent's any more.
-To compute another one behind it is the caller's to decide.
+A call that raises ABORTED, because another node committed a turn of the agent first, is tried once more, also only
+before the stream's first message. ABORTED mostly comes later, since the commit follows the last token. The caller then
+has an answer that continues a state which is not the agent's any more, and decides whether to ask again.
 """
 
 import asyncio
@@ -88,7 +87,7 @@ class Attempts:
         raise errors.Unavailable("no node of the cluster that could do this can be reached; try again")
 
     def failed(self, error: grpc.aio.AioRpcError) -> None:
-        """Return where the call, of which nothing was answered, should begin again; else raise `error`."""
+        """Return if the call, of which nothing was answered, should be tried again; else raise `error`."""
         self.end()
         if errors.is_unreachable(error) and self._left and (self._method.repeatable or _not_begun(error)):
             self._in_doubt |= self._method.turn and not _not_begun(error)
@@ -107,7 +106,7 @@ class Attempts:
         raise error
 
     def end(self) -> None:
-        """It runs on no node any more."""
+        """Stop counting the call on its node."""
         self._on.close()
 
     def cancel(self) -> bool:

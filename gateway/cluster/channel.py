@@ -1,7 +1,7 @@
-"""What a node's doors are given in place of the worker's channel: calls about an agent run where the agent is.
+"""A channel that routes calls, used by a node's HTTP and gRPC servers instead of the worker's channel.
 
-Everything else is the local worker's, but for Abort, which goes to the others too until one has the request,
-SetTurnHints, which all are told, and what a deletion leaves in the memory of others.
+Calls about an agent go to the agent's node. All others go to the local worker, with three exceptions: Abort and
+SetTurnHints go to all nodes, and after DeleteAgent all nodes drop the agent's KV from memory.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from gateway.cluster.membership import key_of
 from gateway.cluster.placement import Placement
 
 _TELL_SECONDS: Final = 5.0
-"""What other nodes may take to be told something."""
+"""Seconds that a call to another node may take, where a call goes to all nodes."""
 
 
 class _Kind(NamedTuple):
@@ -60,7 +60,7 @@ HINTS: Final = f"/{_AGENTS.full_name}/SetTurnHints"
 
 
 class RoutedChannel(grpc.aio.Channel):
-    """Has what the gateway's doors use of a channel. Requests of routed calls are messages; what they lack is set."""
+    """The methods of a channel that the gateway's servers use. Routed calls take messages; they get a request_id."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -125,7 +125,7 @@ class RoutedChannel(grpc.aio.Channel):
         return lambda request, *, timeout=None, **_: kind(self._attempts(method, request, timeout), request)
 
     def _attempts(self, method: Method, request: Any, timeout: float | None) -> Attempts:
-        """Return the attempts of a call, whose request is given what it has to have on any node."""
+        """Return the attempts of a call. A turn without a request_id gets one, so that it can be sent to two nodes."""
         key = getattr(request, "key", None)
         if not isinstance(key, types_pb2.AgentKey):  # an upload that has not even said that
             return Attempts(self._placement, method, AgentKey("", "", ""), timeout, may_abort=False)
@@ -146,9 +146,9 @@ class RoutedChannel(grpc.aio.Channel):
         return await asyncio.gather(*(self._tell(method, name, request) for name in nodes))
 
     async def _delete(self, made: Any, request: Any, timeout: float | None) -> Any:
-        """Delete an agent, and what other nodes have of it in memory; files are their stores' to delete.
+        """Delete an agent, and have other nodes drop its KV from memory; their stores delete its files.
 
-        Where the rows are gone already, or something is still to be waited for, memory is not left either.
+        KV in memory is dropped also where the agent does not exist any more, or its deletion is not finished yet.
         """
         try:
             answer = await made(request, timeout=timeout)
@@ -165,7 +165,7 @@ class RoutedChannel(grpc.aio.Channel):
         return answer
 
     async def _forget(self, request: Any) -> list[str]:
-        """Have all nodes that are there drop a deleted agent's KV from memory; those that did not answer."""
+        """Have all live nodes drop a deleted agent's KV from memory. Return the nodes that did not answer."""
         path: str = EVICT
         hot: Any = agent_pb2.EvictAgentRequest(key=request.key, tier=types_pb2.TIER_HOT)
         if not request.key.model_id:

@@ -1,8 +1,8 @@
-"""The door of a node: other nodes of the cluster, known by their certificates, run calls on this one's worker.
+"""The door of a node: the gRPC server on which other nodes of the cluster, known by their certificates, make calls.
 
-Callers were authenticated, and their namespace set, by the gateway that they came to. Bytes pass as they are. Only what
-nodes ask of each other is served; everything else is UNIMPLEMENTED, as on any server that lacks it. Workflow runs go on
-in the gateway itself, which answers for them.
+The gateway that a caller connected to has authenticated the caller and set the namespace. Calls are forwarded to this
+node's worker or store, as bytes; those about workflow runs are served by this process. Only the RPCs of ALLOWED are
+served; all others raise UNIMPLEMENTED.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     _STORE.full_name: frozenset({"OpenCache", "ReadBlock"}),
     _WORKFLOWS.full_name: frozenset({"RunWorkflow", "CancelWorkflow"}),
 }
-"""What nodes may ask of this one, by service. Nothing that commits: a ledger is written by its own node's store."""
+"""The RPCs that other nodes may call, by service. None of the store's commits: a worker commits at its own store."""
 
 
 def node_door(
@@ -52,9 +52,9 @@ def node_door(
     unready: Callable[[], str],
     workflows: Any,
 ) -> GrpcServer:
-    """Return the server. Where `unready` says something, calls about agents are refused, for another node to take.
+    """Return the server. While `unready` returns a reason, it refuses calls about agents, and callers try another node.
 
-    `workflows` is the servicer of what is allowed of WorkflowService.
+    `workflows` is the servicer of the RPCs of WorkflowService that are allowed.
     """
     services = [_own_service(_WORKFLOWS, workflows)]
     for descriptor in (_INFERENCE, _AGENTS, _MODELS, _STORE):
@@ -64,7 +64,7 @@ def node_door(
 
 
 def _own_service(descriptor: ServiceDescriptor, servicer: Any) -> tuple[str, Register, Any]:
-    """Return what is allowed of a service that this process serves itself, as GrpcServer takes it."""
+    """Return the allowed RPCs of a service that this process serves itself, as GrpcServer takes them."""
     served = {
         method.name: rpc.maker(rpc.arity(method.client_streaming, method.server_streaming))(
             getattr(servicer, method.name),
@@ -90,7 +90,7 @@ class _Door:
         self._unready = unready
 
     def service(self, descriptor: ServiceDescriptor) -> tuple[str, Register, Any]:
-        """Return what is allowed of a service, as GrpcServer takes it."""
+        """Return the allowed RPCs of a service, as GrpcServer takes them."""
         allowed = ALLOWED[descriptor.full_name]
         served = {method.name: self._handler(method) for method in descriptor.methods if method.name in allowed}
 
@@ -173,9 +173,9 @@ class _Door:
 
 
 async def _pass_on(error: grpc.aio.AioRpcError, context: "_Context") -> None:
-    """End the call as the transport did, without details, so that the other end sees that this node was not there.
+    """End the call with UNAVAILABLE and no details, so that the caller sees that this node's worker was not reached.
 
-    What the worker itself says is left to the server, which passes it on with its details.
+    Errors that the worker itself raised are passed on by the server, with their details.
     """
     if errors.is_unreachable(error):
         await context.abort(grpc.StatusCode.UNAVAILABLE, "this node's worker cannot be reached")

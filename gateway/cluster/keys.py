@@ -1,4 +1,4 @@
-"""The keys of callers that all nodes of a cluster have in common, as this node's store has read them."""
+"""The keys of callers that all nodes of a cluster share, as this node's store has read them."""
 
 import logging
 import time
@@ -26,8 +26,8 @@ def now() -> float:
 class ClusterKeys:
     """A source of keys, filled by the node's membership. Event loop only.
 
-    They are current as long as the lease during which the store has read them: then others may have revoked some, and
-    this node, cut off from the database, does not know.
+    They are current until the lease ends during which the store has read them. After that a key may have been revoked
+    without this node knowing it, since the node is cut off from the database.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class ClusterKeys:
         return Known(self._keys, is_current=self._until > now())
 
     def confirm(self, until: float) -> None:
-        """These keys are those of the cluster; that holds up to a moment of `now`."""
+        """Let the keys be current until `until`, a time of `now`."""
         self._until = until
 
     def take(self, answer: cluster_pb2.ListKeysResponse) -> None:
-        """From now on these are the keys."""
+        """Replace the keys by those of the answer."""
         self._keys, self.version = {key.id: key for key in _readable(answer.keys)}, answer.version
         event(log, "keys of the cluster read", keys=len(self._keys))
 

@@ -1,4 +1,4 @@
-"""Keeps this node among the cluster's, and their list: once a second over the store, which shares the ledger."""
+"""Renews this node's lease in the cluster and reads the list of nodes: once a second, through this node's store."""
 
 import asyncio
 import logging
@@ -29,10 +29,10 @@ PERIOD_SECONDS: Final = 1.0
 SYNC_SECONDS: Final = 3.0
 """What a sync may take; the lease is several times as long."""
 LOCATE_SECONDS: Final = 1.0
-"""What it may take to find out where an agent is; then its turn goes where it would go if that were not known."""
+"""What it may take to find out where an agent is; after that its turn is routed without knowing that."""
 
 _ALMOST_SECONDS: Final = 2.0
-"""Before the end of its lease, as it is known here, others may take it for over."""
+"""How long before the end of a lease, as it is known here, others may regard it as ended."""
 
 VERSION: Final = version("agentmem")
 
@@ -40,8 +40,8 @@ VERSION: Final = version("agentmem")
 class Membership:
     """Event loop only: `sync` once, then `watch`, and `leave` before this gateway drains.
 
-    `unready` says why this node could not run a turn, empty if it could; `changed` is called where `problem` may be
-    another. `keys` are to be kept up to date, where callers show those of the cluster.
+    `unready` returns why this node could not run a turn, "" if it could. `keys` are kept up to date, where callers send
+    keys of the cluster.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Membership:
 
     @property
     def problem(self) -> str:
-        """Why this node does not count in the cluster now; empty if it does."""
+        """Why this node is not a member of the cluster now; empty if it is."""
         if self.alive(self.own):
             return ""
         return f"this node is not among the cluster's: {self._failure or 'its lease has ended'}"
@@ -88,11 +88,11 @@ class Membership:
 
     @property
     def epoch(self) -> int:
-        """This node's, as its store said last; 0 before. It has a new one after a restart of the store, too."""
+        """This node's epoch, as of the last sync; 0 before. A restart of the store begins a new one, too."""
         return next((node.epoch for node in self._known if node.name == self.own), 0)
 
     def attends(self, name: str, epoch: int) -> bool:
-        """Return whether the gateway of a node in this epoch goes on with its runs, as far as is known here."""
+        """Return whether a node's gateway, in this epoch, still runs its workflow runs, as far as is known here."""
         known = any(node.name == name and node.epoch == epoch and not node.silent for node in self._known)
         return known and self.alive(name)
 
@@ -102,7 +102,7 @@ class Membership:
         return list((await self._cluster.ListUnattendedRuns(request, timeout=SYNC_SECONDS)).runs)
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes as they are known now. Turns that were sent from here count at once."""
+        """Return all nodes as of the last sync. Turns that were sent to them from here are already in their load."""
         return [
             NodeView(
                 node.name,
@@ -115,7 +115,7 @@ class Membership:
         ]
 
     def report(self) -> list[cluster_pb2.Node]:
-        """Return all nodes as the store said, with what is left of their leases, and how old what was heard is now."""
+        """Return all nodes as of the last sync, with the present rest of their leases and age of their heartbeats."""
         now, told = time.monotonic(), []
         for known in self._known:
             node = cluster_pb2.Node()
@@ -131,7 +131,7 @@ class Membership:
         return time.monotonic() - self._synced if self._synced else 0.0
 
     async def locate(self, key: AgentKey) -> Located:
-        """Return where an agent is; nowhere, where the store does not say."""
+        """Return where an agent is; empty where the store does not answer."""
         asked = cluster_pb2.LocateAgentRequest(key=key.to_proto())
         try:
             found = await self._cluster.LocateAgent(asked, timeout=LOCATE_SECONDS)
@@ -142,7 +142,7 @@ class Membership:
 
     @contextmanager
     def sent(self, node: str) -> Iterator[None]:
-        """Count a turn that runs on another node during the block, as long as that node's own count lacks it."""
+        """Count a turn on another node during the block, until that node's own count has it."""
         turn = object()
         self._sent[turn] = node, time.monotonic()
         try:
@@ -167,7 +167,7 @@ class Membership:
                 self._memory.note(key)
 
     async def sync(self) -> None:
-        """Say what runs here, and read the list. Where the store does not answer, what is known gets older."""
+        """Report this node's state and read the list of nodes. Where the store does not answer, the list gets older."""
         await self._look_at_models()
         request = cluster_pb2.SyncNodeRequest(
             ready=not (self._unready() or self.draining),
@@ -188,7 +188,7 @@ class Membership:
         self._metrics.cluster(len(self._known), sum(node.ready for node in self.nodes()))
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Sync once a second, and at once after `wake`; ends after `stop`. `changed` is awaited after each."""
+        """Sync once a second, and at once after `wake`; end after `stop`. `changed` is awaited after each sync."""
         while not self._stopping:
             try:
                 async with asyncio.timeout(PERIOD_SECONDS):
@@ -201,11 +201,11 @@ class Membership:
                 await changed()
 
     def wake(self) -> None:
-        """Have it said at once that this node is ready, or is not."""
+        """Sync at once, because this node has become ready or is no longer."""
         self._wake.set()
 
     async def leave(self) -> None:
-        """Say that this node takes no new turns."""
+        """Report that this node takes no new turns."""
         self.draining = True
         await self.sync()
 
@@ -231,7 +231,7 @@ class Membership:
         self._ends = {node.name: now + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
 
     async def _read_keys(self, keys: ClusterKeys, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
-        """Have the keys of that answer, or later ones, for as long as its lease is certain to last."""
+        """Read the keys if they have changed, and let them be valid until the answer's lease ends."""
         if keys.version != answer.keys_version or not keys.version:
             keys.take(await self._cluster.ListKeys(cluster_pb2.ListKeysRequest(), timeout=SYNC_SECONDS))
         lease = next((node.expires_in for node in answer.nodes if node.name == answer.name), None)
@@ -244,7 +244,7 @@ class Membership:
         self._failure = message
 
     async def _look_at_models(self) -> None:
-        """Ask the worker what it serves; where it does not answer, it serves what it did."""
+        """Ask the worker which models it serves; where it does not answer, keep the last answer."""
         found: list[model_pb2.Model] = []
         request = model_pb2.ListModelsRequest(page_size=1000)
         try:
@@ -265,7 +265,7 @@ def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
 
 
 def _is_valid(key: AgentKey) -> bool:
-    """Return whether the store would take a key: one that the worker is about to refuse must not end the sync."""
+    """Return whether the store would accept a key: one that the worker is about to refuse must not fail the sync."""
     try:
         AgentKey.from_proto(key.to_proto())
     except errors.InvalidArgument:
@@ -274,5 +274,5 @@ def _is_valid(key: AgentKey) -> bool:
 
 
 def key_of(key: types_pb2.AgentKey) -> AgentKey:
-    """Return a key of the contract as routing has it."""
+    """Return a key message as an AgentKey."""
     return AgentKey(key.namespace, key.agent_id, key.model_id)

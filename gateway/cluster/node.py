@@ -32,8 +32,8 @@ class Node:
         metrics: GatewayMetrics,
         keys: ClusterKeys | None = None,
     ) -> None:
-        """`unready` says why no turn could run here and be kept, empty if one could; `keys` are those of the cluster,
-        if callers show them. Raises SettingsError.
+        """`unready` returns why no turn could run and be committed here, "" if one could; `keys` are the cluster's, if
+        callers send those. Raises SettingsError.
         """
         tls = settings.cluster_certificates()
         self._own_unready = unready
@@ -42,13 +42,13 @@ class Node:
         self._others = NodeChannels(tls.client())
         self._placement = Placement(self._membership, worker, self._others, metrics)
         self.channel: grpc.aio.Channel = RoutedChannel(self._placement)
-        """What the doors are to have in place of the worker's channel."""
+        """The channel that the HTTP and gRPC servers use instead of the worker's."""
         self._door = settings.node_address, tls.server(), worker, store, self._membership
         self.name = settings.node
         metrics.cluster_age.set_function(lambda: self._membership.age)
 
     def open(self, workflows: Any) -> None:
-        """Make the door, at which `workflows`, a servicer of WorkflowService, answers other nodes."""
+        """Make the server for other nodes; `workflows` is the servicer of WorkflowService on it."""
         self.door = node_door(*self._door, lambda: self.unready, workflows)
 
     @property
@@ -73,7 +73,7 @@ class Node:
         return self._membership.epoch
 
     def attends(self, name: str, epoch: int) -> bool:
-        """Return whether the gateway of a node in this epoch goes on with its runs, as far as is known here."""
+        """Return whether a node's gateway, in this epoch, still runs its workflow runs, as far as is known here."""
         return self._membership.attends(name, epoch)
 
     async def unattended(self) -> list[cluster_pb2.UnattendedRun]:
@@ -97,7 +97,7 @@ class Node:
         return sum(name == before or weight(name, key) > own for name in ready)
 
     async def start(self, changed: Callable[[], Awaitable[None]]) -> None:
-        """Join: listen, then say so. `changed` is awaited where `unready` may be another. Raises AddressError."""
+        """Listen for other nodes, then join. `changed` is awaited when `unready` may differ. Raises AddressError."""
         await self.door.start()
         await self.door.set_serving(True)
         await self._membership.sync()
@@ -109,15 +109,15 @@ class Node:
         self.watching = asyncio.create_task(self._membership.watch(synced))
 
     def wake(self) -> None:
-        """Have the others told at once that this node is ready, or is not any more."""
+        """Report at once that this node has become ready, or is no longer."""
         self._membership.wake()
 
     async def leave(self) -> None:
-        """Tell the others, which send nothing new from then on."""
+        """Report that this node leaves; other nodes then send it no new calls."""
         await self._membership.leave()
 
     async def stop(self, grace: float) -> None:
-        """Let calls of others end within `grace`, and say until then what runs."""
+        """Let calls of other nodes end within `grace`, and report until then what runs."""
         await self.door.stop(grace)
         self._membership.stop()
         await asyncio.wait({self.watching})

@@ -56,7 +56,7 @@ class Placement:
         return [node.name for node in self._nodes() if node.ready and node.name != self.own]
 
     async def reach(self, name: str) -> grpc.aio.Channel | None:
-        """Return the channel to a node, None where there is no connection. This node's worker is not asked."""
+        """Return the channel to a node, None where there is no connection; for this node, its worker's, unchecked."""
         if name == self.own:
             return self.local
         address = self._addresses.get(name)

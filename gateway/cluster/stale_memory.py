@@ -1,8 +1,8 @@
-"""KV in the worker's memory of agents that others have changed or erased while this node was cut off.
+"""Drops KV from the worker's memory of agents that other nodes changed or erased while this node was cut off.
 
-Who erases an agent has all nodes that are there drop it from memory, and does not wait for one whose lease is over. So
-a gateway that is back looks at the agents whose turns ran here: what another node has made since, or nobody has any
-more, is of no use in memory, and may be what was to be erased.
+A deletion has all live nodes drop the agent's KV from memory, and does not wait for a node whose lease is over. So when
+this node is back, its gateway checks the agents whose turns ran here: where another node has committed since, or the
+agent does not exist any more, the KV in memory is useless, and may be of an agent that was to be erased.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from agentmem.validation import AgentKey
 log = logging.getLogger(__name__)
 
 _REMEMBERED: Final = 10_000
-"""Agents, those that spoke last: many more than a worker has in memory."""
+"""How many agents are remembered, the last ones with a turn: many more than a worker has in memory."""
 _SECONDS: Final = 10.0
 """What one call may take: a turn of the agent may be under way."""
 _PASSES: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -45,7 +45,7 @@ class StaleMemory:
             self._spoke.popitem(last=False)
 
     def drop(self) -> None:
-        """This node was cut off, and is back: begin to drop what is stale."""
+        """Begin to drop stale KV: this node was cut off, and is back."""
         if self._dropping is not None:
             self._dropping.cancel()
         self._dropping = asyncio.create_task(self._drop(list(self._spoke)))
