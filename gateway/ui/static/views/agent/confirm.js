@@ -1,5 +1,5 @@
 /**
- * The question before something is done to an agent: what it costs, and what it needs to know.
+ * The question before something is done to an agent: what it costs, and what it needs to know. A chat asks it, too.
  *
  * It may be left while the deed goes on. How that ended is told all the same, but the page stays where its reader is.
  */

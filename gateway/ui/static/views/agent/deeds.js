@@ -26,7 +26,7 @@ import { bytes, counted, duration, number, period, seconds } from '../../format.
  */
 
 /**
- * @param {Json} agent
+ * @param {{key: Json}} agent
  * @param {string} method
  * @param {string} below
  * @param {Json} [body]
@@ -35,11 +35,12 @@ function ask({ key }, method, below, body) {
   return json(method, agentPath(key.agent_id, below), { query: { model: key.model_id }, body });
 }
 
-/** @param {Json} agent @param {Json} [at] the version to begin from, if not the present one @returns {Deed} */
+/** @param {{key: Json}} agent @param {Json} [at] the version to begin from, if not the present one @returns {Deed} */
 export function fork(agent, at = {}) {
   return {
     title: 'Fork',
-    cost: 'A second agent with the same memory. It takes no room and no time now: both share what they have in common.',
+    cost: `A second agent with the same memory. It takes no room and no time now: both share what they have in common, and
+      each keeps only what it adds.`,
     verb: 'Fork',
     fields: [{ name: 'new_agent_id', label: 'Name of the fork', value: `${agent.key.agent_id}-fork` }],
     after: 'fork',

@@ -4,9 +4,10 @@ import { useFollowed } from '../../followed.js';
 import { counted } from '../../format.js';
 import { linkTo } from '../../routing.js';
 import { Loading, Name, Problem, useLoaded } from '../../parts.js';
+import { Confirm } from '../agent/confirm.js';
+import { fork } from '../agent/deeds.js';
 import { forgetAgents } from '../agents/loading.js';
 import { Composer } from './composer.js';
-import { ForkDialog } from './fork.js';
 import { SHOWN, history } from './history.js';
 import { PastTurn, PresentTurn } from './turns.js';
 import { newQuestion, noAnswer, run } from './turn.js';
@@ -20,7 +21,7 @@ import { newQuestion, noAnswer, run } from './turn.js';
 export function Pane({ model, agent, onFork, onClose }) {
   const past = useLoaded((signal) => history(model, agent, signal), [model, agent]);
   const [present, setPresent] = useState(/** @type {Exchange[]} */ ([]));
-  const [forking, setForking] = useState(false);
+  const [forking, setForking] = useState(/** @type {import('../agent/deeds.js').Deed | null} */ (null));
   const stop = useRef(/** @type {AbortController | null} */ (null));
   const log = useFollowed([past.value, present]);
   const running = present.length > 0 && present[present.length - 1].answer.state === 'running';
@@ -40,13 +41,21 @@ export function Pane({ model, agent, onFork, onClose }) {
   };
   /** @param {import('./turn.js').Asked} asked */
   const forget = (asked) => setPresent((now) => now.filter((each) => each.asked !== asked));
+  const askForFork = () => setForking(fork({ key: { model_id: model, agent_id: agent } }));
+  /** @param {Record<string, string>} given @param {boolean} here */
+  const forked = (given, here) => {
+    forgetAgents();
+    if (!here) return; // its reader has closed the question, and stays where he is
+    setForking(null);
+    onFork?.(given.new_agent_id);
+  };
 
   return html`<section class="pane" aria-label=${`Chat with ${agent}`}>
     <header class="row">
       <h2><${Name} text=${agent} /></h2><span class="quiet">on ${model}</span>
       <span class="push row">
         <a href=${linkTo(['agents', model, agent])}>Memory</a>
-        ${onFork && html`<button onClick=${() => setForking(true)} disabled=${running}>Fork beside</button>`}
+        ${onFork && html`<button onClick=${askForFork} disabled=${running}>Fork beside</button>`}
         ${onClose && html`<button onClick=${onClose}>Close</button>`}
       </span>
     </header>
@@ -63,10 +72,6 @@ export function Pane({ model, agent, onFork, onClose }) {
     <${Composer} running=${running} onStop=${() => stop.current?.abort()}
       onSay=${(/** @type {string} */ text, /** @type {Record<string, number>} */ settings) =>
         begin(newQuestion({ model, agent, text, settings }))} />
-    ${forking && html`<${ForkDialog} model=${model} agent=${agent} onClose=${() => setForking(false)}
-      onForked=${(/** @type {string} */ name) => {
-        setForking(false);
-        onFork?.(name);
-      }} />`}
+    ${forking && html`<${Confirm} deed=${forking} onDone=${forked} onClose=${() => setForking(null)} />`}
   </section>`;
 }
