@@ -24,7 +24,8 @@ export class GatewayError extends Error {
  *
  * @param {string} method
  * @param {string} path such as "v1/agents"
- * @param {{query?: Record<string, string | number | boolean | undefined>, body?: Json, headers?: Record<string, string>,
+ * @param {{query?: Record<string, string | number | boolean | undefined>, body?: Json,
+ *   headers?: Record<string, string>,
  *   signal?: AbortSignal}} [given]
  * @returns {Promise<Response>} with a status of success
  */
@@ -115,14 +116,16 @@ export function agentPath(agent, below = '') {
 }
 
 /**
- * One part of a path. A browser takes "." and ".." for steps in it, percent-encoded or not, and would ask for what is there.
+ * One part of a path. A browser takes "." and ".." for steps in it, percent-encoded or not, and asks for another path.
  *
  * @param {string} name
  * @param {'an agent' | 'a snapshot' | 'a model' | 'a run'} what has this name
  * @throws {GatewayError} for these two names
  */
 export function partOf(name, what) {
-  if (name === '.' || name === '..') throw new GatewayError(`A browser cannot ask for ${what} of this name.`, 0, 'name');
+  if (name === '.' || name === '..') {
+    throw new GatewayError(`A browser cannot ask for ${what} of this name.`, 0, 'name');
+  }
   return encodeURIComponent(name);
 }
 

@@ -102,7 +102,8 @@ export function LongText({ text, piece = 8000 }) {
   }, [pieces, text]);
   return html`<div class="text" dir="auto">${cuts.map(([from, to]) => html`<span key=${from} class="piece"
       >${text.slice(from, to)}</span>`)}${rest > 0 && html`<button class="link" ref=${end}
-      onClick=${() => setPieces((now) => now + 1)}>${`… ${rest.toLocaleString('en')} more characters`}</button>`}</div>`;
+      onClick=${() => setPieces((now) => now + 1)}>${
+      `… ${rest.toLocaleString('en')} more characters`}</button>`}</div>`;
 }
 
 /**

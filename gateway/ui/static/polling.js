@@ -3,8 +3,8 @@ import { GatewayError } from './gateway.js';
 import { onOtherKey } from './key.js';
 
 /**
- * Ask at once, and then so many seconds after each answer. It rests while the tab is hidden; and when the key may not ask,
- * until there is another one. Whatever else fails is tried again.
+ * Ask at once, and then so many seconds after each answer. It rests while the tab is hidden; and when the key may not
+ * ask, until there is another one. Whatever else fails is tried again.
  *
  * @template T
  * @param {(signal: AbortSignal) => Promise<T>} load

@@ -1,4 +1,4 @@
-/** A run that was saved as a file: the page's own view of it, drawn from what the file holds. It asks nobody for anything. */
+/** A run that was saved as a file: the page's own view of it, drawn from what the file holds. It asks for nothing. */
 import { html, render } from './vendor/preact.js';
 import { Lanes } from './views/workflows/lanes.js';
 import { added, newRun, settled } from './views/workflows/state.js';

@@ -54,3 +54,13 @@ def test_it_finds_a_mistake(compiler: list[str], tmp_path: Path) -> None:
     module = tmp_path / "static" / "format.js"
     module.write_text(module.read_text() + "export const wrong = bytes('1');\n")
     assert "static/format.js" in checked(compiler, tmp_path)
+
+
+def test_no_line_is_longer_than_in_python() -> None:
+    ours = [path for path in STATIC.rglob("*.js") if "vendor" not in path.parts]
+    assert [
+        f"{path.relative_to(STATIC)}:{number}"
+        for path in ours
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > 120
+    ] == []

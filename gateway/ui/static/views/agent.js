@@ -12,7 +12,9 @@ import { forgetAgents } from './agents/loading.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
 
-const TABS = /** @type {const} */ ([['', 'Memory', Memory], ['branches', 'Branches', Branches], ['probe', 'Probe', Probe]]);
+const TABS = /** @type {const} */ ([
+  ['', 'Memory', Memory], ['branches', 'Branches', Branches], ['probe', 'Probe', Probe],
+]);
 
 /** @param {{model: string, agent: string, place: import('../routing.js').Place}} props */
 export function OneAgent({ model, agent, place }) {
@@ -45,17 +47,24 @@ export function OneAgent({ model, agent, place }) {
 
 /** @param {{agent: Json}} props */
 function Facts({ agent }) {
-  const idle = [agent.ttl && `its KV after ${duration(agent.ttl)}`, agent.delete_after && `all after ${duration(agent.delete_after)}`];
+  const idle = [
+    agent.ttl && `its KV after ${duration(agent.ttl)}`,
+    agent.delete_after && `all after ${duration(agent.delete_after)}`,
+  ];
+  const left = agent.context_remaining;
   const facts = [
     ['Tier', html`<${Tier} tier=${agent.tier} />`],
-    ['Memory', `${counted(agent.tokens, 'token')} in ${counted(agent.turns, 'turn')}, ${bytes(agent.text_bytes)} of text`],
-    ['KV on disk', `${number(agent.warm_tokens)} tokens, ${bytes(agent.warm_bytes)} in ${counted(agent.blocks, 'block')}`],
-    ['Context left', agent.context_remaining == null ? 'the model is not loaded' : counted(agent.context_remaining, 'token')],
+    ['Memory',
+      `${counted(agent.tokens, 'token')} in ${counted(agent.turns, 'turn')}, ${bytes(agent.text_bytes)} of text`],
+    ['KV on disk',
+      `${number(agent.warm_tokens)} tokens, ${bytes(agent.warm_bytes)} in ${counted(agent.blocks, 'block')}`],
+    ['Context left', left == null ? 'the model is not loaded' : counted(left, 'token')],
     ['Version', number(agent.version?.version ?? 0)],
     ['Last use', html`<time title=${clock(agent.update_time)}>${ago(agent.update_time)}</time>`],
     ['Kept', agent.pinned ? 'pinned: never evicted to make room' : 'until room is needed'],
     ['Goes when idle', idle.filter(Boolean).join(', ') || 'never'],
     ['Full context', agent.context_policy ?? 'trim'],
   ];
-  return html`<dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">${facts.map(([name, value]) => html`<div>
+    <dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

@@ -10,7 +10,9 @@ import { Table } from './agents/table.js';
 /** @param {{place: import('../routing.js').Place}} props */
 export function Agents({ place }) {
   const [model, agent] = place.parts;
-  if (model && agent) return html`<${OneAgent} key=${`${model}\n${agent}`} model=${model} agent=${agent} place=${place} />`;
+  if (model && agent) {
+    return html`<${OneAgent} key=${`${model}\n${agent}`} model=${model} agent=${agent} place=${place} />`;
+  }
   return html`<${AllAgents} />`;
 }
 
@@ -34,7 +36,8 @@ function AllAgents() {
       <label class="search"><span class="unseen">Search</span><input type="search" placeholder="Search names and models"
         value=${sought} onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setSought(e.target.value)} /></label>
       <span class="quiet" role="status">${sought ? `${number(rows.length)} of ` : ''}${
-        counted(agents.length, 'agent')}${done ? '' : ', loading…'}${done && !whole && !error ? ', and there are more' : ''}</span>
+        counted(agents.length, 'agent')}${done ? '' : ', loading…'}${
+        done && !whole && !error ? ', and there are more' : ''}</span>
       <span class="push">${done
         ? html`<button onClick=${again}>Refresh</button>`
         : html`<button onClick=${stop}>Stop loading</button>`}</span>

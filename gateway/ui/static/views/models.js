@@ -29,13 +29,15 @@ function Model({ model, onChanged }) {
   const [unloading, setUnloading] = useState(false);
   const loading = useLoading(model.model_id, onChanged);
   const loaded = model.state === 'loaded';
-  const facts = [model.architecture, model.dtype, model.context_length && `context of ${number(model.context_length)} tokens`,
+  const facts = [model.architecture, model.dtype,
+    model.context_length && `context of ${number(model.context_length)} tokens`,
     model.kv_bits && `KV of ${model.kv_bits} bits, ${bytes(model.kv_bytes_per_token)} a token`];
   return html`<article class="model">
     <div class="row">
       <h2><bdi>${model.model_id}</bdi></h2>
       <span class=${`tier ${loaded ? 'hot' : 'none'}`}>${model.state}</span>
-      ${model.is_default && html`<span class="quiet">default</span>`}${model.pinned && html`<span class="quiet">pinned</span>`}
+      ${model.is_default && html`<span class="quiet">default</span>`}
+      ${model.pinned && html`<span class="quiet">pinned</span>`}
       <span class="push row">${loaded
         ? html`<button onClick=${() => setUnloading(true)}>Unload…</button>`
         : html`<button disabled=${loading.stage !== ''} onClick=${loading.begin}>Load</button>`}</span>
@@ -44,7 +46,8 @@ function Model({ model, onChanged }) {
     ${model.error && html`<p class="problem">${model.error}</p>`}
     ${loading.error && html`<${Problem} error=${loading.error} retry=${loading.begin} />`}
     ${loading.stage && html`<p class="row" role="status"><label class="row">${loading.stage}
-      <progress max="1" value=${loading.progress}></progress></label><button onClick=${loading.stop}>Stop waiting</button></p>`}
+      <progress max="1" value=${loading.progress}></progress></label>
+      <button onClick=${loading.stop}>Stop waiting</button></p>`}
     ${model.memory && html`<${Memory} memory=${model.memory} loaded=${loaded} />`}
     ${model.kv_bits_measured?.length > 0 && html`<${Quality} model=${model} />`}
     ${unloading && html`<${Unload} model=${model} onClose=${() => setUnloading(false)} onChanged=${onChanged} />`}
@@ -96,10 +99,13 @@ function Memory({ memory, loaded }) {
   const taken = parts.reduce((sum, [, , size]) => sum + size, 0);
   parts.push(['left', 'left', Math.max(0, memory.usable_bytes - taken)]);
   const said = parts.filter(([, , size]) => size > 0);
-  return html`<div class="bar-of" role="img" aria-label=${said.map(([, name, size]) => `${name} ${bytes(size)}`).join(', ')}>
+  const label = said.map(([, name, size]) => `${name} ${bytes(size)}`).join(', ');
+  return html`<div class="bar-of" role="img" aria-label=${label}>
       ${said.map(([kind, , size]) => html`<span class=${`part ${kind}`} style=${{ flexGrow: size }}></span>`)}</div>
-    <p class="legend">${said.map(([kind, name, size]) => html`<span><i class=${`part ${kind}`}></i>${name} ${bytes(size)}</span>`)}</p>
-    <p class="quiet">${bytes(memory.usable_bytes)} of the device’s ${bytes(memory.device_bytes)}${loaded ? '' : ', if it were loaded'};
+    <p class="legend">${said.map(([kind, name, size]) => html`<span>
+      <i class=${`part ${kind}`}></i>${name} ${bytes(size)}</span>`)}</p>
+    <p class="quiet">${bytes(memory.usable_bytes)} of the device’s ${bytes(memory.device_bytes)}${
+      loaded ? '' : ', if it were loaded'};
       ${' '}the pool holds ${counted(memory.agents_4k, 'agent')} of 4,096 tokens.</p>`;
 }
 
@@ -112,7 +118,8 @@ function Unload({ model, onClose, onChanged }) {
     setBusy(true);
     setError(null);
     try {
-      const { freed_bytes: freed } = await json('POST', `v1/model-registry/${partOf(model.model_id, 'a model')}/unload`, { body: {} });
+      const path = `v1/model-registry/${partOf(model.model_id, 'a model')}/unload`;
+      const { freed_bytes: freed } = await json('POST', path, { body: {} });
       notify(`${model.model_id} is unloaded; ${bytes(freed)} freed.`);
       if (here.current) onClose();
       onChanged();

@@ -84,7 +84,8 @@ function Running({ told }) {
       <tbody>${turns.map((turn) => html`<tr><th scope="row"><${Who} turn=${turn} namespace=${told.namespace} /></th>
         <td>${turn.state}</td>
         <td class="num">${duration(Math.max(0, (Date.parse(told.time) - Date.parse(turn.since)) / 1000))}</td>
-        <td class="wide"><bdi>${turn.model_id}</bdi></td><td class="wide"><bdi>${turn.namespace}</bdi></td></tr>`)}</tbody></table></div>`}
+        <td class="wide"><bdi>${turn.model_id}</bdi></td>
+        <td class="wide"><bdi>${turn.namespace}</bdi></td></tr>`)}</tbody></table></div>`}
     ${turns.length >= MOST && html`<p class="quiet">The first ${MOST} are shown.</p>`}`;
 }
 
@@ -99,8 +100,8 @@ function Who({ turn, namespace }) {
 /** @param {{processes: Json[]}} props */
 function Processes({ processes }) {
   return html`<div class="scrolls" tabindex="0" role="region" aria-label="Processes"><table>
-    <thead><tr><th scope="col">Process</th><th scope="col">State</th><th scope="col">Version</th><th scope="col">Since</th>
-      <th scope="col" class="num">Memory</th></tr></thead>
+    <thead><tr><th scope="col">Process</th><th scope="col">State</th><th scope="col">Version</th>
+      <th scope="col">Since</th><th scope="col" class="num">Memory</th></tr></thead>
     <tbody>${processes.map((each) => html`<tr key=${each.service}><th scope="row">${each.service}</th>
       <td>${each.state.replaceAll('_', ' ')}${each.why && html`<br /><span class="quiet">${each.why}</span>`}</td>
       <td>${each.version ?? ''}</td>
@@ -118,9 +119,11 @@ function Tiers({ told }) {
   };
   return html`<h2>By tier, since the worker began</h2>
     <div class="scrolls" tabindex="0" role="region" aria-label="By tier"><table>
-    <thead><tr><th scope="col">Tier</th><th scope="col" class="num">Agents</th><th scope="col" class="num">Prompt tokens</th>
+    <thead><tr><th scope="col">Tier</th><th scope="col" class="num">Agents</th>
+      <th scope="col" class="num">Prompt tokens</th>
       <th scope="col" class="num">First token, half within</th><th scope="col" class="num">99 % within</th></tr></thead>
-    <tbody>${['hot', 'warm', 'remote', 'none'].map((tier) => html`<tr key=${tier}><th scope="row"><${Tier} tier=${tier} /></th>
+    <tbody>${['hot', 'warm', 'remote', 'none'].map((tier) => html`<tr key=${tier}>
+      <th scope="row"><${Tier} tier=${tier} /></th>
       <td class="num">${(tier === 'hot' ? told.models : told.disk) ? number(told.agents_by_tier[tier] ?? 0) : '–'}</td>
       <td class="num">${told.models ? number(reused[tier === 'none' ? 'computed' : tier] ?? 0) : '–'}</td>
       <td class="num">${time(tier, 0.5)}</td><td class="num">${time(tier, 0.99)}</td></tr>`)}</tbody></table></div>`;
@@ -131,15 +134,22 @@ function Room({ told }) {
   const { disk, remote, models } = told;
   const pool = sums(models, 'evictions');
   /** @param {Record<string, number>} counts */
-  const listed = (counts) => Object.entries(counts).map(([why, count]) => `${why} ${number(count)}`).join(', ') || 'none';
+  const listed = (counts) =>
+    Object.entries(counts).map(([why, count]) => `${why} ${number(count)}`).join(', ') || 'none';
   const used = disk ? Object.values(disk.bytes).reduce((sum, count) => sum + Number(count), 0) : 0;
   const facts = [
-    ['Disk', disk ? `${bytes(used)}${disk.limit_bytes ? ` of ${bytes(disk.limit_bytes)}` : ''}${disk.free_bytes == null ? '' : `, ${bytes(disk.free_bytes)} free`}` : 'not known'],
+    ['Disk', disk
+      ? `${bytes(used)}${disk.limit_bytes ? ` of ${bytes(disk.limit_bytes)}` : ''}${
+        disk.free_bytes == null ? '' : `, ${bytes(disk.free_bytes)} free`}`
+      : 'not known'],
     ['Evicted from the pool', models ? listed(pool) : 'not known'],
     ['Evicted from disk', disk ? listed(disk.evictions) : 'not known'],
-    ['Object store', remote ? `${remote.up ? 'answers' : 'does not answer'}${remote.bytes == null ? '' : `, ${bytes(remote.bytes)}`}` : disk ? 'none' : 'not known'],
+    ['Object store', remote
+      ? `${remote.up ? 'answers' : 'does not answer'}${remote.bytes == null ? '' : `, ${bytes(remote.bytes)}`}`
+      : disk ? 'none' : 'not known'],
     ['Damaged files', told.quarantined ? listed(told.quarantined) : 'not known'],
     ['Workflows running', told.workflows_running == null ? 'not known' : number(told.workflows_running)],
   ];
-  return html`<h2>Room</h2><dl class="facts">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<h2>Room</h2><dl class="facts">${facts.map(([name, value]) => html`<div>
+    <dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

@@ -53,18 +53,20 @@ export function Branches({ agent, onChanged }) {
       ${found.value.map((snapshot) => html`<li key=${snapshot.name}>
         <${Name} text=${snapshot.name} />
         <span class="quiet">version ${number(snapshot.version.version)}, ${counted(snapshot.tokens, 'token')},
-          ${' '}<time title=${clock(snapshot.create_time)}>${ago(snapshot.create_time)}</time>${snapshot.automatic ? ', automatic' : ''}</span>
+          ${' '}<time title=${clock(snapshot.create_time)}>${ago(snapshot.create_time)}</time>${
+            snapshot.automatic ? ', automatic' : ''}</span>
         <span class="row">
           <button onClick=${() => setDeed(restore(agent, snapshot))}>Restore</button>
           <button onClick=${() => setDeed(forkAt(agent, snapshot))}>Fork here</button>
           <button onClick=${() => setDeed(deleteSnapshot(agent, snapshot))}>Delete</button></span>
         <${Forks} agents=${forksOf(snapshot)} family=${family.value} /></li>`)}
       ${forks.filter((fork) => !placed.has(fork.forked_from.version)).map((fork) => html`<li key=${fork.key.agent_id}>
-        <span class="quiet">version ${number(fork.forked_from.version)}</span><${Forks} agents=${[fork]} family=${family.value} /></li>`)}
+        <span class="quiet">version ${number(fork.forked_from.version)}</span>
+        <${Forks} agents=${[fork]} family=${family.value} /></li>`)}
     </ul>
     ${family.error && html`<${Problem} error=${family.error} retry=${family.again} />`}
-    ${!found.value.length && html`<p class="quiet">No snapshots. One keeps a state by name; whatever drops something of a
-      memory keeps what was there as an automatic one.</p>`}`}
+    ${!found.value.length && html`<p class="quiet">No snapshots. One keeps a state by name; whatever drops something of
+      a memory keeps what was there as an automatic one.</p>`}`}
     ${deed && html`<${Confirm} deed=${deed} onDone=${done} onClose=${() => setDeed(null)} />`}`;
 }
 
@@ -90,6 +92,7 @@ function Forks({ agents, family = [], depth = 1 }) {
     (depth < DEEPEST ? family.filter(({ forked_from: from }) => from?.agent_id === name) : []);
   return html`<ul class="tree forks">${agents.map(({ key, tokens, forked_from: from }) => html`<li key=${key.agent_id}>
     <a href=${linkTo(['agents', key.model_id, key.agent_id, 'branches'])}><${Name} text=${key.agent_id} /></a>
-    <span class="quiet">fork${depth > 1 ? ` of version ${number(from.version)}` : ''}, ${counted(tokens, 'token')}</span>
+    <span class="quiet">fork${depth > 1 ? ` of version ${number(from.version)}` : ''}, ${
+      counted(tokens, 'token')}</span>
     <${Forks} agents=${below(key.agent_id)} family=${family} depth=${depth + 1} /></li>`)}</ul>`;
 }

@@ -42,7 +42,8 @@ export function Coloured({ text, at, blocks }) {
   const [shown, setShown] = useState(SHOWN);
   const all = useMemo(() => stretches(text, at, blocks), [text, at, blocks]);
   return html`<div class="coloured" dir="auto">${all.slice(0, shown).map(({ text: words, tier, from, to }) => html`<span
-    class=${`stretch ${tier}`} title=${to ? `tokens ${number(from)}–${number(to)}: ${TIERS[tier] ?? tier}` : ''}>${words}</span>`)}
+    class=${`stretch ${tier}`} title=${to ? `tokens ${number(from)}–${number(to)}: ${TIERS[tier] ?? tier}` : ''}>${
+    words}</span>`)}
     ${all.length > shown && html`<button class="link" onClick=${() => setShown(shown * 2)}>${
       `… ${number(all.length - shown)} more blocks`}</button>`}</div>`;
 }
@@ -55,14 +56,19 @@ export function BlockStrip({ blocks }) {
   for (const { tier, tokens: count } of blocks) tokens[tier ?? 'none'] = (tokens[tier ?? 'none'] ?? 0) + count;
   const said = Object.entries(tokens);
   return html`<div class="strip">
-    <div class="bar-of" role="img" aria-label=${`KV by block: ${said.map(([tier, count]) => `${number(count)} tokens ${tier}`).join(', ')}`}>
-      ${runs(blocks).map(({ tier, tokens: count }) => html`<span class=${`tier ${tier}`} style=${{ flexGrow: count }}></span>`)}</div>
+    <div class="bar-of" role="img" aria-label=${`KV by block: ${
+      said.map(([tier, count]) => `${number(count)} tokens ${tier}`).join(', ')}`}>
+      ${runs(blocks).map(({ tier, tokens: count }) => html`<span class=${`tier ${tier}`}
+        style=${{ flexGrow: count }}></span>`)}</div>
     <p class="row">${said.map(([tier, count]) => html`<span><${Tier} tier=${tier} /> ${number(count)} tokens
       <span class="quiet"> ${TIERS[tier]}</span></span>`)}</p>
   </div>`;
 }
 
-/** @param {Json[]} blocks @returns {{tier: string, tokens: number}[]} neighbours of one tier as one, where there are many */
+/**
+ * @param {Json[]} blocks
+ * @returns {{tier: string, tokens: number}[]} neighbours of one tier as one, where there are many
+ */
 function runs(blocks) {
   /** @type {{tier: string, tokens: number}[]} */
   const found = [];

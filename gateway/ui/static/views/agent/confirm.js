@@ -13,7 +13,9 @@ import { Dialog, Name, Problem, useHere } from '../../parts.js';
  *   onClose: () => void}} props `here`: the question is still open
  */
 export function Confirm({ deed, onDone, onClose }) {
-  const [given, setGiven] = useState(() => Object.fromEntries((deed.fields ?? []).map(({ name, value }) => [name, value])));
+  const [given, setGiven] = useState(
+    () => Object.fromEntries((deed.fields ?? []).map(({ name, value }) => [name, value])),
+  );
   const [typed, setTyped] = useState('');
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(/** @type {unknown} */ (null));
@@ -37,14 +39,16 @@ export function Confirm({ deed, onDone, onClose }) {
       <p>${deed.cost}</p>
       ${(deed.fields ?? []).map((field) => html`<label>${field.label}<${Input} field=${field} value=${given[field.name]}
         onChange=${(/** @type {string} */ value) => setGiven({ ...given, [field.name]: value })} /></label>`)}
-      ${deed.typed !== undefined && html`<label><span>Type <strong><${Name} text=${deed.typed} /></strong> to confirm</span>
+      ${deed.typed !== undefined && html`<label>
+        <span>Type <strong><${Name} text=${deed.typed} /></strong> to confirm</span>
         <input dir="auto" autocomplete="off" spellcheck=${false} value=${typed}
           onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setTyped(e.target.value)} /></label>`}
       ${error && html`<${Problem} error=${error} />`}
       <div class="row end">
         <button type="button" onClick=${onClose}>Cancel</button>
         <button class=${deed.destroys ? 'danger' : 'primary'}
-          disabled=${busy || (deed.typed !== undefined && typed !== deed.typed)}>${busy ? 'Working…' : deed.verb}</button>
+          disabled=${busy || (deed.typed !== undefined && typed !== deed.typed)}>${
+          busy ? 'Working…' : deed.verb}</button>
       </div>
     </form>
   </${Dialog}>`;

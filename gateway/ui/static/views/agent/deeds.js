@@ -39,8 +39,8 @@ function ask({ key }, method, below, body) {
 export function fork(agent, at = {}) {
   return {
     title: 'Fork',
-    cost: `A second agent with the same memory. It takes no room and no time now: both share what they have in common, and
-      each keeps only what it adds.`,
+    cost: `A second agent with the same memory. It takes no room and no time now: both share what they have in common,
+      and each keeps only what it adds.`,
     verb: 'Fork',
     fields: [{ name: 'new_agent_id', label: 'Name of the fork', value: `${agent.key.agent_id}-fork` }],
     after: 'fork',
@@ -54,7 +54,8 @@ export function fork(agent, at = {}) {
 
 /** @param {Json} agent @param {Json} snapshot @returns {Deed} */
 export function forkAt(agent, snapshot) {
-  const at = { at_version: snapshot.version.version, ...(snapshot.version.revision ? { at_revision: snapshot.version.revision } : {}) };
+  const { version, revision } = snapshot.version;
+  const at = { at_version: version, ...(revision ? { at_revision: revision } : {}) };
   return {
     ...fork(agent, at),
     title: `Fork ${snapshot.name}`,
@@ -66,8 +67,8 @@ export function forkAt(agent, snapshot) {
 export function snapshot(agent) {
   return {
     title: 'Snapshot',
-    cost: `Keeps the present state, ${counted(agent.tokens, 'token')}, under a name. It takes no room until the memory goes
-      another way.`,
+    cost: `Keeps the present state, ${counted(agent.tokens, 'token')}, under a name. It takes no room until the memory
+      goes another way.`,
     verb: 'Keep it',
     fields: [{ name: 'name', label: 'Name', value: '' }],
     run: async (given) => {
@@ -82,8 +83,8 @@ export function snapshot(agent) {
 export function restore(agent, kept) {
   return {
     title: `Restore ${kept.name}`,
-    cost: `The memory becomes what it was: ${counted(kept.tokens, 'token')} instead of ${number(agent.tokens)}. What it is
-      now stays as an automatic snapshot where something is dropped. KV that is no longer there is computed again.`,
+    cost: `The memory becomes what it was: ${counted(kept.tokens, 'token')} instead of ${number(agent.tokens)}. What it
+      is now stays as an automatic snapshot where something is dropped. KV that is no longer there is computed again.`,
     verb: 'Restore',
     run: async () => {
       await ask(agent, 'POST', `snapshots/${partOf(kept.name, 'a snapshot')}/restore`, {});
@@ -110,10 +111,12 @@ export function deleteSnapshot(agent, kept) {
 export function trim(agent) {
   return {
     title: 'Trim',
-    cost: `Drops the end of the memory, which has ${counted(agent.tokens, 'token')}. What is dropped stays as an automatic
-      snapshot, of which the last four are kept.`,
+    cost: `Drops the end of the memory, which has ${counted(agent.tokens, 'token')}. What is dropped stays as an
+      automatic snapshot, of which the last four are kept.`,
     verb: 'Trim',
-    fields: [{ name: 'keep_tokens', label: 'Tokens to keep', value: String(agent.tokens), type: 'number', max: agent.tokens }],
+    fields: [{
+      name: 'keep_tokens', label: 'Tokens to keep', value: String(agent.tokens), type: 'number', max: agent.tokens,
+    }],
     run: async ({ keep_tokens: kept }) => {
       await ask(agent, 'POST', 'trim', { keep_tokens: Number(kept), if_version: agent.version.version });
       return `Trimmed to ${number(Number(kept))} tokens.`;
@@ -141,12 +144,18 @@ export function pin(agent) {
 export function expiry(agent) {
   return {
     title: 'Expiry',
-    cost: `When an agent was idle for so long, its KV leaves the disk, ${bytes(agent.warm_bytes)}, and the next turn computes
-      it again; or all of it is deleted for good, with its snapshots. Times are such as 90 s, 15 min, 2 h or 30 d.`,
+    cost: `When an agent was idle for so long, its KV leaves the disk, ${bytes(agent.warm_bytes)}, and the next turn
+      computes it again; or all of it is deleted for good, with its snapshots. Times are such as 90 s, 15 min, 2 h or
+      30 d.`,
     verb: 'Set',
     fields: [
       { name: 'ttl', label: 'Its KV goes after', value: agent.ttl ? period(agent.ttl) : '', empty: 'never' },
-      { name: 'delete_after', label: 'All of it goes after', value: agent.delete_after ? period(agent.delete_after) : '', empty: 'never' },
+      {
+        name: 'delete_after',
+        label: 'All of it goes after',
+        value: agent.delete_after ? period(agent.delete_after) : '',
+        empty: 'never',
+      },
     ],
     run: async (given) => {
       const set = Object.entries(given).filter(([, text]) => text.trim()).map(([name, text]) => [name, seconds(text)]);
@@ -162,8 +171,8 @@ export function expiry(agent) {
 export function contextPolicy(agent) {
   return {
     title: 'When the context is full',
-    cost: `What is done when a turn no longer fits into the model's context. What is dropped stays as an automatic snapshot, and
-      what is left is computed once more.`,
+    cost: `What is done when a turn no longer fits into the model's context. What is dropped stays as an automatic
+      snapshot, and what is left is computed once more.`,
     verb: 'Set',
     fields: [{
       name: 'context_policy',
@@ -186,8 +195,8 @@ export function contextPolicy(agent) {
 export function prefetch(agent) {
   return {
     title: 'Prefetch',
-    cost: `Reads up to ${bytes(agent.warm_bytes)} of KV into the worker’s memory, so that its next turn begins at once. Idle
-      agents may leave that memory for it.`,
+    cost: `Reads up to ${bytes(agent.warm_bytes)} of KV into the worker’s memory, so that its next turn begins at once.
+      Idle agents may leave that memory for it.`,
     verb: 'Prefetch',
     run: async () => {
       const { tokens, bytes: read } = await ask(agent, 'POST', 'prefetch', { tier: 'hot' });
@@ -217,12 +226,13 @@ export function evict(agent, tier) {
 export function exported(agent) {
   return {
     title: 'Export',
-    cost: `A file with its memory and about ${bytes(agent.warm_bytes)} of KV, which this browser holds until it is saved. The
-      agent waits while the state is copied.`,
+    cost: `A file with its memory and about ${bytes(agent.warm_bytes)} of KV, which this browser holds until it is
+      saved. The agent waits while the state is copied.`,
     verb: 'Export',
     run: async () => {
-      const answer = await request('GET', agentPath(agent.key.agent_id, 'export'), { query: { model: agent.key.model_id } });
-      save(await answer.blob(), `${agent.key.agent_id}.safetensors`);
+      const { agent_id: name, model_id: model } = agent.key;
+      const answer = await request('GET', agentPath(name, 'export'), { query: { model } });
+      save(await answer.blob(), `${name}.safetensors`);
       return 'Exported.';
     },
   };
@@ -232,8 +242,8 @@ export function exported(agent) {
 export function erase(agent) {
   return {
     title: 'Delete',
-    cost: `Erases ${counted(agent.turns, 'turn')}, ${counted(agent.tokens, 'token')}, their text and their KV for good, with
-      all snapshots. Nothing brings them back. Forks stay.`,
+    cost: `Erases ${counted(agent.turns, 'turn')}, ${counted(agent.tokens, 'token')}, their text and their KV for good,
+      with all snapshots. Nothing brings them back. Forks stay.`,
     verb: 'Delete for good',
     typed: agent.key.agent_id,
     destroys: true,

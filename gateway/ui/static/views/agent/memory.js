@@ -19,7 +19,10 @@ export function Memory({ agent }) {
   const { turns, more, error, again } = useTurns(agent);
   const [raw, setRaw] = useState(false);
   const blocks = useLoaded(
-    async (signal) => (await json('GET', agentPath(key.agent_id, 'blocks'), { query: { model: key.model_id }, signal })).blocks,
+    async (signal) => {
+      const query = { model: key.model_id };
+      return (await json('GET', agentPath(key.agent_id, 'blocks'), { query, signal })).blocks;
+    },
     [key.model_id, key.agent_id, version?.uid, version?.version, agent.tier, agent.warm_bytes],
   );
   if (!agent.tokens) return html`<p class="quiet">It has no memory.</p>`;

@@ -7,7 +7,10 @@ import { Problem, Tier } from '../../parts.js';
 /** @typedef {import('../../gateway.js').Json} Json */
 
 const INPUTS = /** @type {Record<string, [string, (text: string) => Json]>} */ ({
-  append: ['Something new to say', (text) => ({ append: { messages: { messages: [{ role: 'user', content: text }] } } })],
+  append: [
+    'Something new to say',
+    (text) => ({ append: { messages: { messages: [{ role: 'user', content: text }] } } }),
+  ],
   prompt: ['A whole prompt, with its markup', (text) => ({ prompt: text })],
   messages: ['A whole chat, as JSON', (text) => ({ messages: { messages: JSON.parse(text) } })],
 });
@@ -23,7 +26,8 @@ export function Probe({ agent }) {
     try {
       const body = INPUTS[kind][1](text);
       const { key } = agent;
-      setResult({ found: await json('POST', agentPath(key.agent_id, 'probe'), { query: { model: key.model_id }, body }) });
+      const query = { model: key.model_id };
+      setResult({ found: await json('POST', agentPath(key.agent_id, 'probe'), { query, body }) });
     } catch (error) {
       setResult({ error: error instanceof SyntaxError ? new Error(`This is no JSON: ${error.message}`) : error });
     }
@@ -32,7 +36,8 @@ export function Probe({ agent }) {
     <p>How much of a prompt the agent need not compute. Nothing is run, and nothing is changed.</p>
     <label>It is <select value=${kind}
       onChange=${(/** @type {{target: HTMLSelectElement}} */ e) => setKind(e.target.value)}>
-      ${Object.entries(INPUTS).map(([name, [title]]) => html`<option value=${name} selected=${name === kind}>${title}</option>`)}
+      ${Object.entries(INPUTS).map(([name, [title]]) => html`<option value=${name}
+        selected=${name === kind}>${title}</option>`)}
     </select></label>
     <label>Prompt <textarea rows="8" required dir="auto" value=${text}
       onInput=${(/** @type {{target: HTMLTextAreaElement}} */ e) => setText(e.target.value)}></textarea></label>
@@ -52,10 +57,12 @@ function Found({ cache, trim }) {
     <div class="bar-of" role="img" aria-label=${parts.map(([tier, tokens]) => `${tier} ${tokens}`).join(', ')}>
       ${parts.filter(([, tokens]) => tokens > 0).map(([tier, tokens]) => html`<span class=${`tier ${tier}`}
         style=${{ flexGrow: tokens }}></span>`)}</div>
-    <ul class="plain">${parts.map(([tier, tokens]) => html`<li><${Tier} tier=${tier} /> ${number(tokens)} tokens</li>`)}</ul>
+    <ul class="plain">${parts.map(([tier, tokens]) => html`<li>
+      <${Tier} tier=${tier} /> ${number(tokens)} tokens</li>`)}</ul>
     ${cache.miss_reason && html`<p>No more, because ${missed(cache.miss_reason)}.</p>`}
     ${cache.load_bytes > 0 && html`<p>${bytes(cache.load_bytes)} of KV would be read.</p>`}
-    ${cache.snapshot_version > 0 && html`<p>It would go on from the state of version ${number(cache.snapshot_version)}.</p>`}
+    ${cache.snapshot_version > 0 && html`<p>It would go on from the state of version
+      ${' '}${number(cache.snapshot_version)}.</p>`}
     ${trim && html`<p>${number(trim.dropped_turns)} turns would leave the memory, for the context is full.</p>`}
   </section>`;
 }

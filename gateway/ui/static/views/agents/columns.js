@@ -21,15 +21,45 @@ export const COLUMNS = {
   agent: {
     title: 'Agent',
     by: (agent) => agent.key.agent_id,
-    cell: ({ key }) => html`<a href=${linkTo(['agents', key.model_id, key.agent_id])}><${Name} text=${key.agent_id} /></a>`,
+    cell: ({ key }) => html`<a href=${linkTo(['agents', key.model_id, key.agent_id])}>
+      <${Name} text=${key.agent_id} /></a>`,
     downFirst: false,
     kind: 'who',
   },
-  model: { title: 'Model', by: (agent) => agent.key.model_id, cell: ({ key }) => key.model_id, downFirst: false, kind: 'wide' },
-  tier: { title: 'Tier', by: (agent) => HEAT[agent.tier] ?? 0, cell: ({ tier }) => html`<${Tier} tier=${tier} />`, downFirst: true },
-  tokens: { title: 'Tokens', by: (agent) => agent.tokens, cell: (agent) => number(agent.tokens), downFirst: true, kind: 'num' },
-  turns: { title: 'Turns', by: (agent) => agent.turns, cell: (agent) => number(agent.turns), downFirst: true, kind: 'num wide' },
-  size: { title: 'On disk', by: (agent) => agent.warm_bytes, cell: (agent) => bytes(agent.warm_bytes), downFirst: true, kind: 'num wide' },
+  model: {
+    title: 'Model',
+    by: (agent) => agent.key.model_id,
+    cell: ({ key }) => key.model_id,
+    downFirst: false,
+    kind: 'wide',
+  },
+  tier: {
+    title: 'Tier',
+    by: (agent) => HEAT[agent.tier] ?? 0,
+    cell: ({ tier }) => html`<${Tier} tier=${tier} />`,
+    downFirst: true,
+  },
+  tokens: {
+    title: 'Tokens',
+    by: (agent) => agent.tokens,
+    cell: (agent) => number(agent.tokens),
+    downFirst: true,
+    kind: 'num',
+  },
+  turns: {
+    title: 'Turns',
+    by: (agent) => agent.turns,
+    cell: (agent) => number(agent.turns),
+    downFirst: true,
+    kind: 'num wide',
+  },
+  size: {
+    title: 'On disk',
+    by: (agent) => agent.warm_bytes,
+    cell: (agent) => bytes(agent.warm_bytes),
+    downFirst: true,
+    kind: 'num wide',
+  },
   used: {
     title: 'Last use',
     by: (agent) => Date.parse(agent.update_time ?? '') || 0,
@@ -37,7 +67,13 @@ export const COLUMNS = {
     downFirst: true,
     kind: 'num used',
   },
-  pinned: { title: 'Pinned', by: (agent) => Number(agent.pinned), cell: ({ pinned }) => (pinned ? 'pinned' : ''), downFirst: true, kind: 'wide' },
+  pinned: {
+    title: 'Pinned',
+    by: (agent) => Number(agent.pinned),
+    cell: ({ pinned }) => (pinned ? 'pinned' : ''),
+    downFirst: true,
+    kind: 'wide',
+  },
   expiry: { title: 'Expires', by: expiry, cell: (agent) => expiryText(agent), downFirst: false, kind: 'wide' },
 };
 

@@ -52,7 +52,9 @@ export function forgetAgents() {
  * @returns {{agents: Json[], done: boolean, whole: boolean, error: unknown, stop: () => void, again: () => void}}
  */
 export function useAgents() {
-  const [state, setState] = useState({ agents: /** @type {Json[]} */ ([]), done: false, whole: false, error: /** @type {unknown} */ (null) });
+  const [state, setState] = useState({
+    agents: /** @type {Json[]} */ ([]), done: false, whole: false, error: /** @type {unknown} */ (null),
+  });
   const [round, setRound] = useState(0);
   const stopping = useRef(new AbortController());
   useEffect(() => {
@@ -65,7 +67,8 @@ export function useAgents() {
       for await (const page of pages('v1/agents', { page_size: PAGE }, signal)) {
         found = [...found, ...page.agents];
         const agents = found;
-        setState((now) => (round && agents.length < now.agents.length ? now : { ...now, agents })); // a refresh shrinks last
+        // A refresh shrinks last.
+        setState((now) => (round && agents.length < now.agents.length ? now : { ...now, agents }));
       }
       setState({ agents: remembered(found, began), done: true, whole: true, error: null });
     };

@@ -62,11 +62,13 @@ export function Table({ rows, order, onSort, now }) {
         <th scope="col" class=${column.kind ?? ''} aria-sort=${sorted(name, order)}>
           <button class="link" onClick=${() => onSort(name)}>${column.title}</button></th>`)}</tr></thead>
       <tbody>
-        ${from > 0 && html`<tr key="before" aria-hidden="true"><td class="gap" style=${{ height: `${from * HEIGHT}px` }}></td></tr>`}
+        ${from > 0 && html`<tr key="before" aria-hidden="true"><td class="gap"
+          style=${{ height: `${from * HEIGHT}px` }}></td></tr>`}
         ${rows.slice(from, to).map((agent, place) => html`
-          <tr key=${`${agent.key.model_id}\n${agent.key.agent_id}`} data-row=${from + place} aria-rowindex=${from + place + 2}
-            onFocusCapture=${() => setActive(from + place)}>
-            ${Object.values(COLUMNS).map((column) => html`<td class=${column.kind ?? ''}>${column.cell(agent, now)}</td>`)}
+          <tr key=${`${agent.key.model_id}\n${agent.key.agent_id}`} data-row=${from + place}
+            aria-rowindex=${from + place + 2} onFocusCapture=${() => setActive(from + place)}>
+            ${Object.values(COLUMNS).map((column) => html`<td class=${column.kind ?? ''}>${
+              column.cell(agent, now)}</td>`)}
           </tr>`)}
         ${to < rows.length && html`<tr key="after" aria-hidden="true"><td class="gap"
           style=${{ height: `${(rows.length - to) * HEIGHT}px` }}></td></tr>`}

@@ -13,7 +13,8 @@ export function Quality({ model }) {
   return html`<div class="quality">
     <${Plot} measured=${measured} />
     <table class="kl"><caption class="unseen">Quality of KV by bits</caption>
-      <thead><tr><th scope="col">Bits</th><th scope="col">KL divergence</th><th scope="col" class="num">A token</th></tr></thead>
+      <thead><tr><th scope="col">Bits</th><th scope="col">KL divergence</th>
+        <th scope="col" class="num">A token</th></tr></thead>
       <tbody>${measured.map((each) => html`<tr><th scope="row">${each.kv_bits}</th>
         <td>${shown(each.kl_divergence)}${each.good ? '' : ', too much'}</td>
         <td class="num">${bytes(each.bytes_per_token)}</td></tr>`)}</tbody></table></div>`;
@@ -27,7 +28,8 @@ function shown(divergence) {
 /** @param {{measured: Json[]}} props */
 function Plot({ measured }) {
   const powers = measured.map((each) => Math.log10(Math.min(1e3, Math.max(LEAST, each.kl_divergence))));
-  const [low, high] = [Math.floor(Math.min(...powers)), Math.max(Math.ceil(Math.max(...powers)), Math.floor(Math.min(...powers)) + 1)];
+  const low = Math.floor(Math.min(...powers));
+  const high = Math.max(Math.ceil(Math.max(...powers)), low + 1);
   const most = 1.15 * Math.max(...measured.map((each) => each.bytes_per_token));
   const x = (/** @type {number} */ size) => LEFT + ((WIDTH - LEFT - 10) * size) / most;
   const y = (/** @type {number} */ power) => 10 + ((HEIGHT - BELOW - 10) * (high - power)) / (high - low);
@@ -42,7 +44,8 @@ function Plot({ measured }) {
       <text x=${LEFT} y=${HEIGHT - 4}>0</text>
       ${measured.map((each, place) => html`<g class=${each.good ? 'good' : 'bad'}>
         <circle cx=${x(each.bytes_per_token)} cy=${y(powers[place])} r="4.5" />
-        <text x=${x(each.bytes_per_token)} y=${y(powers[place]) + (y(powers[place]) < 30 ? 20 : -9)} text-anchor="middle">${each.kv_bits} bits</text></g>`)}
+        <text x=${x(each.bytes_per_token)} y=${y(powers[place]) + (y(powers[place]) < 30 ? 20 : -9)}
+          text-anchor="middle">${each.kv_bits} bits</text></g>`)}
     </svg></figure>`;
 }
 

@@ -1,10 +1,10 @@
 /** Lines over time, drawn by uPlot, which is loaded when the first one is shown. */
 import { html, useEffect, useRef } from '../../vendor/preact.js';
 
-/** @typedef {{name: string, colour: string, values: (number | null)[]}} Line `colour` is a property of the style sheet */
+/** @typedef {{name: string, colour: string, values: (number | null)[]}} Line `colour`: a property of the style sheet */
 
 /**
- * @param {{title: string, unit: string, times: number[], lines: Line[], most?: number}} props lines are always the same ones
+ * @param {{title: string, unit: string, times: number[], lines: Line[], most?: number}} props always of the same lines
  */
 export function Plot({ title, unit, times, lines, most }) {
   const place = useRef(/** @type {HTMLElement | null} */ (null));
@@ -16,7 +16,16 @@ export function Plot({ title, unit, times, lines, most }) {
     let gone = false;
     const target = /** @type {HTMLElement} */ (place.current);
     const colour = (/** @type {string} */ name) => () => resolved(target, name);
-    const quiet = { stroke: () => getComputedStyle(target).color, grid: { stroke: () => getComputedStyle(target).borderTopColor, width: 1 } };
+    const quiet = {
+      stroke: () => getComputedStyle(target).color,
+      grid: { stroke: () => getComputedStyle(target).borderTopColor, width: 1 },
+    };
+    /** @param {unknown} _ @param {number[]} ticks */
+    const labels = (_, ticks) => ticks.map((tick) => `${tick}${unit}`);
+    /** @param {unknown} _ @param {number} from @param {number} to */
+    const minute = (_, from, to) => [Math.min(from, to - 60), to];
+    /** @param {unknown} _ @param {number} __ @param {number} top */
+    const fromNothing = (_, __, top) => [0, most ?? Math.max(1, top * 1.1)];
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 150 }));
     import('../../vendor/uplot.js').then(({ default: UPlot }) => {
       if (gone) return;
@@ -26,10 +35,10 @@ export function Plot({ title, unit, times, lines, most }) {
         series: [{}, ...lines.map((line) => ({
           label: line.name, stroke: colour(line.colour), width: 1.5, spanGaps: true, points: { size: 4 },
         }))],
-        axes: [quiet, { ...quiet, size: 64, values: (/** @type {unknown} */ _, /** @type {number[]} */ ticks) => ticks.map((tick) => `${tick}${unit}`) }],
+        axes: [quiet, { ...quiet, size: 64, values: labels }],
         scales: {
-          x: { range: (/** @type {unknown} */ _, /** @type {number} */ from, /** @type {number} */ to) => [Math.min(from, to - 60), to] },
-          y: { range: (/** @type {unknown} */ _, /** @type {number} */ __, /** @type {number} */ top) => [0, most ?? Math.max(1, top * 1.1)] },
+          x: { range: minute },
+          y: { range: fromNothing },
         },
         cursor: { show: false },
         legend: { show: false },
@@ -44,8 +53,10 @@ export function Plot({ title, unit, times, lines, most }) {
     };
   }, []);
   useEffect(() => plot.current?.setData(data()), [times, lines]);
-  return html`<figure class="plot"><figcaption class="row"><span>${title}</span>${lines.map(({ name, colour, values }) => html`<span
-      class="line">${lines.length > 1 && html`<i class=${`swatch ${colour.replace('--', '')}`}></i>${`${name} `}`}<strong>${
+  return html`<figure class="plot"><figcaption class="row"><span>${title}</span>${
+      lines.map(({ name, colour, values }) => html`<span
+      class="line">${lines.length > 1
+        && html`<i class=${`swatch ${colour.replace('--', '')}`}></i>${`${name} `}`}<strong>${
       shown(values, unit)}</strong></span>`)}</figcaption>
     <div ref=${place} class="canvas" aria-hidden="true"></div></figure>`;
 }

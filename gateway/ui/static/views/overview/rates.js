@@ -43,7 +43,8 @@ export function sum(models, field) {
  * @returns {Record<string, number>} what came in between
  */
 export function since(now, before) {
-  return Object.fromEntries(Object.entries(now).map(([name, count]) => [name, Math.max(0, count - (before[name] ?? 0))]));
+  const came = Object.entries(now).map(([name, count]) => [name, Math.max(0, count - (before[name] ?? 0))]);
+  return Object.fromEntries(came);
 }
 
 /** Where a prompt token's KV can come from. */
@@ -125,9 +126,9 @@ export function less(now, before) {
  * @param {1 | -1} sign
  */
 function joined(one, other, sign) {
-  const buckets = one.buckets.map((/** @type {[number | null, number]} */ [bound, count], /** @type {number} */ place) =>
-    [bound, count + sign * other.buckets[place][1]]);
-  return { buckets, count: one.count + sign * other.count };
+  /** @param {[number | null, number]} bucket @param {number} place */
+  const both = ([bound, count], place) => [bound, count + sign * other.buckets[place][1]];
+  return { buckets: one.buckets.map(both), count: one.count + sign * other.count };
 }
 
 /**

@@ -2,7 +2,8 @@
 import { html, useRef, useState } from '../../vendor/preact.js';
 
 /**
- * @param {{running: boolean, onSay: (text: string, settings: Record<string, number>) => void, onStop: () => void}} props
+ * @param {{running: boolean, onSay: (text: string, settings: Record<string, number>) => void,
+ *   onStop: () => void}} props
  */
 export function Composer({ running, onSay, onStop }) {
   const [text, setText] = useState('');
@@ -12,7 +13,9 @@ export function Composer({ running, onSay, onStop }) {
   const say = (event) => {
     event.preventDefault();
     if (running || !text.trim()) return;
-    const given = Object.entries(settings).filter(([, value]) => value !== '').map(([name, value]) => [name, Number(value)]);
+    const given = Object.entries(settings)
+      .filter(([, value]) => value !== '')
+      .map(([name, value]) => [name, Number(value)]);
     onSay(text, Object.fromEntries(given));
     setText('');
   };

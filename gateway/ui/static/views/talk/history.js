@@ -23,7 +23,8 @@ export async function history(model, agent, signal) {
       turns = turns.slice(-SHOWN);
     }
   } catch (error) {
-    if (/** @type {{status?: number}} */ (error).status === 404) return { turns: [], left: 0 }; // its first turn makes it
+    const { status } = /** @type {{status?: number}} */ (error);
+    if (status === 404) return { turns: [], left: 0 }; // its first turn makes it
     throw error;
   }
   return { turns, left };

@@ -1,7 +1,7 @@
 /**
  * One turn: what is said, and what the answer has become so far.
  *
- * A turn that got no end may have been committed all the same. It keeps its name, so that repeating it cannot double it.
+ * A turn that got no end may have been committed all the same. It keeps its name, so that repeating it doubles nothing.
  */
 import { GatewayError, agentPath, explained, newTurn, request } from '../../gateway.js';
 import { events } from '../../events.js';
@@ -93,8 +93,9 @@ export async function run(asked, stop, tell) {
   } catch (error) {
     if (answer.finished) answer = { ...answer, state: 'done' }; // only the end of the stream is missing
     else if (stop.aborted) answer = { ...answer, state: 'stopped' };
-    else if (error instanceof GatewayError && error.code !== 'unreachable') answer = { ...answer, state: 'failed', problem: explained(error) };
-    else answer = { ...answer, state: 'broken', problem: BROKEN };
+    else if (error instanceof GatewayError && error.code !== 'unreachable') {
+      answer = { ...answer, state: 'failed', problem: explained(error) };
+    } else answer = { ...answer, state: 'broken', problem: BROKEN };
   }
   cancelAnimationFrame(frame);
   tell(answer);

@@ -34,8 +34,8 @@ export function PresentTurn({ asked, answer, onRetry, onForget }) {
     ${answer.calls.map((call) => html`<p class="call"><code>${call.name}(${call.arguments_json})</code></p>`)}
     ${started && html`<${Report} cache=${started.cache} trim=${started.context_trim} usage=${finished?.usage}
       timings=${finished?.timings} reason=${finished?.reason} replayed=${finished?.replayed} />`}
-    ${state === 'stopped' && html`<p class="problem mild" role="status">Stopped. Unless it had just ended, the agent remembers nothing
-      of this turn.
+    ${state === 'stopped' && html`<p class="problem mild" role="status">Stopped. Unless it had just ended, the agent
+      remembers nothing of this turn.
       ${' '}<button onClick=${onForget}>Take it away</button></p>`}
     ${(state === 'broken' || state === 'failed') && html`<p class="problem" role="alert">
       <span dir="auto">${answer.problem}</span> ${onRetry && html`<button onClick=${onRetry}>Try again</button>`}</p>`}
@@ -48,7 +48,9 @@ function Said({ role, text = '', reasoning, calls, waiting }) {
     <span class="role">${role}</span>
     <div class="words">
       ${reasoning && html`<details><summary>Reasoning</summary><${LongText} text=${reasoning} /></details>`}
-      ${waiting ? html`<span class="quiet loading">waiting for the first token…</span>` : html`<${LongText} text=${text} />`}
+      ${waiting
+        ? html`<span class="quiet loading">waiting for the first token…</span>`
+        : html`<${LongText} text=${text} />`}
       ${calls && html`<p class="call"><code>${calls}</code></p>`}
     </div>
   </div>`;

@@ -2,6 +2,8 @@
 import { events } from '../../events.js';
 import { GatewayError, request } from '../../gateway.js';
 
+const BROKEN = 'The connection broke before the run had said that it began. Try again: it is not begun twice.';
+
 /**
  * @param {string} definition YAML
  * @param {Record<string, string>} variables
@@ -12,7 +14,8 @@ import { GatewayError, request } from '../../gateway.js';
 export async function begin(definition, variables, name) {
   const stop = new AbortController();
   const body = { definition_yaml: definition, variables };
-  const answer = await request('POST', 'v1/workflows', { body, headers: { 'idempotency-key': name }, signal: stop.signal });
+  const headers = { 'idempotency-key': name };
+  const answer = await request('POST', 'v1/workflows', { body, headers, signal: stop.signal });
   try {
     for await (const event of events(/** @type {ReadableStream<Uint8Array>} */ (answer.body))) {
       const told = JSON.parse(event.data);
@@ -24,5 +27,5 @@ export async function begin(definition, variables, name) {
   } finally {
     stop.abort();
   }
-  throw new GatewayError('The connection broke before the run had said that it began. Try again: it is not begun twice.', 0, 'unreachable');
+  throw new GatewayError(BROKEN, 0, 'unreachable');
 }

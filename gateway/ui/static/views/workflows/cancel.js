@@ -25,7 +25,10 @@ export function EraseDialog({ id, name, onClose, onErased }) {
     }} />`;
 }
 
-/** @param {{title: string, cost: string, verb: string, ask: () => Promise<string>, onClose: () => void, onDone: () => void}} props */
+/**
+ * @param {{title: string, cost: string, verb: string, ask: () => Promise<string>, onClose: () => void,
+ *   onDone: () => void}} props
+ */
 function Question({ title, cost, verb, ask, onClose, onDone }) {
   const [error, setError] = useState(/** @type {unknown} */ (null));
   const [asking, setAsking] = useState(false);

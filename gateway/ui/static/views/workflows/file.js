@@ -11,6 +11,10 @@ import { begin } from './beginning.js';
 /** @typedef {{target: HTMLTextAreaElement & HTMLInputElement}} Change */
 
 const MOST_SHOWN = 100;
+const EXAMPLE = `\
+workflow: greeting
+agents: {host: {system: You are the host.}, guest: {}}
+phases: [{name: hello, agents: [host, guest], prompts: Greet the other.}]`;
 
 export function NewRun() {
   const [text, setText] = useState('');
@@ -28,7 +32,10 @@ export function NewRun() {
   /** @param {string} content */
   const changed = (content) => { setText(content); unchecked(); };
   /** @param {unknown} failure */
-  const failed = (failure) => (here.current ? setError(failure) : notify(`Check or run a file: ${explained(failure)}`, true));
+  const failed = (failure) => {
+    if (here.current) setError(failure);
+    else notify(`Check or run a file: ${explained(failure)}`, true);
+  };
   /** @param {() => Promise<void>} work */
   const trying = async (work) => {
     setBusy(true);
@@ -42,7 +49,8 @@ export function NewRun() {
   };
   const check = async () => {
     const asked = latest.current;
-    const found = await json('POST', 'v1/workflows/check', { body: { definition_yaml: text, variables: variables(settings) } });
+    const body = { definition_yaml: text, variables: variables(settings) };
+    const found = await json('POST', 'v1/workflows/check', { body });
     if (latest.current === asked) setChecked(found);
     return found;
   };
@@ -61,7 +69,10 @@ export function NewRun() {
   return html`<section class="narrow">
     <p class="crumbs"><a href=${linkTo(['workflows'])}>Workflows</a></p>
     <h1>Check or run a file</h1>
-    <form class="fields" onSubmit=${(/** @type {Event} */ e) => { e.preventDefault(); trying(async () => { await check(); }); }}>
+    <form class="fields" onSubmit=${(/** @type {Event} */ e) => {
+      e.preventDefault();
+      trying(async () => { await check(); });
+    }}>
       <label>File <input type="file" accept=".yaml,.yml,text/plain" onChange=${async (/** @type {Change} */ e) => {
         const input = e.target;
         const file = input.files?.[0];
@@ -73,11 +84,14 @@ export function NewRun() {
         input.value = ''; // so that the same file can be read again
       }} /></label>
       <label>Workflow, in YAML <textarea ref=${area} rows="16" spellcheck=${false} class="code" required value=${text}
-        placeholder=${'workflow: greeting\nagents: {host: {system: You are the host.}, guest: {}}\nphases: [{name: hello, agents: [host, guest], prompts: Greet the other.}]'}
+        placeholder=${EXAMPLE}
         onInput=${(/** @type {Change} */ e) => changed(e.target.value)}></textarea></label>
       <details><summary>Variables</summary>
-        <label>Values, a line for each: <code>name=value</code> <textarea rows="3" spellcheck=${false} class="code" value=${settings}
-          onInput=${(/** @type {Change} */ e) => { setSettings(e.target.value); unchecked(); }}></textarea></label></details>
+        <label>Values, a line for each: <code>name=value</code> <textarea rows="3" spellcheck=${false} class="code"
+          value=${settings} onInput=${(/** @type {Change} */ e) => {
+            setSettings(e.target.value);
+            unchecked();
+          }}></textarea></label></details>
       <div class="row"><button disabled=${busy || !text}>Check</button>
         <button type="button" class="primary" disabled=${busy || !text} onClick=${() => trying(run)}>Run</button></div>
     </form>
@@ -91,13 +105,17 @@ export function NewRun() {
 function Checked({ found, onGo }) {
   const { mistakes } = found;
   if (!mistakes.length) {
-    return html`<p><strong><${Name} text=${found.name} /></strong> can be run: ${counted(found.agents.length, 'agent')} in
+    return html`<p><strong><${Name} text=${found.name} /></strong> can be run: ${
+      counted(found.agents.length, 'agent')} in
       ${' '}${counted(found.phases.length, 'phase')}.</p>`;
   }
   return html`<h2>${counted(mistakes.length, 'mistake')}</h2>
     <ul class="mistakes plain">${mistakes.slice(0, MOST_SHOWN).map((/** @type {Json} */ mistake) => html`<li>
-      ${mistake.line > 0 ? html`<button class="link" onClick=${() => onGo(mistake)}>Line ${mistake.line}, column ${mistake.column}</button>`
-        : html`<span class="quiet">The whole file</span>`} <code><bdi>${mistake.field}</bdi></code>: <span dir="auto">${mistake.problem}</span></li>`)}</ul>
+      ${mistake.line > 0
+        ? html`<button class="link" onClick=${() => onGo(mistake)}>Line ${mistake.line}, column ${
+          mistake.column}</button>`
+        : html`<span class="quiet">The whole file</span>`} <code><bdi>${mistake.field}</bdi></code>: <span
+        dir="auto">${mistake.problem}</span></li>`)}</ul>
     ${mistakes.length > MOST_SHOWN && html`<p class="quiet">and ${mistakes.length - MOST_SHOWN} more</p>`}`;
 }
 

@@ -1,4 +1,4 @@
-/** Following a run: its events, each once, through connections that break, until it has ended or nobody goes on with it. */
+/** Following a run: each event once, through connections that break, until it has ended or nobody goes on with it. */
 import { events } from '../../events.js';
 import { GatewayError, json, partOf, request } from '../../gateway.js';
 import { added, followedAgain, goesOn, newRun, settled } from './state.js';

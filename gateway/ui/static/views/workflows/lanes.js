@@ -1,8 +1,8 @@
 /**
- * A run as lanes, one for each agent: time goes down, through phases and rounds. Who speaks, who hears it, and under each
- * turn what the memory gave.
+ * A run as lanes, one for each agent: time goes down, through phases and rounds. Who speaks, who hears it, and under
+ * each turn what the memory gave.
  *
- * Where there is no room for lanes the same stands below each other: each turn says itself whose it is and who hears it.
+ * Where there is no room for lanes the same stands below each other: each turn says whose it is and who hears it.
  */
 import { html, useMemo } from '../../vendor/preact.js';
 import { useFollowed } from '../../followed.js';
@@ -18,8 +18,8 @@ import { Outcome } from './outcome.js';
 /** @typedef {Map<string, number>} Places the lane of each agent, from 1 */
 
 /**
- * @param {{run: Run, live?: boolean, memoryOf?: (agent: Json) => string}} props `live`: it goes on, so its end is shown;
- *   `memoryOf` links to a memory, "" where it is no longer
+ * @param {{run: Run, live?: boolean, memoryOf?: (agent: Json) => string}} props `live`: it goes on, so its end is
+ *   shown; `memoryOf` links to a memory, "" where it is no longer
  */
 export function Lanes({ run, live = false, memoryOf }) {
   const names = [...run.members.keys()];
@@ -28,9 +28,9 @@ export function Lanes({ run, live = false, memoryOf }) {
   const box = useFollowed([run], live);
   return html`<div class="lanes-box" ref=${box} role="region" aria-label="What was said" tabindex="0">
     <div class="lanes" style=${{ '--lanes': Math.max(1, names.length) }}>
-      <ul class="lane-row heads plain" aria-label="Agents">${[...run.members.values()].map((member) => html`<${Head} key=${member.name}
-        member=${member} agent=${agents.get(member.name)} place=${places.get(member.name)} speaking=${run.speaking.has(member.name)}
-        memoryOf=${memoryOf} />`)}</ul>
+      <ul class="lane-row heads plain" aria-label="Agents">${[...run.members.values()].map((member) => html`<${Head}
+        key=${member.name} member=${member} agent=${agents.get(member.name)} place=${places.get(member.name)}
+        speaking=${run.speaking.has(member.name)} memoryOf=${memoryOf} />`)}</ul>
       ${run.phases.map((phase) => html`<section key=${phase.name} class="phase" aria-label=${phase.name
         ? `Phase ${phase.name}` : 'Introductions'}>
         <h2>${phase.name ? html`Phase <${Name} text=${phase.name} />` : 'Introductions'}</h2>
@@ -54,7 +54,8 @@ function Head({ member, agent, place, speaking, memoryOf }) {
   return html`<li class="cell head" style=${{ gridColumn: place }}>
     <strong>${memory ? html`<a href=${memory}>${named}</a>` : named}</strong>
     ${speaking && html` <span class="tier hot">speaking</span>`}
-    <div class="quiet">${counted(member.turns, 'turn')}, ${counted(member.tokens, 'token')}${agent?.persists ? ', stays' : ''}</div>
+    <div class="quiet">${counted(member.turns, 'turn')}, ${counted(member.tokens, 'token')}${
+      agent?.persists ? ', stays' : ''}</div>
   </li>`;
 }
 
@@ -67,8 +68,8 @@ function Round({ round, places }) {
         ${' '}<span class="quiet">${began.topology.replaceAll('_', ' ')}</span></h3>`}
       <ol class="plain">${round.rows.map((row, at) => html`<li key=${at} class="lane-row">
         ${[...row.values()].map((step) => html`<${Done} step=${step} place=${places.get(step.agent_id)} />`)}
-        ${marks(row).map(([name, text]) => html`<span class="cell mark" aria-hidden="true" style=${{ gridColumn: places.get(name) }}
-          dir="auto">${text}</span>`)}
+        ${marks(row).map(([name, text]) => html`<span class="cell mark" aria-hidden="true"
+          style=${{ gridColumn: places.get(name) }} dir="auto">${text}</span>`)}
       </li>`)}</ol>
     </div>`;
   }, [round, places]);
@@ -101,7 +102,8 @@ function Done({ step, place }) {
       : html`<span class="quiet"> ${note ? 'notes for itself' : 'took in what it had heard'}</span>`}</p>
     ${text && html`<${LongText} text=${text} piece=${2000} />`}
     <${Sources} step=${step} />
-    <${Report} cache=${step.cache} usage=${text ? step.usage : undefined} timings=${step.timings} reason=${step.reason} replayed=${step.replayed} />
+    <${Report} cache=${step.cache} usage=${text ? step.usage : undefined} timings=${step.timings}
+      reason=${step.reason} replayed=${step.replayed} />
   </article>`;
 }
 
@@ -122,17 +124,19 @@ function names(all) {
 /** @param {{channel: string}} props */
 function Channel({ channel }) {
   if (!channel || channel === 'public') return null;
-  return html`<span class=${`channel ${channel === 'whisper' ? 'whisper' : 'private'}`}>${channel === 'whisper' ? 'whispered' : channel}</span>`;
+  const [kind, said] = channel === 'whisper' ? ['whisper', 'whispered'] : ['private', channel];
+  return html`<span class=${`channel ${kind}`}>${said}</span>`;
 }
 
 /** Where a prompt's tokens came from. @param {{step: Step}} props */
 function Sources({ step: { usage } }) {
   const cached = /** @type {[string, number][]} */ (Object.entries(usage.cached));
-  const parts = [...cached, ['computed', Math.max(0, usage.prompt_tokens - total(usage.cached))]].filter(([, tokens]) => Number(tokens) > 0);
+  const computed = Math.max(0, usage.prompt_tokens - total(usage.cached));
+  const parts = [...cached, ['computed', computed]].filter(([, tokens]) => Number(tokens) > 0);
   if (!parts.length) return null;
   return html`<div class="bar-of sources" role="img" aria-label=${`Prompt tokens: ${parts.map(([from, tokens]) =>
-    `${from} ${number(Number(tokens))}`).join(', ')}`}>${parts.map(([from, tokens]) => html`<span class=${`source ${from}`}
-      style=${{ flexGrow: Number(tokens) }}></span>`)}</div>`;
+    `${from} ${number(Number(tokens))}`).join(', ')}`}>${parts.map(([from, tokens]) => html`<span
+      class=${`source ${from}`} style=${{ flexGrow: Number(tokens) }}></span>`)}</div>`;
 }
 
 /** @param {{speaking: Run['speaking'], places: Places}} props */

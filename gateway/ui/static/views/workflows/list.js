@@ -39,16 +39,20 @@ export function AllRuns() {
         <a class="button primary" href=${linkTo(['workflows', 'new'])}>Check or run a file</a></span></div>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
     ${!runs && !error && html`<${Loading} what="Looking" />`}
-    ${runs && !runs.length && html`<p>There are no runs yet. <a href=${linkTo(['workflows', 'new'])}>Start one</a> from a
-      workflow’s file.</p>`}
-    ${runs && runs.length > 0 && html`<div class="scrolls" role="region" aria-label="Runs" tabindex="0"><table class="runs">
-      <thead><tr><th scope="col">Workflow</th><th scope="col">State</th><th scope="col">Who</th><th scope="col" class="num">Turns</th>
-        <th scope="col">Started</th><th scope="col">Last turn</th><th scope="col"><span class="unseen">Actions</span></th></tr></thead>
+    ${runs && !runs.length && html`<p>There are no runs yet. <a href=${linkTo(['workflows', 'new'])}>Start one</a> from
+      a workflow’s file.</p>`}
+    ${runs && runs.length > 0 && html`<div class="scrolls" role="region" aria-label="Runs" tabindex="0">
+      <table class="runs">
+      <thead><tr><th scope="col">Workflow</th><th scope="col">State</th><th scope="col">Who</th>
+        <th scope="col" class="num">Turns</th><th scope="col">Started</th><th scope="col">Last turn</th>
+        <th scope="col"><span class="unseen">Actions</span></th></tr></thead>
       <tbody>${runs.map((run) => html`<tr key=${run.workflow_id}>
         <td><a href=${linkTo(['workflows', 'run', run.workflow_id])}><${Name} text=${run.name} /></a>
           <div class="quiet id">${run.workflow_id}</div></td>
-        <td><${State} state=${run.state} />${run.phase && html`<div class="quiet">in <${Name} text=${run.phase} /></div>`}</td>
-        <td class="who">${who.get(run.workflow_id)?.map((name, at) => html`${at ? ', ' : ''}<${Name} text=${name} />`)}</td>
+        <td><${State} state=${run.state} />
+          ${run.phase && html`<div class="quiet">in <${Name} text=${run.phase} /></div>`}</td>
+        <td class="who">${who.get(run.workflow_id)?.map((name, at) => html`${
+          at ? ', ' : ''}<${Name} text=${name} />`)}</td>
         <td class="num">${number(run.turns)}</td><td>${ago(run.create_time)}</td><td>${ago(run.update_time)}</td>
         <td>${run.state === 'running' && html`<button onClick=${() => setEnding(run)}>Cancel…</button>`}
           ${RESUMABLE.has(run.state) && html`<button onClick=${() => {
@@ -58,7 +62,8 @@ export function AllRuns() {
       </tr>`)}</tbody></table></div>
       <p class="row quiet"><span role="status">${counted(runs.length, 'run')}${more ? ', the newest' : ''}</span>
         ${more && html`<button onClick=${() => setWanted(runs.length + PAGE)}>Show more</button>`}</p>`}
-    ${ending && html`<${CancelDialog} id=${ending.workflow_id} name=${ending.name} onClose=${() => setEnding(null)} onEnded=${again} />`}
+    ${ending && html`<${CancelDialog} id=${ending.workflow_id} name=${ending.name} onEnded=${again}
+      onClose=${() => setEnding(null)} />`}
   </section>`;
 }
 

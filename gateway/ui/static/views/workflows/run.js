@@ -46,18 +46,21 @@ export function OneRun({ id }) {
   const going = workflow && state !== 'over';
   const actions = workflow && html`
     ${going && workflow.state === 'running' && html`<button onClick=${() => setAsked('cancel')}>Cancel…</button>`}
-    ${!going && RESUMABLE.has(workflow.state) && html`<button class="primary" onClick=${() => begin(true)}>Resume</button>`}
+    ${!going && RESUMABLE.has(workflow.state)
+      && html`<button class="primary" onClick=${() => begin(true)}>Resume</button>`}
     <button onClick=${report}>Save report</button>
     ${!going && html`<button onClick=${() => setAsked('erase')}>Delete…</button>`}`;
   return html`<section class="fill">
     <p class="crumbs"><a href=${linkTo(['workflows'])}>Workflows</a></p>
     ${!workflow && !error && html`<${Loading} what="Reading the run" />`}
     ${workflow && html`<${Summary} run=${run} actions=${actions} />`}
-    ${state === 'waiting' && html`<p class="problem mild" role="status">Waiting for the gateway; the run goes on where it was.
-      ${' '}<span dir="auto">${explained(error)}</span></p>`}
+    ${state === 'waiting' && html`<p class="problem mild" role="status">Waiting for the gateway; the run goes on where
+      it was. <span dir="auto">${explained(error)}</span></p>`}
     ${state === 'failed' && html`<${Problem} error=${error} retry=${() => begin(false)} />`}
-    ${workflow && html`<${Lanes} run=${run} live=${now.live} memoryOf=${(/** @type {Json} */ agent) => memoryOf(agent, workflow.state)} />`}
-    ${asked === 'cancel' && html`<${CancelDialog} id=${id} name=${workflow.name} onClose=${close} onEnded=${() => {}} />`}
+    ${workflow && html`<${Lanes} run=${run} live=${now.live}
+      memoryOf=${(/** @type {Json} */ agent) => memoryOf(agent, workflow.state)} />`}
+    ${asked === 'cancel' && html`<${CancelDialog} id=${id} name=${workflow.name} onClose=${close}
+      onEnded=${() => {}} />`}
     ${asked === 'erase' && html`<${EraseDialog} id=${id} name=${workflow.name} onClose=${close}
       onErased=${() => { location.hash = linkTo(['workflows']); }} />`}
   </section>`;

@@ -14,6 +14,7 @@ const PLACE = '<script type="application/json" id="run"></script>';
 export async function reportOf(workflow, events) {
   const shell = await (await request('GET', 'ui/report.html')).text();
   const [before, after] = shell.split(PLACE);
-  const data = JSON.stringify({ workflow, events }).replaceAll('<', '\\u003c'); // so no text of an agent ends the script
+  // No text of an agent ends the script.
+  const data = JSON.stringify({ workflow, events }).replaceAll('<', '\\u003c');
   return new Blob([before, PLACE.replace('></', () => `>${data}</`), after], { type: 'text/html' });
 }

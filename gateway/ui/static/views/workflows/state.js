@@ -39,7 +39,10 @@ export const GAP = '… ';
 
 /** @returns {Run} */
 export function newRun() {
-  return { workflow: null, members: new Map(), phases: [], speaking: new Map(), sequence: 0, finished: false, first: '', latest: '' };
+  return {
+    workflow: null, members: new Map(), phases: [], speaking: new Map(), sequence: 0, finished: false, first: '',
+    latest: '',
+  };
 }
 
 /**
@@ -55,11 +58,17 @@ export function added(run, event) {
   const logged = !event.agent_speaking && !event.agent_delta && !event.finished;
   if (logged && event.sequence <= run.sequence) return run;
   const next = {
-    ...run, sequence: Math.max(run.sequence, event.sequence), first: run.first || event.time, latest: event.time ?? run.latest,
+    ...run,
+    sequence: Math.max(run.sequence, event.sequence),
+    first: run.first || event.time,
+    latest: event.time ?? run.latest,
   };
   if (event.started) return begun(next, event.started.workflow);
   if (event.phase_started) return entered(next, event.phase_started);
-  if (event.agent_speaking) return said(next, event.agent_speaking.agent_id, { text: '', cache: event.agent_speaking.cache });
+  if (event.agent_speaking) {
+    const { agent_id: agent, cache } = event.agent_speaking;
+    return said(next, agent, { text: '', cache });
+  }
   if (event.agent_delta) {
     const { agent_id: agent, text } = event.agent_delta;
     const saying = run.speaking.get(agent) ?? { text: GAP, cache: null }; // it had begun before this was followed
@@ -68,7 +77,10 @@ export function added(run, event) {
   if (event.agent_spoke) return done(next, { kind: 'turn', ...event.agent_spoke });
   if (event.agent_listened) return done(next, { kind: 'listening', ...event.agent_listened });
   if (event.agents_heard) return heard(next, event.agents_heard);
-  if (event.phase_outcome) return withPhase(next, event.phase_outcome.phase, (phase) => ({ ...phase, outcome: event.phase_outcome }));
+  if (event.phase_outcome) {
+    const outcome = event.phase_outcome;
+    return withPhase(next, outcome.phase, (phase) => ({ ...phase, outcome }));
+  }
   if (event.finished) return { ...begun(next, event.finished.workflow), speaking: new Map(), finished: true };
   return next; // of a later version
 }

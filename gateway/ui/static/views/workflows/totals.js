@@ -13,7 +13,16 @@ import { total } from '../../format.js';
  */
 export function totals(run) {
   const sums = {
-    turns: 0, notes: 0, listenings: 0, replayed: 0, resent: 0, prefilled: 0, reused: 0, again: 0, generated: 0, seconds: 0,
+    turns: 0,
+    notes: 0,
+    listenings: 0,
+    replayed: 0,
+    resent: 0,
+    prefilled: 0,
+    reused: 0,
+    again: 0,
+    generated: 0,
+    seconds: 0,
   };
   for (const step of steps(run)) {
     const { prompt_tokens: prompt, completion_tokens: generated, cached } = step.usage;
