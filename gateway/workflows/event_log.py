@@ -75,13 +75,14 @@ class EventLog:
         async with self._writing:
             await run_shielded(self._flush())  # the next write follows this one
 
-    async def _flush(self) -> None:
+    async def _flush(self, *, anew: bool = False) -> None:
+        """Store and send what was appended. `anew`: say how far the run is even if nothing was."""
         upto = len(self._pending)
         new = [one for one in self._pending if isinstance(one, LoggedEvent)]
-        if new:
+        if new or anew:
             size = self._bytes + sum(logged.ByteSize() for logged in new)
-            ends = new[-1].event.HasField("finished")
-            if size > MAX_RECORD_BYTES - (0 if ends else _HEADROOM):
+            ends = bool(new) and new[-1].event.HasField("finished")
+            if new and size > MAX_RECORD_BYTES - (0 if ends else _HEADROOM):
                 raise FailedPrecondition(
                     f"the run's record is full: it holds all that was said, at most {MAX_RECORD_BYTES >> 20} MiB; "
                     "make the workflow shorter, or several of it"
@@ -105,13 +106,13 @@ class EventLog:
             await run_shielded(self._write(()))
 
     async def restate(self, goes_on: Callable[[], bool]) -> None:
-        """Store anew how far the run is, and who has it, unless it has come to its end, which is written with its
-        last event. Raise what writing raises.
+        """Store anew how far the run is, and who has it, with what was appended, which that counts; unless the run has
+        come to its end, which is written with its last event. Raise what `flush` raises.
         """
 
         async def write() -> None:
             if goes_on():  # now: the write before this one may have been the last of its turns
-                await self._write(())
+                await self._flush(anew=True)
 
         async with self._writing:
             await run_shielded(write())

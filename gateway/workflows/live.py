@@ -17,7 +17,7 @@ from gateway.edge.callers import Authenticator, Caller
 from gateway.metrics import GatewayMetrics
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import LoggedEvent
-from gateway.workflows.owners import Owners, RunKey, TakenOver
+from gateway.workflows.owners import Owner, Owners, RunKey, TakenOver
 from gateway.workflows.records import ENDED, Records, State, StoredRun, interrupted
 from gateway.workflows.run import Run
 from gateway.workflows.worker import Worker
@@ -84,7 +84,9 @@ class LiveRuns:
             return self.execute(who, definition, stored)
         except errors.Unavailable:
             if self._owners.shared:
-                await self._leave(stored)
+                stored.owner = _left(stored.owner)
+                with suppress(errors.AgentmemError):
+                    await self._records.append(stored, ())
             raise
 
     def execute(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
@@ -130,11 +132,14 @@ class LiveRuns:
     async def restate(self) -> None:
         """Write this gateway's epoch into the records of its runs, where it has changed since. Best effort."""
         for run in list(self.by_key.values()):
-            owner = self._owners.own(run.stored.owner.key_id)
-            if owner != run.stored.owner:
+            before = run.stored.owner
+            owner = self._owners.own(before.key_id)
+            if owner != before:
                 run.stored.owner = owner
-                with suppress(errors.AgentmemError):  # the run's own next write meets the same
+                try:
                     await run.log.restate(partial(_is_running, run))
+                except errors.AgentmemError:  # so that the next call tries again: a long turn writes nothing
+                    run.stored.owner = before
 
     async def stop(self, seconds: float) -> None:
         """Interrupt all runs, within `seconds`; their records stay, and those who follow them learn to come again.
@@ -147,21 +152,22 @@ class LiveRuns:
         for run in live:
             run.task.cancel()
         ended, _ = await asyncio.wait({run.task for run in live}, timeout=seconds)
-        if self._owners.shared:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(seconds, _LEAVE_SECONDS)):
-                    left = [
-                        run.stored
-                        for run in live
-                        if run.task in ended and run.workflow.state == State.WORKFLOW_STATE_RUNNING
-                    ]
-                    await asyncio.gather(*(self._leave(stored) for stored in left))
+        left = [run for run in live if run.task in ended and _is_running(run)]
+        if self._owners.shared and left:
+            # Not cancelled then: a write that the store has may still be done.
+            await asyncio.wait({asyncio.create_task(_leave(run)) for run in left}, timeout=min(seconds, _LEAVE_SECONDS))
 
-    async def _leave(self, stored: StoredRun) -> None:
-        """Say that no gateway has a run: no node has the epoch 0. Best effort: it is found out otherwise, too."""
-        stored.owner = stored.owner._replace(epoch=0)
-        with suppress(errors.AgentmemError):
-            await self._records.append(stored, ())
+
+async def _leave(run: Run) -> None:
+    """Say that no gateway has a run, behind what is being written of it. Best effort: it is found otherwise, too."""
+    run.stored.owner = _left(run.stored.owner)
+    with suppress(errors.AgentmemError):
+        await run.log.restate(partial(_is_running, run))
+
+
+def _left(owner: Owner) -> Owner:
+    """Return that nobody has a run any more, and for whom it was: no node has the epoch 0."""
+    return owner._replace(epoch=0)
 
 
 def _is_running(run: Run) -> bool:

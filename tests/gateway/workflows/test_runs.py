@@ -63,19 +63,19 @@ class Kept:
             raise AlreadyExists("it exists") from error
 
     async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
-        workflow = copied(run.workflow)
+        asked = replace(run, workflow=copied(run.workflow))
         await asyncio.sleep(0)
         self.writers += 1
         await self.gate.wait()
         if self.refuses is not None:
             raise self.refuses
         known = self.records.get(run.key)
-        if (known.version if known else 0) != run.version:
+        if (known.version if known else 0) != asked.version:
             raise Aborted("another writer")
         run.version += 1
         run.stored_events += len(events)
         stored = [*(known.events if known else ()), *events]
-        self.records[run.key] = replace(run, workflow=workflow, events=stored)
+        self.records[run.key] = replace(asked, version=run.version, stored_events=run.stored_events, events=stored)
 
     async def get(self, namespace: str, workflow_id: str, after: int = 0) -> StoredRun | None:
         await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from agentmem.v1 import cluster_pb2
 from gateway.edge.callers import Caller
 from gateway.metrics import GatewayMetrics
 from gateway.workflows import takeover
-from gateway.workflows.event_log import LoggedEvent
+from gateway.workflows.event_log import Event, LoggedEvent
 from gateway.workflows.owners import NOBODY, Owner
 from gateway.workflows.records import State, StoredRun
 from gateway.workflows.runs import Runs
@@ -266,6 +266,81 @@ async def test_a_gateway_that_stops_in_a_takeover_leaves_the_run_to_others(
     assert record(kept, workflow_id).owner == left_to, "which no node has"
     assert record(kept, workflow_id).version == written + (0 if at == "its reading" else 2)
     assert record(kept, workflow_id).workflow.state == State.WORKFLOW_STATE_RUNNING
+
+
+async def test_what_was_said_when_a_gateway_stopped_is_counted_once(
+    worker: ScriptedWorker, kept: Kept, nodes: Nodes, keys: Keys
+) -> None:
+    """A turn whose event waited for a write that was under way is in the record that counts it."""
+    worker.script = hello
+
+    class Slow(Kept):
+        async def create(self, run: StoredRun) -> None:
+            await super().create(run)
+            self.gate.clear()
+
+    slow = Slow()
+    async with connect(worker.target) as channel:
+        first, second = (Runs(cast(Any, slow), channel, keys, GatewayMetrics(), 2, nodes) for _ in range(2))
+        await first.begin(Caller("n", "k1"), "r", FILE.replace("system: You are a.", ""), {}, 0)
+        [run] = first.live.by_key.values()
+        await eventually(lambda: run.workflow.turns == 1)
+        stopping = asyncio.create_task(first.live.stop(5))
+        await asyncio.sleep(0)
+        slow.gate.set()
+        await stopping
+        [stored] = slow.records.values()
+        assert spoken([logged.event for logged in stored.events]) == stored.workflow.turns == 1
+        assert await second.take_over(*run.stored.key)
+        events = await all_of(second.live.by_key[run.stored.key].log.read(0))
+        assert spoken(events) == events[-1].finished.workflow.turns == 2
+        await second.live.stop(5)
+
+
+def spoken(events: Sequence[Event]) -> int:
+    """How many turns events tell of."""
+    return sum(event.HasField("agent_spoke") for event in events)
+
+
+async def test_a_gateway_that_stops_leaves_a_run_whose_record_is_being_written(
+    runs: Runs, kept: Kept, nodes: Nodes
+) -> None:
+    """Anew, because its store was started again: that nobody has the run is written behind it."""
+    workflow_id = await left(runs, kept, nodes)
+    await runs.take_over("n", workflow_id)
+    await said_something(runs, workflow_id)
+    nodes.epoch += 1
+    kept.gate.clear()
+    before, upkeep = kept.writers, asyncio.create_task(runs.live.restate())
+    await eventually(lambda: kept.writers == before + 1)
+    upkeep.cancel()
+    stopping = asyncio.create_task(runs.live.stop(5))
+    await eventually(lambda: not runs.live.goes_on("n", workflow_id))
+    kept.gate.set()
+    await asyncio.wait({upkeep, stopping})
+    assert stopping.exception() is None
+    assert record(kept, workflow_id).owner == Owner("a", 0, "k1")
+
+
+async def test_what_could_not_be_written_anew_is_written_later(runs: Runs, kept: Kept, nodes: Nodes) -> None:
+    """The run itself writes nothing during its turn, for which others would take it over."""
+    workflow_id = await left(runs, kept, nodes)
+    await runs.take_over("n", workflow_id)
+    await said_something(runs, workflow_id)
+    nodes.epoch += 1
+    kept.refuses = Unavailable("the store is away")
+    await runs.live.restate()
+    kept.refuses = None
+    assert record(kept, workflow_id).owner == Owner("a", nodes.epoch - 1, "k1")
+    await runs.live.restate()
+    assert record(kept, workflow_id).owner == Owner("a", nodes.epoch, "k1")
+
+
+async def said_something(runs: Runs, workflow_id: str) -> None:
+    """Wait until a run is in a turn, for which nothing is written."""
+    async for event in runs.live.by_key["n", workflow_id].log.read(0):
+        if event.HasField("agent_delta"):
+            return
 
 
 class Checked(Kept):
