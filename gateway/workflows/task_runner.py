@@ -123,19 +123,21 @@ class TaskRunner:
                 version = self._versions[agent]
                 request.if_version, request.if_revision = version.version, version.revision
             async with self._slots:
-                made = event(await self._done_once(agent, call))
+                made = event(await self._done_once(agent, request, call))
             self._workflow.update_time.GetCurrentTime()
             self._log.append(key, made, _digest(request))
         durable = made.agent_spoke if made.HasField("agent_spoke") else made.agent_listened
         self._versions[agent] = durable.version
         return made
 
-    async def _done_once(self, agent: str, call: _Call) -> Done:
-        """Do a task. Who had the run before may commit it meanwhile: the second call then is answered with that."""
+    async def _done_once(self, agent: str, request: _Request, call: _Call) -> Done:
+        """Do a task. Who had the run before may commit it meanwhile: the second call then is answered with that. So may
+        others who speak to an agent that persists: the task then is done behind theirs.
+        """
         try:
             return await call()
         except Aborted:
-            if agent not in self._own:  # others speak to it, too
+            if agent not in self._own and request.HasField("if_version"):  # an introduction, of one that has a memory
                 raise
         return await call()
 

@@ -221,6 +221,27 @@ async def test_only_an_agent_that_persists_may_be_known_already(
         assert run.workflow.state == state
 
 
+async def test_a_turn_that_another_was_faster_than_is_done_again(worker: ScriptedWorker) -> None:
+    """As where two nodes compute turns of an agent at once: of one that persists, others may be the faster."""
+
+    async def second(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
+        yield started()
+        if len(worker.generated) == 1:
+            raise Aborted("the agent has changed meanwhile; send it again")
+        yield delta("word")
+        yield finished()
+
+    worker.script = second
+    for persist in (False, True):
+        worker.requests.clear()
+        talk = definition({"agents": ["a"]}, agents={"a": {"persist": persist}})
+        run = record(talk)
+        async with running(worker, run, talk) as performed:
+            await told(performed)
+        assert (run.workflow.state, run.workflow.turns) == (State.WORKFLOW_STATE_SUCCEEDED, 1), run.workflow.error
+        assert len({request.request_id for request in worker.generated}) == 1 < len(worker.generated)
+
+
 async def test_whoever_may_not_go_on_does_not(worker: ScriptedWorker) -> None:
     def check() -> None:
         if worker.generated:
