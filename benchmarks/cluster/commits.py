@@ -30,7 +30,7 @@ from agentmem.channels import connect
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, types_pb2
 from benchmarks import options, results
-from benchmarks.cluster import postgres
+from benchmarks.cluster import postgres, shared_options
 from benchmarks.cluster.postgres_pair import paired
 from benchmarks.tables import Claim, Table, show, spread
 
@@ -182,9 +182,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8, 32, 128])
     found.add_argument("--database", default="", help="libpq's URL of a PostgreSQL without a standby")
     found.add_argument("--standby", default="", help="libpq's URL of one with a synchronous standby")
-    found.add_argument("--seconds", type=float, default=5.0, help="how long each is measured")
-    found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: commits)")
+    shared_options.add(found, "samples", seconds=5.0, output="commits")
     return found
 
 

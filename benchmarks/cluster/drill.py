@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks import options, results
-from benchmarks.cluster import postgres
+from benchmarks.cluster import postgres, shared_options
 from benchmarks.cluster.faults import FAULTS, Kinds, Pace, all_faults, clock, drilling, set_clocks
 from benchmarks.cluster.history import Append, Operation, Read, violations
 from benchmarks.cluster.machines import HOST
@@ -151,7 +151,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--between", type=options.at_least(1), default=200, help="turns and reads between two faults")
     found.add_argument("--during", type=options.at_least(1), default=100, help="and while one lasts")
     found.add_argument("--seed", type=options.at_least(0), default=0, help="the number of the first round")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: drill)")
+    shared_options.add(found, output="drill")
     return found
 
 

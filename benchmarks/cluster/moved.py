@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from benchmarks import options, results
-from benchmarks.cluster import object_server
+from benchmarks.cluster import object_server, shared_options
 from benchmarks.cluster.clusters import cluster, database
 from benchmarks.cluster.computing_nodes import ComputingNode, flags
 from benchmarks.models import model_directory, model_name
@@ -216,10 +216,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--model", default="demo", help="demo, or NAME=DIRECTORY of a model")
     found.add_argument("--lengths", type=options.at_least(300), nargs="+", default=[1000, 4000, 8000])
     found.add_argument("--samples", type=options.at_least(1), default=3, help="turns of each kind")
-    found.add_argument("--database", default="", help="libpq's URL of a PostgreSQL (default: one is started)")
     found.add_argument("--remote", default="", help="object storage, as the store takes it (default: moto's server)")
     found.add_argument("--remote-endpoint", default="", help="its address, where it is not AWS's")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: moved-MODEL-BACKEND)")
+    shared_options.add(found, "database", output="moved-MODEL-BACKEND")
     return found
 
 

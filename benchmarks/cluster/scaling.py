@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from benchmarks import options, results
-from benchmarks.cluster import postgres
+from benchmarks.cluster import postgres, shared_options
 from benchmarks.cluster.clusters import Cluster, cluster, database
 from benchmarks.cluster.history import violations
 from benchmarks.cluster.machines import Node, processor_seconds
@@ -188,16 +188,10 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     found = options.parser(__doc__)
     found.add_argument("--nodes", type=options.at_least(1), nargs="+", default=[1, 2, 4])
-    found.add_argument("--database", default="", help="libpq's URL of a PostgreSQL (default: one is started)")
-    found.add_argument("--agents", type=options.at_least(1), default=16, help="for each node")
-    found.add_argument("--slots", type=options.at_least(1), default=8, help="turns that a node computes at once")
-    found.add_argument("--prefill", type=float, default=0.2, help="seconds to a turn's first token")
-    found.add_argument("--answer", type=float, default=0.6, help="seconds from there to its end")
     found.add_argument("--cold", type=float, default=0.4, help="seconds more where the agent's memory is not hot")
     found.add_argument("--warm", type=float, default=3.0, help="seconds that pass before")
-    found.add_argument("--seconds", type=float, default=20.0, help="how long each is measured")
-    found.add_argument("--samples", type=options.at_least(1), default=3, help="rounds")
-    found.add_argument("--output", help="name of the file under benchmarks/results (default: scaling)")
+    usual = ("database", "slots", "prefill", "answer", "samples")
+    shared_options.add(found, *usual, agents=16, seconds=20.0, output="scaling")
     return found
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import options, results
-from benchmarks.cluster import primaries
+from benchmarks.cluster import primaries, shared_options
 from benchmarks.cluster.events import Failure, Found, Load, Simulation
 from benchmarks.cluster.inputs import Costs, Inputs, costs, read, sources
 from benchmarks.cluster.policies import BUSIER, policies
@@ -353,7 +353,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seeds", type=options.at_least(1), default=1, help="runs of each")
     found.add_argument("--bounds", type=float, nargs="+", default=[], help="to compare, besides")
     found.add_argument("--prefill", type=float, default=1.0, help="prompts are computed so many times as fast")
-    found.add_argument("--output", help="name of the file in benchmarks/results")
+    shared_options.add(found, output="simulation-NODES")
     return found
 
 
