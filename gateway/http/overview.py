@@ -26,7 +26,7 @@ from gateway.settings import GatewaySettings
 _FRESH_SECONDS: Final = 1.0
 """How old a reading may be that is returned again: however many ask, a page is read once in that time."""
 
-_OF_WORKER: Final = (
+OF_WORKER: Final = (
     *("agentmem_build_info", "agentmem_ready", "agentmem_peer_up", "grpc_server_handled_total"),
     *("process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"),
     *("agentmem_num_requests_running", "agentmem_num_requests_waiting", "agentmem_requests_limit"),
@@ -94,7 +94,7 @@ class Overview:
     async def _page(self, service: Service) -> Page | str:
         if not (address := self._addresses[service]):
             return f"where the {service}'s page of metrics is, is not known; set --{service}-metrics"
-        return await read_page(service, address, _OF_WORKER if service == "worker" else (), _shown_lines)
+        return await read_page(service, address, OF_WORKER if service == "worker" else (), _shown_lines)
 
 
 def _shown_lines(text: str) -> str:

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from deploy.metrics_table import TABLE, Row, differences, exported, markdown
+from gateway.http import overview
 
 DESIGNED = """
 num_requests_running num_requests_waiting kv_cache_usage_ratio prefix_cache_queries_total prefix_cache_hits_total
@@ -51,6 +52,20 @@ def test_a_difference_names_the_line(rows: list[Row]) -> None:
 def test_all_that_is_designed_is_there(rows: list[Row]) -> None:
     names = {row.name for row in rows}
     assert {f"agentmem_{name}" for name in DESIGNED.split()} | {"grpc_server_handled_total"} <= names
+
+
+def test_the_overview_asks_the_worker_for_series_that_it_has(rows: list[Row]) -> None:
+    """A page without a series that is asked for is no error: the overview would say that there is none."""
+    there = {name for row in rows if "worker" in row.process.split(", ") for name in series(row)}
+    if sys.platform != "linux":
+        there |= {name for name in overview.OF_WORKER if name.startswith("process_")}
+    assert set(overview.OF_WORKER) <= there
+    assert not {"agentmem_time_to_first_token_seconds", "agentmem_cache_disk_bytes"} & there, "a family; the store's"
+
+
+def series(row: Row) -> list[str]:
+    """The names of a metric's series, as `name[]` of a page's address has them."""
+    return [f"{row.name}_{part}" for part in ("bucket", "count", "sum")] if row.type == "histogram" else [row.name]
 
 
 def test_names_say_what_they_are(rows: list[Row]) -> None:
