@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
+import math
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,18 +16,14 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.user_cache import NoCache, user_cache
+from tests import debian
+from tests.debian import Unavailable as Unavailable
 from tests.system.stack import free_port
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 """The configuration that is shipped."""
-_APT_SECONDS = 120
 _START_SECONDS = 60.0
-
-
-class Unavailable(Exception):
-    """There is no Prometheus here, and none can be had; says why."""
 
 
 @dataclass(frozen=True)
@@ -49,55 +44,21 @@ class Programs:
 
 @functools.cache
 def programs() -> Programs:
-    """Those in PATH, or Debian's, unpacked once for each user. Raises Unavailable.
-
-    Processes that come at the same time wait for the first, which unpacks.
-    """
+    """Those in PATH, or Debian's. Raises Unavailable."""
     found = [shutil.which(name) for name in ("prometheus", "promtool")]
     if found[0] and found[1]:
         return Programs(Path(found[0]), Path(found[1]))
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise Unavailable("no prometheus and promtool in PATH, and no apt-get to fetch them; install Prometheus")
-    try:
-        folder = user_cache("prometheus")
-    except NoCache as problem:
-        raise Unavailable(str(problem)) from problem
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        unpacked = folder / "unpacked"
-        if not unpacked.exists():
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                _unpack(Path(scratch)).rename(unpacked)
-    return Programs(unpacked / "usr" / "bin" / "prometheus", unpacked / "usr" / "bin" / "promtool")
-
-
-def _unpack(scratch: Path) -> Path:
-    """Fetch the package by the package lists that are there, or else by fresh ones, kept apart from the system's."""
-    private = ["-o", f"Dir::State::Lists={scratch}/lists", "-o", f"Dir::Cache={scratch}/cache"]
-    (scratch / "lists" / "partial").mkdir(parents=True)
-    (scratch / "cache" / "archives" / "partial").mkdir(parents=True)
-    if _apt(scratch, "download", "prometheus") is not None:
-        for command in (("update",), ("download", "prometheus")):
-            problem = _apt(scratch, *private, *command)
-            if problem is not None:
-                raise Unavailable(f"no prometheus in PATH, and Debian's cannot be fetched: {problem}")
-    (package,) = scratch.glob("prometheus_*.deb")
-    subprocess.run(["dpkg-deb", "-x", package, scratch / "x"], check=True, capture_output=True, timeout=_APT_SECONDS)
-    return scratch / "x"
-
-
-def _apt(folder: Path, *arguments: str) -> str | None:
-    """Run apt-get there; its last words where it fails."""
-    command = ["apt-get", "-q", "-o", "APT::Sandbox::User=", "-o", "Acquire::http::Timeout=20", *arguments]
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_APT_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return f"{' '.join(command)} did not end"
-    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["apt-get failed"])[-1]
+    unpacked = debian.unpacked("prometheus", "prometheus") / "usr" / "bin"
+    return Programs(unpacked / "prometheus", unpacked / "promtool")
 
 
 Series = tuple[dict[str, str], list[tuple[float, float]]]
 """Labels, and points of (time in seconds, value)."""
+
+
+def values(series: list[Series]) -> list[float]:
+    """All values that are numbers: where there is none, a panel shows nothing."""
+    return [value for _, points in series for _, value in points if not math.isnan(value)]
 
 
 class Prometheus:
@@ -139,14 +100,19 @@ class Prometheus:
         return answer["data"]
 
 
-def shipped_config(folder: Path, addresses: Mapping[str, str], interval: str = "1s") -> Path:
-    """The configuration that is shipped, with the services' real addresses, as a file in `folder`; its rules stay."""
+def shipped_config(folder: Path, stacks: Mapping[str, Mapping[str, str]], interval: str = "1s") -> Path:
+    """The configuration that is shipped, as a file in `folder`; its rules stay. `stacks` has the real addresses of
+    services by the name of their stack, which is "local" where there is one.
+    """
     config = yaml.safe_load(CONFIG.read_text())
     config["global"] |= {"scrape_interval": interval, "evaluation_interval": interval}
     config["rule_files"] = [str(CONFIG.parent / pattern) for pattern in config["rule_files"]]
     for job in config["scrape_configs"]:
-        for group in job["static_configs"]:
-            group["targets"] = [addresses[group["labels"]["service"]]]
+        job["static_configs"] = [
+            {"targets": [addresses[group["labels"]["service"]]], "labels": group["labels"] | {"instance": name}}
+            for name, addresses in stacks.items()
+            for group in job["static_configs"]
+        ]
     file = folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(config))
     return file

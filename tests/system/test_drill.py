@@ -268,7 +268,7 @@ async def recording(stack: Supervised, folder: Path) -> AsyncIterator[Record]:
         yield Record(folder, missing=str(problem))
         return
     addresses = {name: f"127.0.0.1:{stack.ports[name]}" for name in ("gateway", "worker", "store")}
-    with prometheus.running(prometheus.shipped_config(folder, addresses), folder) as running:
+    with prometheus.running(prometheus.shipped_config(folder, {"local": addresses}), folder) as running:
         yield Record(folder, found, running)
 
 

@@ -19,7 +19,7 @@ from agentmem.v1 import agent_pb2, model_pb2, types_pb2
 from tests import prometheus, s3
 from tests.dashboards import NAMES, Dashboard
 from tests.deploy.metrics import of_a_cluster
-from tests.prometheus import Prometheus, Series
+from tests.prometheus import Prometheus, Series, values
 from tests.promql import arms, filled_in, metric_names, with_bool
 from tests.recorded import MISSED
 from tests.system.load import complete
@@ -72,7 +72,7 @@ async def _record(folder: Path, running: ExitStack) -> Recorded:
     try:
         await stack.up(*SERVICES)
         addresses = {name: f"127.0.0.1:{stack.ports[name]}" for name in SERVICES}
-        config = prometheus.shipped_config(folder, addresses, f"{INTERVAL:g}s")
+        config = prometheus.shipped_config(folder, {"local": addresses}, f"{INTERVAL:g}s")
         asked = running.enter_context(prometheus.running(config, folder))
         await _scraped(asked, 1)
         begin = time.time()
@@ -130,11 +130,11 @@ async def _mistakes(stack: Stack, client: Client) -> None:
         assert (await http.post("/v1/chat/completions", json=body | {"max_tokens": 4})).status_code == 200
 
 
-def test_every_panel_and_every_rule_has_data(recorded: Recorded, subtests: pytest.Subtests) -> None:
+def test_every_panel_and_every_rulevalues(recorded: Recorded, subtests: pytest.Subtests) -> None:
     """One test, for the processes of a run would record each for itself what several tests ask about."""
     for name in NAMES:
         with subtests.test(dashboard=name):
-            every_panel_has_data(recorded, name)
+            every_panelvalues(recorded, name)
     for check in (
         every_recording_rule_has_data_and_is_never_nan,
         every_alert_compares_data,
@@ -151,11 +151,7 @@ def _needs_a_cluster(expression: str) -> bool:
     return bool(metric_names(expression) & of_a_cluster())
 
 
-def _has_data(series: list[Series]) -> bool:
-    return any(not math.isnan(value) for _, points in series for _, value in points)
-
-
-def every_panel_has_data(recorded: Recorded, name: str) -> None:
+def every_panelvalues(recorded: Recorded, name: str) -> None:
     board = Dashboard(name)
     variables: dict[str, list[str]] = {}
     for variable, query in board.queries.items():
@@ -170,8 +166,7 @@ def every_panel_has_data(recorded: Recorded, name: str) -> None:
     empty = [
         (title, expression)
         for title, expression in board.expressions
-        if not _needs_a_cluster(expression)
-        and not _has_data(recorded.drawn(filled_in(expression, variables, intervals)))
+        if not _needs_a_cluster(expression) and not values(recorded.drawn(filled_in(expression, variables, intervals)))
     ]
     assert not empty, f"{len(empty)} of {len(board.expressions)} expressions have no data"
 
@@ -187,10 +182,10 @@ def every_recording_rule_has_data_and_is_never_nan(recorded: Recorded) -> None:
     for rule in rules:
         assert rule["health"] == "ok", rule
         for expression in (rule["query"], rule["name"]):
-            assert _has_data(recorded.at_end(expression)), f"no data: {expression}"
+            assert values(recorded.at_end(expression)), f"no data: {expression}"
         if not rule["name"].startswith("vllm:"):
-            values = [value for _, points in recorded.drawn(rule["name"]) for _, value in points]
-            assert not any(math.isnan(value) for value in values), rule["name"]
+            drawn = [value for _, points in recorded.drawn(rule["name"]) for _, value in points]
+            assert not any(math.isnan(value) for value in drawn), rule["name"]
 
 
 def every_alert_compares_data(recorded: Recorded) -> None:
@@ -202,13 +197,13 @@ def every_alert_compares_data(recorded: Recorded) -> None:
         for arm in arms(rule["query"]):
             if _needs_a_cluster(arm):
                 continue
-            assert _has_data(recorded.at_end(with_bool(arm))), f"{rule['name']} has nothing to compare: {arm}"
+            assert values(recorded.at_end(with_bool(arm))), f"{rule['name']} has nothing to compare: {arm}"
 
 
 def what_has_no_data_is_noticed(recorded: Recorded) -> None:
-    assert not _has_data(recorded.drawn("agentmem_nothing"))
-    assert not _has_data(recorded.drawn("0 * agentmem_ready / 0")), "NaN is none"
-    assert not _has_data(recorded.at_end(with_bool("agentmem_ready > agentmem_nothing")))
+    assert not values(recorded.drawn("agentmem_nothing"))
+    assert not values(recorded.drawn("0 * agentmem_ready / 0")), "NaN is none"
+    assert not values(recorded.at_end(with_bool("agentmem_ready > agentmem_nothing")))
 
 
 def alerts_under_load_are_those_of_what_was_broken(recorded: Recorded) -> None:
