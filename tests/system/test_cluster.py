@@ -20,6 +20,7 @@ from agentmem.v1 import agent_pb2, cluster_pb2, cluster_pb2_grpc, types_pb2
 from gateway.cli.cluster.certificates import authority, issue
 from tests import postgres
 from tests.oracle import Oracle
+from tests.system.cluster_dashboard import recording
 from tests.system.stack import Client, Stack, Turn, free_port
 from tests.tiny_models import write_llama
 
@@ -164,18 +165,24 @@ async def test_an_agent_stays_on_its_node_and_moves_when_that_dies(two: Cluster)
     await two.check(third, left, "ada")
 
 
-async def test_a_turn_on_another_node_takes_the_blocks_of_the_one_before(two: Cluster) -> None:
-    client = await two.machines["a"].gateway()
-    await until_said(client, "eve", LONG)
-    home = await two.holder("eve")
-    await two.machines[home].stack.on_disk("eve")
-    away = two.other(home)
-    worker = await away.stack.client()
-    turn = await until_said(worker, "eve", "And the sail?")
-    assert turn.cached.get("remote", 0) >= 256, turn.cached
-    assert await away.stack.metric("store", "agentmem_peer_fetches_total", result="warm") > 0
-    await two.check(turn, away, "eve")
-    assert await two.holder("eve") == away.name
+async def test_a_turn_on_another_node_takes_the_blocks_of_the_one_before(
+    two: Cluster, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    stacks = {name: machine.stack for name, machine in two.machines.items()}
+    async with recording(stacks, tmp_path / "prometheus") as recorded:
+        client = await two.machines["a"].gateway()
+        await until_said(client, "eve", LONG)
+        home = await two.holder("eve")
+        await two.machines[home].stack.on_disk("eve")
+        away = two.other(home)
+        worker = await away.stack.client()
+        turn = await until_said(worker, "eve", "And the sail?")
+        assert turn.cached.get("remote", 0) >= 256, turn.cached
+        assert await away.stack.metric("store", "agentmem_peer_fetches_total", result="warm") > 0
+        await two.check(turn, away, "eve")
+        assert await two.holder("eve") == away.name
+        with subtests.test("the cluster's dashboard shows it"):
+            await recorded.show()
 
 
 async def test_a_deletion_takes_files_and_memory_of_all_nodes(two: Cluster) -> None:

@@ -1,0 +1,112 @@
+"""A Prometheus beside the nodes of a cluster, and what the cluster's dashboard and its alerts then have to show."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests import prometheus
+from tests.dashboards import Dashboard
+from tests.deploy.metrics import of_a_cluster
+from tests.prometheus import Prometheus, values
+from tests.promql import arms, filled_in, metric_names, with_bool
+from tests.system.stack import Stack
+
+SERVICES = ("store", "worker", "gateway")
+INTERVAL = 1.0
+"""Seconds between scrapes."""
+
+NEED_A_FAULT = {
+    "Gone": "a node that dies without saying that it leaves",
+    "Sent again": "a node that cannot be reached, or two that compute turns of one agent",
+    "Ledger failures": "a database that is away, or a row that is damaged",
+}
+"""Panels that are at 0 while all is well, and what moves them."""
+AT_ANY_MOMENT = frozenset({"Running by node"})
+"""Panels of what is there for a moment: at 0, unless a scrape comes in it."""
+
+
+@dataclass
+class Recorded:
+    """What a Prometheus sees of the nodes `names` since `begin`; or why there is none."""
+
+    names: Sequence[str]
+    asked: Prometheus | None = None
+    missing: str = ""
+    begin: float = 0.0
+
+    async def scraped(self, times: int) -> None:
+        """Wait until each process was scraped so often again, while it was up."""
+        if self.asked is None:
+            return
+        since, wanted = time.time() + (times - 1) * INTERVAL, len(SERVICES) * len(self.names)
+        async with asyncio.timeout(60):
+            while not self.asked.query(f"min(timestamp(up)) >= {since:.3f} and count(up == 1) == {wanted}"):
+                await asyncio.sleep(0.1)
+
+    async def show(self) -> None:
+        """Assert that each panel of the cluster's dashboard has data, and each alert something to compare."""
+        if self.asked is None:
+            pytest.skip(self.missing)
+        await self.scraped(2)
+        end = time.time()
+        board = Dashboard("cluster")
+        query = re.fullmatch(r"label_values\((.+), (\w+)\)", board.queries["instance"])
+        assert query is not None and board.queries.keys() == {"instance"}
+        nodes = self.asked.label_values(query[2], query[1])
+        assert nodes == sorted(self.names), "each node is an instance"
+        seen = dict[tuple[str, str], list[float]]()
+        for panel in board.panels:
+            for target in panel["targets"]:
+                expression = filled_in(target["expr"], {"instance": nodes}, {"__rate_interval": f"{4 * INTERVAL:g}s"})
+                drawn = (
+                    self.asked.query(expression, end)
+                    if target.get("instant")
+                    else self.asked.query_range(expression, self.begin, end, INTERVAL)
+                )
+                seen[panel["title"], target["expr"]] = values(drawn)
+        assert not [each for each, points in seen.items() if not points], "expressions without data"
+        still = {title for (title, _), points in seen.items() if not any(points)}
+        titles = {panel["title"] for panel in board.panels}
+        assert NEED_A_FAULT.keys() | AT_ANY_MOMENT <= titles
+        assert still <= NEED_A_FAULT.keys() | AT_ANY_MOMENT, "panels that should have moved"
+        counted = [points for (title, _), points in seen.items() if title == "Ready"]
+        assert counted == [[len(nodes)]] * 2, "ready ones, and those that are known"
+        self._alerts_compare(end)
+
+    def _alerts_compare(self, end: float) -> None:
+        assert self.asked is not None
+        groups, compared = self.asked.get("rules")["groups"], 0
+        for rule in (rule for group in groups for rule in group["rules"] if rule["type"] == "alerting"):
+            for arm in arms(rule["query"]):
+                if metric_names(arm) & of_a_cluster():
+                    assert values(self.asked.query(with_bool(arm), end)), f"{rule['name']} has nothing to compare"
+                    compared += 1
+        assert compared >= 3
+
+
+@asynccontextmanager
+async def recording(stacks: dict[str, Stack], folder: Path) -> AsyncIterator[Recorded]:
+    """Scrape nodes by their names during the block, each process once before it begins."""
+    try:
+        await asyncio.to_thread(prometheus.programs)
+    except prometheus.Unavailable as problem:
+        yield Recorded(list(stacks), missing=str(problem))
+        return
+    addresses = {
+        name: {service: f"127.0.0.1:{stack.ports[service]}" for service in SERVICES} for name, stack in stacks.items()
+    }
+    folder.mkdir()
+    config = prometheus.shipped_config(folder, addresses, f"{INTERVAL:g}s")
+    with prometheus.running(config, folder) as asked:
+        recorded = Recorded(list(stacks), asked)
+        await recorded.scraped(1)
+        recorded.begin = time.time()
+        yield recorded
