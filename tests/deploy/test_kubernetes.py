@@ -175,7 +175,7 @@ def test_prometheus_reaches_each_page() -> None:
     node = filled_in(NAMES[0])
     pages = {"gateway": node.gateway.metrics, "worker": node.worker.metrics, "store": node.store.metrics}
     config = one("ConfigMap", "agentmem-metrics-proxy")["data"]["haproxy.cfg"]
-    passed = re.findall(r"listen (\w+)\n\s+bind :(\d+)\n\s+server here (\S+)", config)
+    passed = re.findall(r"listen (\w+)\n\s+bind :(\d+)\n\s+http-request .+\n\s+server here (\S+)", config)
     assert {name: target for name, _, target in passed} == pages
     ports = {port["name"]: port["containerPort"] for port in PROXY["ports"]}
     assert {f"m-{name}": int(port) for name, port, _ in passed} == ports
