@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from agentmem.errors import FailedPrecondition, ResourceExhausted
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
@@ -31,7 +32,8 @@ _LOOK_SECONDS = 1.0
 class MemoryRequest:
     """What an agent's turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks.
 
-    A turn that keeps nothing takes no blocks of its own. `checkpoints` is how many it would capture.
+    Of a prefetch `tokens` are those that can be restored, and there may be names behind them. A turn that keeps nothing
+    takes no blocks of its own. `checkpoints` is how many it would capture.
     """
 
     key: AgentKey
@@ -182,7 +184,7 @@ class Admission:
     ) -> Reservation | None:
         if self._checkpoints(request, least_checkpoints) is None:
             return None
-        with self._pinned(request.names) as pins:
+        with self._pinned(request.names[: request.tokens // BLOCK_TOKENS]) as pins:
             spare, batch_bytes = self.spare(), self._batches(request) - self._batches()
             if batch_bytes > spare:
                 spare += self.growth.shrink(batch_bytes - spare, evictable())

@@ -165,7 +165,7 @@ class BlockPool:
         """Return free blocks, with one reference each; in one segment if possible, that of the block `near` or the
         first. Raises PoolError if there are not so many.
         """
-        if count > self.free:
+        if not 0 <= count <= self.free:
             raise PoolError(f"{count} blocks are wanted and {self.free} are free")
         segments = sorted(self._free, key=lambda segment: (segment != self.segment_of(near), segment))
         whole = [segment for segment in segments if len(self._free[segment]) >= count]

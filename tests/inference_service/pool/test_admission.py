@@ -62,6 +62,18 @@ async def test_blocks_of_the_prompt_that_are_in_the_pool_count_as_had_and_stay()
     assert memory.pool.full.free == 6
 
 
+@pytest.mark.parametrize(("tokens", "own"), [(2 * BLOCK_TOKENS, 0), (2 * BLOCK_TOKENS + 1, 1), (1, 1)])
+async def test_blocks_behind_the_tokens_count_for_nothing(tokens: int, own: int) -> None:
+    """The pool may have more of an agent's full blocks than can be restored; what is restored ends in a tail."""
+    memory = Memory(6)
+    memory.idle_agent("a", 1, 2, 3, 4)
+    room = memory.admission.reserve_now(MemoryRequest(key("b"), names(1, 2, 3, 4), tokens, keeps=True))
+    assert room is not None and len(room.blocks) == own
+    assert memory.pool.full.used == 4 + own
+    memory.admission.release(room)
+    memory.check()
+
+
 async def test_a_whole_pool_suffices_where_the_prompt_is_in_it() -> None:
     memory = Memory(4)
     memory.idle_agent("a", 1, 2, 3)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentmem.errors import Cancelled, FailedPrecondition, NotFound
+from agentmem.kv.blockfile import FileKind
 from agentmem.validation import AgentKey
 from tests.inference_service.turns.world import Worker, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
@@ -104,6 +105,25 @@ async def test_one_that_no_pool_would_hold_is_refused(llama: Path, tmp_path: Pat
         with pytest.raises(FailedPrecondition, match="--pool-bytes"):
             await worker.prefetch("a")
         worker.model.memory.pool.full.capacity = 5
+
+
+async def test_another_agent_may_hold_more_blocks_than_there_is_a_checkpoint_for(tmp_path: Path) -> None:
+    """The pool has all blocks of what the two have in common, and only the first checkpoint of it is left."""
+    (tmp_path / "m").mkdir()
+    async with working(write_gemma3(tmp_path / "m"), tmp_path, blocks=8) as worker:
+        for name in "ab":
+            first = await worker.turn(name, prompt(300))
+            await worker.turn(name, [*prompt(300), *first.token_ids, *prompt(800, 1)])
+            await worker.idle()
+        ledger = worker.store.ledgers[key("a")][1].token_ids
+        await worker.turn("a", [*ledger, *prompt(20, 2)])
+        await worker.idle()
+        worker.model.memory.hot.drop(key("b"))
+        for name, file in [*worker.store.files.items()]:
+            if name.kind is FileKind.WINDOW and file.first_token + file.token_count > TOKENS:
+                del worker.store.files[name]
+        assert (await worker.prefetch("b")).tokens == TOKENS
+        await worker.idle()
 
 
 async def test_one_that_is_cancelled_leaves_nothing_wherever_it_was(llama: Path, tmp_path: Path) -> None:
