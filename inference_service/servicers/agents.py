@@ -118,10 +118,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         async with self.locks.hold(key, target):
             await self.persister.wait_written(key)
             whole = not request.HasField("at_version") and not request.HasField("keep_tokens")
-            shared = await self._present_hot(key) if whole else None
+            state = self._hot(key) if whole else None
             response = await self.store.call(self.store.agents.ForkAgent, request)
-            if shared is not None:
-                self._share(shared, key, target, response.agent)
+            # Asked afterwards: no version comes back, so what is present still was what the store has forked.
+            if state is not None and await self._is_present(key, state):
+                self._share(state, key, target, response.agent)
         self._complete(response.agent)
         return response
 
@@ -233,12 +234,12 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         model = self.models.loaded(key.model_id)
         return model.memory.hot.get(key) if model is not None else None
 
-    async def _present_hot(self, key: AgentKey) -> HotState | None:
-        """Return the agent's hot state, if it is the store's present one. Call it under the agent's lock."""
-        state = self._hot(key)
-        if state is None or (await self.store.open(key, state.version, peek=True)).version != state.version:
-            return None
-        return state
+    async def _is_present(self, key: AgentKey, state: HotState) -> bool:
+        """Return whether an agent's hot state is the store's present one, as far as the store answers."""
+        try:
+            return (await self.store.open(key, state.version, peek=True)).version == state.version
+        except AgentmemError:
+            return False
 
     def _share(self, state: HotState, source: AgentKey, target: AgentKey, agent: pb.Agent) -> None:
         """Let a fork have its parent's KV in the pool, unless it was evicted meanwhile."""

@@ -292,6 +292,36 @@ async def test_forks_of_each_other_do_not_lock_each_other() -> None:
     await asyncio.wait_for(asyncio.gather(*forks), 10)
 
 
+async def test_what_another_node_commits_before_the_fork_is_not_taken_for_what_is_hot() -> None:
+    """The store forks the agent as it is then, with more in its ledger than the state that is hot here."""
+    world = World()
+    world.make_hot(A)
+    fork = world.store.ForkAgent
+
+    async def commit_and_fork(request: agent_pb2.ForkAgentRequest) -> agent_pb2.ForkAgentResponse:
+        world.store.version = Version("u", 2)
+        return await fork(request)
+
+    setattr(world.store, "ForkAgent", commit_and_fork)  # noqa: B010 - a method
+    await world.servicer.ForkAgent(agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b"), None)
+    assert A._replace(agent_id="b") not in world.hot
+    world.pool.check_integrity(world.hot.tables())
+
+
+async def test_a_fork_that_was_made_is_answered_though_the_store_falls_silent() -> None:
+    world = World()
+    world.make_hot(A)
+
+    def silent() -> None:
+        if any(isinstance(each, Version) for each in world.store.asked):
+            raise Unavailable("the store is away")
+
+    world.store.meanwhile = silent
+    response = await world.servicer.ForkAgent(agent_pb2.ForkAgentRequest(key=A.to_proto(), new_agent_id="b"), None)
+    assert response.agent.key.agent_id == "b" and A._replace(agent_id="b") not in world.hot
+    world.pool.check_integrity(world.hot.tables())
+
+
 @pytest.mark.parametrize("fields", [{"at_version": 1}, {"keep_tokens": 1}, {}])
 async def test_a_fork_of_another_state_than_the_hot_one_is_not_hot(fields: dict[str, int]) -> None:
     world = World()
