@@ -134,12 +134,14 @@ class ModelMemory:
         self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes, geometry.captured_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
+        self.unwritten_bytes: Callable[[], int] = lambda: 0
+        """Returns what turns that are over hold outside the pool: captured checkpoints that are still to be written."""
         self._geometry = geometry
 
     @property
     def promised_bytes(self) -> int:
-        """What the pool holds, or will, and what all that is reserved can grow to."""
-        return self.pool.open_bytes + self.admission.promised_bytes
+        """What the pool holds, or will, what all that is reserved can grow to, and what is still to be written."""
+        return self.pool.open_bytes + self.admission.promised_bytes + self.unwritten_bytes()
 
     def evict(self, key: AgentKey) -> int:
         """Drop an idle agent's KV; return the bytes of the pool that this freed."""

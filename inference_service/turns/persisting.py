@@ -146,6 +146,10 @@ class Persister:
         """Return the tables of a model's pool that are held."""
         return [state.table for state in self._unwritten() if state.model is model]
 
+    def captured_bytes(self, model: LoadedModel) -> int:
+        """Return the memory, none of the pool's, of a model's captured checkpoints that are not written yet."""
+        return sum(state.captured_bytes for state in self._unwritten() if state.model is model)
+
     async def flush(self, seconds: float) -> None:
         """Wait until everything is written, at most so long."""
         if self._task is not None:
