@@ -1,7 +1,8 @@
 """An agent's ledger and files of KV into one portable file.
 
-What KV is missing or bad shortens the exported KV and fails nothing: the ledger is always whole. KV of a model that
-resumes at checkpoints ends at the last of them that there are blocks up to: that is as far as an import can go on from.
+What KV is missing or bad, or not on the store's disk, shortens the exported KV and fails nothing: the ledger is always
+whole. KV of a model that resumes at checkpoints ends at the last of them that there are blocks up to: that is as far as
+an import can go on from.
 """
 
 import asyncio
@@ -143,14 +144,14 @@ def _lookup(namespace: str, model: LoadedModel, ledger: Ledger) -> Lookup:
 
 
 def _choose(namespace: str, model: LoadedModel, lookup: Lookup, opened: Opened, refused: set[FileName]) -> _Parts:
-    """Return the most KV that there are good files for."""
+    """Return the most KV that there are good files for on the store's disk."""
     geometry = model.geometry
-    files = [name for name in opened.files if FileName.block(name) not in refused]
+    files = [name for name, file in opened.files.items() if file.path and FileName.block(name) not in refused]
     if geometry.resumes_anywhere:
         choice = choose(lookup, (), files)
         return _Parts(choice.tokens, [candidate.header for candidate in choice.warm])
     usable = [window for window in lookup.checkpoints if FileName.window(window.name) not in refused]
-    stored = stored_tokens(usable, opened.windows)
+    stored = stored_tokens(usable, {name: file for name, file in opened.windows.items() if file.path})
     choice = choose(lookup, (), files, stored, geometry.window, exact=geometry.states is not None)
     if choice.checkpoint is None:
         return _Parts()

@@ -41,13 +41,17 @@ TURNS = (TurnPlace(300, 1), TurnPlace(TOKENS, 2))
 
 @dataclass
 class Disk:
-    """The store and the fetcher over files in memory; those in `bad` turn out to be bad when they are read."""
+    """The store and the fetcher over files in memory; those in `bad` turn out to be bad when they are read.
+
+    Those in `remote` are on no disk.
+    """
 
     geometry: Geometry
     ledger: Ledger | None
     tensors: dict[FileName, dict[str, np.ndarray]] = field(default_factory=dict)
     headers: dict[FileName, BlockHeader] = field(default_factory=dict)
     bad: set[FileName] = field(default_factory=set)
+    remote: set[FileName] = field(default_factory=set)
     reads: list[FileName] = field(default_factory=list)
 
     def put(self, header: BlockHeader) -> FileName:
@@ -77,6 +81,7 @@ class Disk:
                 kind=name.kind,
                 first_token=self.headers[name].first_token,
                 token_count=self.headers[name].token_count,
+                path="" if name in self.remote else "on disk",
             )
             for name in names
             if name in self.headers
@@ -160,6 +165,19 @@ async def test_a_block_that_is_no_good_ends_the_kv(tmp_path: Path, at: int, toke
     received = await export(made, tmp_path)
     assert received.manifest.kv_tokens == tokens
     check_blocks(made, received)
+    received.data.close()
+
+
+@pytest.mark.parametrize("geometry", [PLAIN, HYBRID, RECURRENT], ids=["plain", "windows", "states"])
+async def test_what_is_on_no_disk_is_left_out_and_not_read(tmp_path: Path, geometry: Geometry) -> None:
+    """To read it would count as a fault, and begin the file again."""
+    made = disk(geometry, {} if geometry is PLAIN else checkpoints(geometry, 256, TOKENS))
+    last = [name for name, header in made.headers.items() if header.window][-1:] or [list(made.headers)[1]]
+    made.remote = set(last)
+    received = await export(made, tmp_path)
+    assert received.manifest.kv_tokens == 256
+    check_blocks(made, received)
+    assert made.remote.isdisjoint(made.reads) and len(made.reads) == len(set(made.reads))
     received.data.close()
 
 
