@@ -10,6 +10,7 @@ import pytest
 from agentmem.errors import Cancelled, FailedPrecondition, NotFound
 from agentmem.kv.blockfile import FileKind
 from agentmem.validation import AgentKey
+from inference_service.engine.device import free_bytes
 from tests.inference_service.turns.world import Worker, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -97,6 +98,16 @@ async def test_it_waits_for_no_room_and_costs_nobody_what_is_unwritten(llama: Pa
         with pytest.raises(Cancelled):
             async for _ in events:
                 pass
+
+
+async def test_nothing_is_restored_that_the_device_has_no_memory_for(llama: Path, tmp_path: Path) -> None:
+    async with after_turns(llama, tmp_path) as worker:
+        worker.prefetcher.restorer._engine = None  # As while it is at work: files are read into other memory.
+        headroom = worker.model.engine.headroom
+        headroom.free = lambda: 0
+        assert await worker.prefetch("a") == (0, 0)
+        headroom.free = free_bytes
+        assert (await worker.prefetch("a")).tokens == TOKENS
 
 
 async def test_one_that_no_pool_would_hold_is_refused(llama: Path, tmp_path: Path) -> None:
