@@ -94,8 +94,10 @@ class TurnRunner:
             )
 
     def abort(self, namespace: str, request_id: str) -> bool:
-        """Cancel the turns with this request id; return whether there were any."""
-        found = [t for t in self._turns if (t.request.key.namespace, t.request.request_id) == (namespace, request_id)]
+        """Cancel the turns with this request id; return whether any ran or waited. One that was answered does not."""
+        asked = namespace, request_id
+        turns = [turn for turn in self._turns if not turn.stream.ended]
+        found = [turn for turn in turns if (turn.request.key.namespace, turn.request.request_id) == asked]
         for turn in found:
             turn.stream.cancel()
         return bool(found)

@@ -304,6 +304,20 @@ async def test_an_answer_does_not_wait_for_its_caches(llama: Path, tmp_path: Pat
         await worker.idle()
 
 
+async def test_a_turn_that_was_answered_is_not_aborted(llama: Path, tmp_path: Path, held: threading.Event) -> None:
+    """Its KV is still to be kept; nothing of it runs or waits for its caller any more."""
+    async with working(llama, tmp_path) as worker:
+        await worker.turn("a", prompt(300), request_id="answered")
+        assert worker.runner._turns and not worker.runner.abort("n", "answered")
+        held.set()
+        await worker.idle()
+        running = worker.start("b", prompt(300, 1), 500, request_id="running")
+        assert worker.runner.abort("n", "running")
+        with pytest.raises(Cancelled):
+            await answer(running)
+        await worker.idle()
+
+
 async def test_a_turn_that_is_not_committed_has_its_memory_as_long_as_its_caches_are_in_a_batch(
     llama: Path, tmp_path: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
