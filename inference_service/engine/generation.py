@@ -94,11 +94,12 @@ class TurnJob:
     """One turn on the engine: prefill of `sequence`, then generation, if `decoding` says how.
 
     `make_caches` makes those to start from, which hold a beginning of the sequence; it is called once, on the engine
-    thread, when the turn is started, and `on_start` is called with the time of that, on the monotonic clock, and the
-    seconds it took. `emit` gets every token, on the engine thread. Setting `cancelled` ends the turn within one step:
-    its future then raises Cancelled. Otherwise the future's result is the caches, which then hold exactly the sequence
-    and what was generated, and what was generated. That alone is the result of `said`, which comes as soon as the last
-    token is taken: a step later its KV is there, and the caches are taken out of the batch.
+    thread, when the turn is started, and `on_start` is called with the time of that, on the monotonic clock, the
+    seconds it took, and how many tokens the caches hold: none where there was no memory for them. `emit` gets every
+    token, on the engine thread. Setting `cancelled` ends the turn within one step: its future then raises Cancelled.
+    Otherwise the future's result is the caches, which then hold exactly the sequence and what was generated, and what
+    was generated. That alone is the result of `said`, which comes as soon as the last token is taken: a step later its
+    KV is there, and the caches are taken out of the batch.
 
     The list that `make_caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled
     again when it leaves; a turn that fails goes without caches.
@@ -114,7 +115,7 @@ class TurnJob:
     decoding: Decoding | None
     emit: Callable[[TokenEvent], None]
     cancelled: threading.Event
-    on_start: Callable[[float, float], None] = lambda at, seconds: None  # noqa: ARG005
+    on_start: Callable[[float, float, int], None] = lambda at, seconds, tokens: None  # noqa: ARG005
     reused: int = 0
     checkpoints: Collection[int] = ()
     allocated: int = 0
@@ -187,7 +188,7 @@ class TurnJob:
         if self.position and any(cache.empty() for cache in self.caches):
             raise CacheLengthError(f"behind {self.position} tokens some layers hold nothing: go on from a checkpoint")
         self.started = time.monotonic()
-        self.on_start(began, self.started - began)
+        self.on_start(began, self.started - began, self.position)
 
     def computed(self, chunk: Chunk) -> None:
         """A chunk is computed: keep what a later turn can go on from, if it is to do so here."""

@@ -216,8 +216,8 @@ class TurnRunner:
         """
         loop, plan, timing = asyncio.get_running_loop(), turn.plan, turn.timing
 
-        def started(at: float, seconds: float) -> None:
-            loop.call_soon_threadsafe(self._started, turn, model, at, seconds)
+        def started(at: float, seconds: float, reused: int) -> None:
+            loop.call_soon_threadsafe(self._started, turn, model, at, seconds, reused)
 
         sequence: list[int] = await self.threads.plan(plan.sequence.tolist, len(plan.sequence))
         job = TurnJob(
@@ -246,8 +246,10 @@ class TurnRunner:
         finally:
             await self.engine.wait(job.future)
 
-    def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float) -> None:
-        """Tell the caller that the engine has started the turn, at `at`, and what memory gave."""
+    def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float, reused: int) -> None:
+        """Tell the caller that the engine has started the turn, at `at`, and what memory gave: `reused` tokens."""
+        if reused < turn.restored.tokens:  # There was no memory for caches of it, and the turn was begun without.
+            turn.restored = Restored(model, reason=types_pb2.MISS_REASON_EVICTED)
         turn.timing.start(at, turn.restored.read_seconds, assembly_seconds)
         dropped = turn.dropped_tokens if turn.request.commits and not turn.appended else 0
         turn.started = inference_pb2.Started(

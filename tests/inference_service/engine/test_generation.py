@@ -98,7 +98,7 @@ def test_turn_equals_recomputation(model: LoadedModel, oracle: Oracle, prompt: l
 
 
 def test_assembling_caches_is_load_and_neither_prefill_nor_decode(model: LoadedModel, prompt: list[int]) -> None:
-    told: list[tuple[float, float]] = []
+    told: list[tuple[float, float, int]] = []
     pause = threading.Event()
 
     def slow() -> Caches:
@@ -111,8 +111,8 @@ def test_assembling_caches_is_load_and_neither_prefill_nor_decode(model: LoadedM
     began = time.monotonic()
     generated = finished(model, job)
     whole = time.monotonic() - began
-    [(_, loaded)] = told
-    assert loaded >= 0.3
+    [(_, loaded, reused)] = told
+    assert loaded >= 0.3 and reused == 0
     assert loaded + generated.prefill_seconds + generated.decode_seconds <= whole
 
 

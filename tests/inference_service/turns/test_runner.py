@@ -84,6 +84,26 @@ async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path,
             gc.collect()
 
 
+async def test_kv_that_there_is_no_memory_to_restore_is_not_said_to_be_reused(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(llama, tmp_path) as worker:
+        first = await worker.turn("a", ids := prompt(300))
+        await worker.idle()
+
+        def full(*_: object) -> NoReturn:
+            raise MemoryError("injected")
+
+        monkeypatch.setattr(worker.model.arenas, "caches", full)
+        again = await worker.turn("a", [*ids, *first.token_ids, 7])
+        assert (len(again.token_ids), again.reused) == (4, 0)
+        assert again.started.cache.miss_reason == types_pb2.MISS_REASON_EVICTED
+        await worker.idle()
+        monkeypatch.undo()
+        assert (await worker.turn("a", [*ids, *first.token_ids, 7, *again.token_ids, 8])).reused == 309
+        await worker.idle()
+
+
 async def test_what_cannot_fit_is_refused_without_effect(llama: Path, tmp_path: Path) -> None:
     async with working(llama, tmp_path, blocks=4) as worker:
         await worker.turn("a", prompt(300))
