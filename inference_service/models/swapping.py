@@ -280,7 +280,10 @@ class Swapper:
             await asyncio.sleep(_LOOK_SECONDS)
             for slot in self._slots.values():
                 if slot.idle_too_long:
-                    await self.unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
+                    try:
+                        await self.unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
+                    except Exception:  # It is out of memory all the same, and others' time comes, too.
+                        log.exception("model %s, which was idle for too long, did not leave in order", slot.model_id)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

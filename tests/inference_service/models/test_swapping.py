@@ -179,6 +179,24 @@ def _exit() -> None:
     raise SystemExit("injected")
 
 
+async def test_an_idle_model_that_cannot_leave_in_order_keeps_no_other_from_leaving(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(swapping, "_LOOK_SECONDS", 0.01)
+    async with serving(directories, data, models=2, options={name: {"ttl": 0.2} for name in "ab"}) as world:
+        leaving = world.events.leaving
+
+        async def fail(*_: object) -> None:
+            monkeypatch.setattr(world.events, "leaving", leaving)
+            raise RuntimeError("injected")
+
+        monkeypatch.setattr(world.events, "leaving", fail)
+        async with world.models.use("b"):
+            await world.until(lambda: world.models.loaded("a") is None)
+        await world.until(lambda: world.models.loaded("b") is None)
+    assert "model a, which was idle for too long, did not leave in order" in caplog.text
+
+
 async def test_a_failed_load_brings_nobody_back_whose_place_others_want(
     directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
