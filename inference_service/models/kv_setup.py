@@ -38,7 +38,7 @@ class KVSetup:
 
 
 class KVSetups:
-    """What was found of models, and what is found of others. Engine thread only, but `chosen`."""
+    """What was found of models, and what is found of others. Any thread, but `of`, which is the engine thread's."""
 
     def __init__(self, directory: Path, *, quality_check: bool) -> None:
         self.calibrations = Calibrations(directory / "calibration")
@@ -76,7 +76,7 @@ class KVSetups:
         """
         try:
             found = json.loads(shared)
-            bits, means = str(KVBits.parse(found["bits"])), base64.b64decode(found["means"])
+            bits, means, auto = str(KVBits.parse(found["bits"])), base64.b64decode(found["means"]), found["auto"]
             calibration = Calibration.of_bytes(means) if means else None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             logs.event(log, "a shared setup cannot be read", logging.WARNING, error=str(error))
@@ -87,7 +87,7 @@ class KVSetups:
                 self.calibrations.offer(fingerprint, calibration)
             elif known != calibration and calibration.near(known):
                 self.calibrations.keep(fingerprint, calibration)
-        if found["auto"]:
+        if auto:
             self._chosen.put(_key(fingerprint, info.geometry.format), bits)
 
     def differs(self, setup: KVSetup, fingerprint: str, info: ModelInfo) -> bool:

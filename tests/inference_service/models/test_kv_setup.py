@@ -186,7 +186,9 @@ async def test_of_two_that_load_at_once_one_takes_the_others_setup(
     assert base64.b64decode(json.loads(setups.late)["means"]) == loaded.calibration.bytes
 
 
-@pytest.mark.parametrize("bad", [b"no JSON", b"{}", b'{"bits": "4", "auto": true, "means": "AAAA"}', None])
+@pytest.mark.parametrize(
+    "bad", [b"no JSON", b"{}", b'{"bits": "4", "means": ""}', b'{"bits": "4", "auto": true, "means": "AAAA"}', None]
+)
 async def test_a_shared_setup_that_does_not_fit_is_left(
     bad: bytes | None, engine: EngineThread, tmp_path: Path, directory: Path
 ) -> None:
