@@ -88,12 +88,20 @@ async def messages(call: StreamCall[_T]) -> AsyncGenerator[_T, None]:
 async def generation(
     channel: grpc.aio.Channel, turn: inference_pb2.GenerateRequest
 ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-    """Yield the events of a turn on the worker, as `messages`; a stream without `finished` raises Unavailable."""
+    """Yield the events of a turn on the worker, as `messages`; a stream without `finished` raises Unavailable.
+
+    With `finished` the turn is whole, and kept if it is to be: a worker that goes away behind it fails nothing, or the
+    caller would have the turn again.
+    """
     finished = False
-    async with aclosing(messages(inference_pb2_grpc.InferenceServiceStub(channel).Generate(turn))) as events:
-        async for event in events:
-            finished = event.HasField("finished")
-            yield event
+    try:
+        async with aclosing(messages(inference_pb2_grpc.InferenceServiceStub(channel).Generate(turn))) as events:
+            async for event in events:
+                finished = finished or event.HasField("finished")
+                yield event
+    except errors.AgentmemError:
+        if not finished:
+            raise
     if not finished:
         raise errors.Unavailable("the inference worker ended the turn without finishing it")
 

@@ -43,11 +43,12 @@ class InferenceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
-    finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
-    moment of the commit: a worker that loses its answer (the store was killed in the middle of it) repeats it until it
-    is known, for up to a minute. Where it stays unknown, which is UNAVAILABLE, or the call was cancelled, or its
-    deadline passed, meanwhile, the turn may be in the ledger all the same, also later, when a store that was stopped
-    continues. It is there whole or not at all, and the retry says which.
+    finished, and with that the turn is whole, however the stream ends then; any other end is a failure and leaves the
+    ledger as it was, and so does a cancelled call. But for the moment of the commit: a worker that loses its answer
+    (the store was killed in the middle of it) repeats it until it is known, for up to a minute. Where it stays
+    unknown, which is UNAVAILABLE, or the call was cancelled, or its deadline passed, meanwhile, the turn may be in the
+    ledger all the same, also later, when a store that was stopped continues. It is there whole or not at all, and the
+    retry says which.
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
     request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
@@ -78,11 +79,12 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
-    finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
-    moment of the commit: a worker that loses its answer (the store was killed in the middle of it) repeats it until it
-    is known, for up to a minute. Where it stays unknown, which is UNAVAILABLE, or the call was cancelled, or its
-    deadline passed, meanwhile, the turn may be in the ledger all the same, also later, when a store that was stopped
-    continues. It is there whole or not at all, and the retry says which.
+    finished, and with that the turn is whole, however the stream ends then; any other end is a failure and leaves the
+    ledger as it was, and so does a cancelled call. But for the moment of the commit: a worker that loses its answer
+    (the store was killed in the middle of it) repeats it until it is known, for up to a minute. Where it stays
+    unknown, which is UNAVAILABLE, or the call was cancelled, or its deadline passed, meanwhile, the turn may be in the
+    ledger all the same, also later, when a store that was stopped continues. It is there whole or not at all, and the
+    retry says which.
 
     Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
     request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.
@@ -115,11 +117,12 @@ class InferenceServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.GenerateResponse], _abc.AsyncIterator[_inference_pb2.GenerateResponse]]:
         """Generate runs one turn: started once, any number of deltas, finished once. A stream that ends with OK has had its
-        finished; any other end is a failure and leaves the ledger as it was, and so does a cancelled call. But for the
-        moment of the commit: a worker that loses its answer (the store was killed in the middle of it) repeats it until it
-        is known, for up to a minute. Where it stays unknown, which is UNAVAILABLE, or the call was cancelled, or its
-        deadline passed, meanwhile, the turn may be in the ledger all the same, also later, when a store that was stopped
-        continues. It is there whole or not at all, and the retry says which.
+        finished, and with that the turn is whole, however the stream ends then; any other end is a failure and leaves the
+        ledger as it was, and so does a cancelled call. But for the moment of the commit: a worker that loses its answer
+        (the store was killed in the middle of it) repeats it until it is known, for up to a minute. Where it stays
+        unknown, which is UNAVAILABLE, or the call was cancelled, or its deadline passed, meanwhile, the turn may be in the
+        ledger all the same, also later, when a store that was stopped continues. It is there whole or not at all, and the
+        retry says which.
 
         Durability: when finished.durable is true, the turn is fsynced, with its exact token ids. Retry: safe with the same
         request_id. If the turn was committed, it is replayed (finished.replayed) and nothing is computed; if not, it runs.

@@ -295,6 +295,20 @@ async def test_a_turn_without_an_end_is_no_answer(
     assert answer.status_code == 503
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_worker_that_goes_away_behind_the_end_of_a_turn_fails_nothing(
+    worker: ScriptedWorker, http: httpx.AsyncClient, stream: bool
+) -> None:
+    worker.resets = True
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    assert answer.status_code == 200, "SDKs would send it again, and the turn is had already"
+    if stream:
+        assert answer.text.endswith("data: [DONE]\n\n")
+        assert '"error"' not in answer.text
+    else:
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello 🌍"
+
+
 async def test_leaving_a_stream_cancels_the_turn(
     worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
