@@ -62,6 +62,10 @@ async def result(call: UnaryCall[_T]) -> _T:
         return await call
     except grpc.aio.AioRpcError as error:
         raise failure(error) from error
+    except asyncio.CancelledError:
+        if _caller_leaves():
+            raise
+        raise unreachable() from None
     finally:
         call.cancel()
 
@@ -77,12 +81,17 @@ async def messages(call: StreamCall[_T]) -> AsyncGenerator[_T, None]:
     except grpc.aio.AioRpcError as error:
         raise failure(error) from error
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if _caller_leaves():
             raise
-        raise unreachable() from None  # it is the call that was cancelled, by its channel, which was closed here
+        raise unreachable() from None
     finally:
         call.cancel()
+
+
+def _caller_leaves() -> bool:
+    """Return whether this task is cancelled; else it is its call that was, by its channel, which was closed here."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def generation(

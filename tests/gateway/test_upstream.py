@@ -1,10 +1,11 @@
-"""A stream's messages before scripted calls: a reader always gets an end, whatever ends the call."""
+"""Answers of scripted calls: who waits for one always gets an end, whatever ends the call."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,36 @@ async def test_a_reader_that_times_out_is_told_so() -> None:
 
     with pytest.raises(TimeoutError):
         await read()
+
+
+class UnaryCall:
+    """A call with one response, which this end cancels as a closed channel does, or which never comes."""
+
+    def __init__(self, *, cancelled: bool) -> None:
+        self._cancelled = cancelled
+        self.cancelled = False
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        yield from asyncio.Event().wait().__await__()
+
+    def cancel(self) -> bool:
+        self.cancelled = True
+        return True
+
+
+async def test_who_waits_for_a_response_learns_that_the_call_was_cancelled() -> None:
+    call: Any = UnaryCall(cancelled=True)
+    with pytest.raises(errors.Unavailable):
+        await upstream.result(call)
+
+
+async def test_a_caller_that_is_cancelled_cancels_the_call() -> None:
+    call: Any = UnaryCall(cancelled=False)
+    waiting = asyncio.create_task(upstream.result(call))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    assert call.cancelled
