@@ -214,7 +214,8 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
             turn.label = exchange.label
             if memory.if_version is not None:
                 turn.if_version = memory.if_version
-            turn.if_revision = memory.if_revision
+            if memory.if_revision:  # else the caller's own stays
+                turn.if_revision = memory.if_revision
             if memory.expiry is not None:
                 turn.expiry.CopyFrom(memory.expiry)
         elif reads:
