@@ -61,10 +61,11 @@ async def _merged(channel: grpc.aio.Channel, turns: Sequence[tuple[int, inferenc
         while not (everything.done() and queue.empty()):
             next_one = asyncio.ensure_future(queue.get())
             waiting: set[asyncio.Future[Any]] = {next_one, everything}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if next_one.done():
-                yield next_one.result()
-            else:
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if next_one.done():
+                    yield next_one.result()
+            finally:
                 next_one.cancel()
         await everything  # raises what a turn failed of
     finally:

@@ -70,3 +70,24 @@ async def test_leaving_cancels_all(worker: ScriptedWorker) -> None:
         left = [task for task in asyncio.all_tasks() if "_merged" in repr(task)]
         assert not left, "all has ended with the iterator, and not when somebody collects it"
     await eventually(lambda: worker.running == 0)
+
+
+async def test_who_leaves_while_choices_are_awaited_leaves_nothing_behind(worker: ScriptedWorker) -> None:
+    worker.script = by_prompt
+    async with connect(worker.target) as channel:
+        before = asyncio.all_tasks()
+        seen: list[int] = []
+
+        async def reads() -> None:
+            async with aclosing(each_choice(channel, [turn("endless")] * 2)) as choices:
+                async for choice, _ in choices:
+                    seen.append(choice)
+
+        reading = asyncio.create_task(reads())
+        await eventually(lambda: len(seen) == 2 * 51)
+        reading.cancel()
+        await asyncio.wait({reading})
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - before
+        assert not [task for task in left if "Queue" in repr(task)], left
+    await eventually(lambda: worker.running == 0)
