@@ -156,8 +156,11 @@ class Gateway:
         await asyncio.to_thread(self._exposition.stop)
 
     async def watched(self) -> None:
-        """Raise what ends the watch for revoked keys, or that of the peers: nothing may be served without them."""
-        watching = {self._watching, self._looking}
+        """Return where the HTTP server has ended by itself, and raise what ended it.
+
+        Likewise the watch for revoked keys, or that of the peers: nothing may be served without them.
+        """
+        watching: set[asyncio.Task[Any]] = {self._serving, self._watching, self._looking}
         if self._node is not None:
             watching |= {self._node.watching, self._takeover}
         ended, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
@@ -294,12 +297,13 @@ def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvi
 
 
 def _bind(address: Address) -> socket.socket:
-    """Return a bound socket, or raise AddressError."""
+    """Return a listening socket, or raise AddressError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address.host, address.port))
+        bound.listen()  # else another process may bind it too, and be the one that listens
     except OSError as error:
         bound.close()
         raise AddressError(f"cannot listen on {address}: {error.strerror}; choose another --http") from error

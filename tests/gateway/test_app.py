@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,9 +17,9 @@ import pytest
 
 from agentmem.channels import connect
 from agentmem.layout import GATEWAY_FILE
-from agentmem.process.sockets import AddressError
+from agentmem.process.sockets import AddressError, parse_address
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
-from gateway.app import Gateway
+from gateway.app import Gateway, _bind
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
@@ -114,6 +115,21 @@ async def test_an_address_that_is_taken(gateway: Gateway, run_dir: Path, door: s
     second = Gateway(settings(run_dir, **{door: gateway.addresses[door]}))
     with pytest.raises(AddressError, match="cannot listen on"):
         await second.start()
+
+
+def test_an_address_that_another_may_still_bind_is_not_had() -> None:
+    bound = _bind(parse_address(ANY_PORT))
+    with bound, socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(bound.getsockname())
+
+
+async def test_a_gateway_does_not_go_on_without_its_http_server(gateway: Gateway) -> None:
+    watched = asyncio.create_task(gateway.watched())
+    gateway._uvicorn.leave()
+    async with asyncio.timeout(20):
+        await watched
 
 
 async def test_refuses_other_than_loopback() -> None:
