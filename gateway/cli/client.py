@@ -43,7 +43,7 @@ class Client:
     @property
     def shows_key(self) -> bool:
         """Whether the key goes to another machine in clear text."""
-        return bool(self.key) and self.tls is None and not is_loopback(parse_address(self.gateway).host)
+        return in_clear_text(self.key, self.gateway, tls=self.tls is not None)
 
     def channel(self) -> AbstractAsyncContextManager[grpc.aio.Channel]:
         """Return a channel to the gateway."""
@@ -84,8 +84,7 @@ class Client:
                 return f"{silent}; if it has TLS, say so with --tls or --ca FILE"
             return f"{silent}; if it does, TLS failed: --ca FILE names who signed its certificate"
         if isinstance(error, errors.Unauthenticated) and not self.key:
-            how = f"give one in {KEY}, or in a file with --key-file"
-            return f"the gateway at {self.gateway} asks for a key; {how}"
+            return asks_for_key(self.gateway)
         return error.message
 
     def show(self, data: object, text: str | ConsoleRenderable) -> None:
@@ -104,8 +103,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def with_client(*args: Any, **kwargs: Any) -> Any:
         client = given_client(click.get_current_context())
-        if client.shows_key:
-            click.echo(f"warning: the key goes to {client.gateway} in clear text; use --tls or --ca FILE", err=True)
+        warn_of_clear_text(client.key, client.gateway, "--tls or --ca FILE", tls=client.tls is not None)
         return command(*args, client=client, **kwargs)
 
     return group_options(with_client)
@@ -164,16 +162,37 @@ def given_client(context: click.Context) -> Client:
     flag_address("--gateway", gateway)
     if bool(given("client_cert")) != bool(given("client_key")):
         raise Mistake("--client-cert and --client-key go together")
-    key_file = given("key_file")
-    key = _read("--key-file", key_file).decode("ascii", "replace") if key_file else os.environ.get(KEY, "")
-    key = key.strip()
-    if not (key.isascii() and (key.isprintable() or not key)):
-        raise Mistake(f"what {'--key-file' if key_file else KEY} has is no key")
+    key = given_key(given("key_file"))
     files = {name: given(name) for name in ("ca", "client_cert", "client_key")}
     tls = None
     if given("tls") or any(files.values()):
         tls = ClientTls(*(_read(f"--{name.replace('_', '-')}", path) if path else None for name, path in files.items()))
     return Client(gateway, key, tls, bool(given("as_json")))
+
+
+def given_key(file: Path | None) -> str:
+    """Return the key in a file, or in the environment; empty where there is none. Raises Mistake, without the key."""
+    key = _read("--key-file", file).decode("ascii", "replace") if file else os.environ.get(KEY, "")
+    key = key.strip()
+    if not (key.isascii() and (key.isprintable() or not key)):
+        raise Mistake(f"what {'--key-file' if file else KEY} has is no key")
+    return key
+
+
+def asks_for_key(address: str) -> str:
+    """Return what is said of a gateway that was shown none."""
+    return f"the gateway at {address} asks for a key; give one in {KEY}, or in a file with --key-file"
+
+
+def in_clear_text(key: str, address: str, *, tls: bool) -> bool:
+    """Return whether a key goes to another machine in clear text."""
+    return bool(key) and not tls and not is_loopback(parse_address(address).host)
+
+
+def warn_of_clear_text(key: str, address: str, instead: str, *, tls: bool) -> None:
+    """Write to standard error where a key goes to another machine in clear text; `instead` are the flags to use."""
+    if in_clear_text(key, address, tls=tls):
+        click.echo(f"warning: the key goes to {address} in clear text; use {instead}", err=True)
 
 
 def flag_address(flag: str, text: str) -> Address:

@@ -18,7 +18,7 @@ from rich.text import Text
 from agentmem import layout
 from agentmem.addresses import Address
 from agentmem.channels import ClientTls
-from gateway.cli.client import Client, client_options, flag_address
+from gateway.cli.client import Client, client_options, flag_address, warn_of_clear_text
 from gateway.cli.text import Mistake, console
 from gateway.cli.top.measure import Figures, History, silent
 from gateway.cli.top.screen import NOTHING_ANSWERS, Screen
@@ -85,6 +85,7 @@ def top(
     """
     pages = addresses(metrics, worker_metrics, store_metrics)
     door = HttpDoor(str(_address("--http", http)), client.key, None if client.tls is None else context(client.tls))
+    warn_of_clear_text(client.key, door.address, "--tls or --ca FILE", tls=client.tls is not None)
     measured = measure(client, pages, interval, most_agents, door)
     for name in ("COLUMNS", "LINES"):  # which rich believes, and which do not change with the window
         os.environ.pop(name, None)
