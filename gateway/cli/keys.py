@@ -210,7 +210,7 @@ def _place(path: Path | None, data: Path, cluster: InCluster) -> Place:
     if cluster.url and not given - {"cluster"}:
         return cluster
     if path is not None:
-        return InFile(path)
+        return InFile(path.expanduser())
     try:
         layout.refuse_foreign(layout.data_directory(data))
     except (layout.ForeignDirectory, OSError) as error:

@@ -43,6 +43,14 @@ def test_made_used_listed_and_revoked(tmp_path: Path) -> None:
     assert (again.exit_code, "has no key" in again.output) == (1, True)
 
 
+def test_a_file_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert keys("create", "--namespace", "n", "--keys=~/k.json").exit_code == 0
+    assert (tmp_path / "home" / "k.json").is_file()  # where `agentmem up --keys=~/k.json` looks
+    assert not (tmp_path / "~").exists()
+
+
 def test_what_a_key_may_be_told(tmp_path: Path) -> None:
     file = tmp_path / "k.json"
     made = keys(
