@@ -28,6 +28,7 @@ from gateway.edge.tls import Tls, TlsFiles
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _NODE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@*\sA-Z]+")
 
 
 class NodeSettings(ServiceSettings):
@@ -223,6 +224,17 @@ class GatewaySettings(ListenSettings):
         15.0, gt=0, description="seconds of silence after which a comment goes out on a stream of events, for proxies"
     )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
+
+    @field_validator("cors_origin")
+    @classmethod
+    def _origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin as browsers send it, such as https://app.example.org: in small letters, "
+                    "with the port if it is unusual, and without a path or a / at the end; nor is it *"
+                )
+        return origins
 
     def limits(self, default: CallerLimits) -> CallerLimits:
         """Return what a caller may ask for; `default` where nothing is set."""

@@ -39,6 +39,10 @@ def test_only_loopback(flag: str, address: str) -> None:
         ["--allowed-host", "http://a.example"],
         ["--allowed-host", "ab.cd:80"],
         ["--allowed-host", "*"],
+        ["--cors-origin", "https://a.example/"],
+        ["--cors-origin", "https://A.example"],
+        ["--cors-origin", "https://*.example"],
+        ["--cors-origin", "a.example"],
     ],
 )
 def test_refused(arguments: list[str]) -> None:
@@ -73,5 +77,6 @@ def test_limits_of_callers() -> None:
 
 
 def test_origins() -> None:
-    told = ["--cors-origin", "https://a.example", "--cors-origin", "https://b.example"]
+    origins = ["https://a.example", "http://[::1]:3000", "chrome-extension://abc", "null", "*"]
+    told = [word for origin in origins for word in ("--cors-origin", origin)]
     assert load(GatewaySettings, told).cors_origin == told[1::2]
