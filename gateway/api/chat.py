@@ -216,7 +216,7 @@ class ChatAnswer(CompletionsAnswer):
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
         called = len(self.heard[choice].calls)
-        self.heard[choice].add(event)
+        self.heard[choice].note(event)
         match event.WhichOneof("event"):
             case "started":
                 yield self._delta(choice, role="assistant", content="", refusal=None)

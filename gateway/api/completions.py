@@ -106,7 +106,7 @@ class CompletionAnswer(CompletionsAnswer):
         return _choice(index, "".join(heard.texts), logprobs, finish_reason(heard.finished.reason))
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        self.heard[choice].add(event)
+        self.heard[choice].note(event)
         match event.WhichOneof("event"):
             case "delta":
                 logprobs = None

@@ -39,7 +39,7 @@ class Incoming(NamedTuple):
 
 
 class Heard:
-    """What one turn has said so far."""
+    """What one turn has said so far, as far as it was taken."""
 
     def __init__(self) -> None:
         self.started = inference_pb2.Started()
@@ -50,17 +50,26 @@ class Heard:
         self.calls: list[inference_pb2.ToolCall] = []
 
     def add(self, event: inference_pb2.GenerateResponse) -> None:
-        """Take the next event."""
+        """Take all of the next event."""
+        self.note(event)
+        self.keep(event)
+
+    def note(self, event: inference_pb2.GenerateResponse) -> None:
+        """Take of the next event what its stream needs again: how the turn began and ended, and its calls."""
         match event.WhichOneof("event"):
             case "started":
                 self.started = event.started
             case "delta":
-                self.reasoning.append(event.delta.reasoning)
-                self.texts.append(event.delta.text)
-                self.logprobs += event.delta.logprobs
                 self.calls += event.delta.tool_calls
             case "finished":
                 self.finished = event.finished
+
+    def keep(self, event: inference_pb2.GenerateResponse) -> None:
+        """Take the rest of it, which grows with the answer: log-probabilities by some 2 KB a token."""
+        if event.HasField("delta"):
+            self.reasoning.append(event.delta.reasoning)
+            self.texts.append(event.delta.text)
+            self.logprobs += event.delta.logprobs
 
 
 class Answer(ABC):
@@ -73,12 +82,13 @@ class Answer(ABC):
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
         """Take the next event of a choice, for `body`."""
+        self.heard[choice].keep(event)
         for _ in self.events(choice, event):
             pass
 
     @abstractmethod
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterable[SseEvent]:
-        """Take the next event of a choice; yields what a stream says of it."""
+        """Take the next event of a choice; yields what a stream says of it. What was said is not kept."""
 
     def closing(self) -> Iterable[SseEvent]:
         """Return what a stream says when every choice is finished."""

@@ -223,7 +223,7 @@ class MessageAnswer(Answer):
         return {**answer, "usage": self._usage(), **self._managed, "agentmem": self.report()}
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        self.heard[choice].add(event)
+        self.heard[choice].note(event)
         match event.WhichOneof("event"):
             case "started":
                 cache = event.started.cache

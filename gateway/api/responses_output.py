@@ -157,7 +157,7 @@ class ResponseAnswer(Answer):
         }
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        self.heard[choice].add(event)
+        self.heard[choice].note(event)
         if self._events == 0:
             for name in ("created", "in_progress"):
                 yield self._lifecycle(name, self._response("in_progress"))

@@ -40,6 +40,16 @@ def test_completion() -> None:
     assert told["agentmem"]["timings"]["time_to_first_token"] == 0.12
 
 
+def test_a_stream_holds_nothing_of_what_it_has_said() -> None:
+    stream = answer(logprobs=True)
+    token = inference_pb2.TokenLogprob(token_id=1, logprob=-0.5, token_bytes=b"lo")
+    for event in (started(), delta("lo", token, reasoning="hm"), finished()):
+        list(stream.events(0, event))
+    (heard,) = stream.heard
+    assert (heard.texts, heard.reasoning, heard.logprobs) == ([], [], [])
+    assert heard.finished.durable
+
+
 def test_nothing_kept() -> None:
     whole = answer()
     for event in (started(types_pb2.MATCH_NEW, hot=0, warm=0), finished(kept=False)):
