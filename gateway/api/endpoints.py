@@ -139,4 +139,4 @@ class Endpoint:
         names = {path: name for name, path in self.fields.items()}
         if self.is_named:
             names["request_id"] = "Idempotency-Key"
-        return InvalidArgument(names.get(error.field, error.field), error.problem)
+        return InvalidArgument(names.get(error.field, error.field), error.problem, error.violations[1:])

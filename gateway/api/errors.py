@@ -91,7 +91,7 @@ class Dialect:
         message, param, code = _message(error), None, error.code.name.lower()
         if isinstance(error, errors.InvalidArgument):
             param = self.name(error.field)
-            message = f"{param or error.field}: {error.problem}"
+            message = error.about(param or error.field)
         elif isinstance(error, errors.NotFound) and error.kind == "model":
             param, code = "model", "model_not_found"
         elif isinstance(error, errors.NotFound) and error.kind == "response":
@@ -118,7 +118,7 @@ class AnthropicDialect(Dialect):
     def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:
         message = _message(error)
         if isinstance(error, errors.InvalidArgument):
-            message = f"{self.name(error.field)}: {error.problem}"
+            message = error.about(self.name(error.field) or error.field)
         return self.http_body(error.http_status, message, request_id)
 
     def http_body(self, status: int, detail: str, request_id: str = "") -> Json:

@@ -81,10 +81,15 @@ class InvalidArgument(AgentmemError, code=StatusCode.INVALID_ARGUMENT, http_stat
     """
 
     def __init__(self, field: str, problem: str, others: Sequence[Violation] = ()) -> None:
-        super().__init__(f"{field}: {problem}{f' (and {len(others)} more)' if others else ''}")
         self.field = field
         self.problem = problem
         self.violations = (Violation(field, problem), *others)
+        super().__init__(self.about(field))
+
+    def about(self, name: str) -> str:
+        """Return the message with the caller's own name of the field."""
+        others = len(self.violations) - 1
+        return f"{name}: {self.problem}{f' (and {others} more)' if others else ''}"
 
     def details(self) -> Iterable[Message]:
         made = error_details_pb2.BadRequest()

@@ -50,6 +50,12 @@ def test_responses_have_names_of_their_own(field: str, param: str | None) -> Non
     assert RESPONSES.body(errors.InvalidArgument(field, "is wrong"))["error"]["param"] == param
 
 
+@pytest.mark.parametrize("dialect", [OPENAI, REST, ANTHROPIC])
+def test_it_is_said_that_there_are_more_mistakes(dialect: Dialect) -> None:
+    error = errors.InvalidArgument("definition_yaml", "is wrong", [errors.Violation("agents", "are, too")])
+    assert dialect.body(error)["error"]["message"] == "definition_yaml: is wrong (and 1 more)"
+
+
 def test_completions_call_their_tokens_the_prompt() -> None:
     assert [COMPLETIONS.name(one) for one in ("token_ids.ids[3]", "prompt", "stop")] == ["prompt", "prompt", "stop"]
 
