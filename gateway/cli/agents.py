@@ -70,7 +70,7 @@ def show(client: Client, agent: str, model: str, text: bool) -> None:
 
     found = client.ask(question)
     if not found:
-        raise click.ClickException(NotFound("agent", agent).message)
+        raise click.ClickException(_unknown(agent).message)
     if client.as_json:
         write_json([agent_dict(one) | ({"history": _history(said)} if text else {}) for one, said in found])
         return
@@ -110,11 +110,15 @@ async def only_memory(agentmem: AsyncClient, agent: str, model: str) -> AsyncAge
     """
     found = await find(agentmem, agent, model)
     if not found:
-        raise NotFound("agent", agent)
+        raise _unknown(agent)
     if len(found) > 1:
         names = ", ".join(printable(each.key.model_id) for each in found)
         raise FailedPrecondition(f"{printable(agent)} has memories on {names}; name one with --model")
     return agentmem.agent(agent, model=found[0].key.model_id)
+
+
+def _unknown(agent: str) -> NotFound:
+    return NotFound("agent", agent, "`agentmem agents --all` lists them")
 
 
 async def _turns(agentmem: AsyncClient, agent: agent_pb2.Agent) -> list[agent_pb2.Turn]:

@@ -79,7 +79,10 @@ async def test_show(worker: ScriptedWorker, agentmem: Command) -> None:
     assert "bob" in shown.output
     assert "eve" not in shown.output
     missing = await agentmem("agents", "show", "nobody")
-    assert (missing.exit_code, missing.output) == (1, "Error: agent 'nobody' does not exist\n")
+    assert (missing.exit_code, missing.output) == (
+        1,
+        "Error: agent 'nobody' does not exist; `agentmem agents --all` lists them\n",
+    )
 
 
 async def test_delete(worker: ScriptedWorker, agentmem: Command) -> None:

@@ -50,7 +50,10 @@ async def test_export_spares_what_is_there(worker: ScriptedWorker, agentmem: Com
 
 async def test_export_of_an_agent_on_several_models(worker: ScriptedWorker, agentmem: Command, tmp_path: Path) -> None:
     missing = await agentmem("agents", "export", "bob", str(tmp_path / "x"))
-    assert (missing.exit_code, missing.output) == (1, "Error: agent 'bob' does not exist\n")
+    assert (missing.exit_code, missing.output) == (
+        1,
+        "Error: agent 'bob' does not exist; `agentmem agents --all` lists them\n",
+    )
     other = agent("bob")
     other.key.model_id = "org/large"
     worker.agents = [agent("bob"), other]
