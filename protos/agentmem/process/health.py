@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
+from http.client import HTTPException
 from typing import Any, Final
 
 import grpc
@@ -107,8 +108,10 @@ def _http_problem(url: str, seconds: float) -> str:
     except urllib.error.HTTPError as error:
         with error:
             return f"{url}: {error.code} {error.read(1000).decode('utf-8', 'replace')}"
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return f"{url}: {error}"
+    except HTTPException as error:
+        return f"{url}: {type(error).__name__}: is that the address of a server of HTTP?"
 
 
 async def _grpc_problem(target: str, seconds: float) -> str:

@@ -35,6 +35,13 @@ def test_http(status: int, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "refused" in health.problem(url)
 
 
+def test_what_is_no_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BaseHTTPRequestHandler, "send_response", lambda each, _: each.wfile.write(b"\0\0\n"))
+    with answering(200, b"") as url:
+        assert "a server of HTTP" in health.problem(url)
+    assert "IPv6" in health.problem("http://[::1/readyz")
+
+
 def test_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(200, b"") as url:
         monkeypatch.setattr("sys.argv", ["healthcheck", url])
