@@ -129,7 +129,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise InvalidArgument(printable(name), "is given more than once")
+                raise InvalidArgument(shown_name(name), "is given more than once")
             seen.add(name)
     return made
 
@@ -179,11 +179,11 @@ def deepest(of: Sequence[Complaint]) -> Complaint:
 
 def dotted(path: Sequence[str | int], whole: str) -> str:
     """Return `path` as `messages[2].role`; `whole` where it is empty."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{printable(part)}" for part in path)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{shown_name(part)}" for part in path)
     return text.removeprefix(".") or whole
 
 
-def printable(name: str) -> str:
+def shown_name(name: str) -> str:
     """Return a name that a caller made up, if it looks like one; it may be anything, a prompt included."""
     return name if _NAME.fullmatch(name) else "(a name)"
 

@@ -20,7 +20,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentmem import errors, tracing
-from agentmem import tracing as spans
 from agentmem.process.logs import event
 from gateway.api.errors import Dialect, dialect_of
 from gateway.metrics import GatewayMetrics
@@ -46,8 +45,8 @@ _FIELDS = "agentmem.log_fields"
 _WHOLE = "agentmem.whole"
 _BROKE_OFF = "agentmem.broke_off"
 _TURN_ATTRIBUTES: Final = {
-    "agent": spans.AGENT,
-    "model": spans.MODEL,
+    "agent": tracing.AGENT,
+    "model": tracing.MODEL,
     **{name: f"agentmem.{name}" for name in ("match", "prompt_tokens", "reused_tokens", "generated_tokens")},
 }
 """What the line in the log has of a turn, and its name in the span."""
@@ -119,7 +118,7 @@ async def error_page(request: Request, error: Exception) -> Response:
 
 def log_fields(scope: Scope, **fields: str | int) -> None:
     """Add fields to the request's line in the log, such as its agent. A key in a wrong place stays out of it."""
-    added = {name: spans.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
+    added = {name: tracing.identifier(value) if isinstance(value, str) else value for name, value in fields.items()}
     scope[_FIELDS].update(added)
 
 
@@ -141,11 +140,11 @@ def broke_off(scope: Scope, error: errors.AgentmemError) -> None:
 
 def _end_span(scope: Scope, route: str, status: int) -> None:
     """End the request's span, by what the request's line in the log says."""
-    if (span := spans.present()) is None:
+    if (span := tracing.present()) is None:
         return
     fields = scope[_FIELDS]
     known = {attribute: fields[name] for name, attribute in _TURN_ATTRIBUTES.items() if fields.get(name, "") != ""}
-    span.rename(f"{spans.identifier(scope['method'])} {route}")
+    span.rename(f"{tracing.identifier(scope['method'])} {route}")
     span.set({"http.route": route, "http.response.status_code": status, **known})
     failure = "CANCELLED" if status == CLIENT_CLOSED else str(status) if status >= 400 else ""
     span.end(fields.get("failed", "").upper() or failure)
@@ -162,8 +161,8 @@ class AccessLogMiddleware:
         trace = tracing.received((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"])
         within = trace
         if scope["path"] not in POLLED:  # the route is known only at the end
-            method = spans.identifier(scope["method"])
-            within = spans.served(method, trace, {"http.request.method": method})
+            method = tracing.identifier(scope["method"])
+            within = tracing.served(method, trace, {"http.request.method": method})
         with tracing.serving(within):
             await self._serve(trace, scope, receive, send)
 

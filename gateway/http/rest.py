@@ -28,7 +28,7 @@ from gateway.api.contract_json import to_json
 from gateway.api.endpoints import Endpoint, Kind, Values
 from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json
-from gateway.api.validation import checked, printable
+from gateway.api.validation import checked, shown_name
 from gateway.edge.authorization import authorize, authorize_namespace, redact
 from gateway.edge.callers import caller
 from gateway.http.events import send_events
@@ -115,7 +115,7 @@ def given(endpoint: Endpoint, path: Mapping[str, str], query: bytes) -> Values:
     asked: dict[str, str] = {}
     for name, text in _pairs(query):
         if name in asked:
-            raise InvalidArgument(printable(name), "is given more than once")
+            raise InvalidArgument(shown_name(name), "is given more than once")
         asked[name] = text
     query_values = checked(asked, model_of_query(endpoint))
     values = {**in_path, **{name: getattr(query_values, name) for name in asked}}

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.api.validation import printable
+from gateway.api.validation import shown_name
 from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem
 from gateway.workflows.definition.schema import MAX_TEXT, Choice, Definition, Json, Number, Outcome, Phase, Said, Vote
 from gateway.workflows.definition.templates import fill, filled_length, misspelled, references
@@ -64,13 +64,13 @@ def _variable(name: str, templates: Mapping[str, str]) -> Iterator[Problem]:
     yield from (Problem(path, _MISSPELLED, offset=offset) for offset in misspelled(text))
     for named, offset in references(text):
         if named.partition(".")[0] in _BUILT_IN:
-            yield Problem(path, f"{printable(named)} has no value in a variable", offset=offset)
+            yield Problem(path, f"{shown_name(named)} has no value in a variable", offset=offset)
         elif named not in templates:
             yield Problem(path, _no_variable(named), offset=offset, given=named, known=templates)
 
 
 def _no_variable(name: str) -> str:
-    return f"{printable(name)} is none of the file's variables"
+    return f"{shown_name(name)} is none of the file's variables"
 
 
 def _cycles(templates: Mapping[str, str]) -> list[list[str]]:
@@ -137,13 +137,13 @@ def _text(
             known = definition.variables if name.partition(".")[0] not in _BUILT_IN else ()
             yield Problem(text.path, message, offset=offset, given=name, known=known)
         elif often[name] == MAX_REPEATS + 1 and name not in variables:
-            yield Problem(text.path, f"names {printable(name)} more than {MAX_REPEATS} times", offset=offset)
+            yield Problem(text.path, f"names {shown_name(name)} more than {MAX_REPEATS} times", offset=offset)
 
 
 def _reference(name: str, text: _Text, definition: Definition, phases: Mapping[str, int]) -> str | None:
     """Return what is wrong with naming `name` in `text`."""
     first, _, rest = name.partition(".")
-    shown = printable(name)
+    shown = shown_name(name)
     if first not in _BUILT_IN:
         return None if name in definition.variables else _no_variable(name)
     if first not in text.names:
@@ -166,7 +166,7 @@ def _reference(name: str, text: _Text, definition: Definition, phases: Mapping[s
 
 def _said(agent: str, text: _Text, phase: Phase) -> str | None:
     if agent not in speakers(phase):
-        return f"{printable(agent)} does not speak in {phase.name}"
+        return f"{shown_name(agent)} does not speak in {phase.name}"
     knowing = hear_all(phase, agent) | {agent}
     if unknowing := [reader for reader in text.readers if reader not in knowing]:
         return f"tells {_listed(unknowing[:3])} what {agent} said in {phase.name} to others"
@@ -198,7 +198,7 @@ def _outcome_field(outcome: Outcome, field: str, phase: Phase) -> tuple[bool, st
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(printable(name) for name in names)
+    return ", ".join(shown_name(name) for name in names)
 
 
 def _names(text: str) -> list[str]:
