@@ -74,7 +74,7 @@ class _TierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tier.ValueType],
     TIER_WARM: _Tier.ValueType  # 3
     """On the store's local disk."""
     TIER_REMOTE: _Tier.ValueType  # 4
-    """In the object store."""
+    """In the object store, or on another node of the cluster."""
 
 class Tier(_Tier, metaclass=_TierEnumTypeWrapper):
     """Tier is where KV was found."""
@@ -88,7 +88,7 @@ TIER_HOT: Tier.ValueType  # 2
 TIER_WARM: Tier.ValueType  # 3
 """On the store's local disk."""
 TIER_REMOTE: Tier.ValueType  # 4
-"""In the object store."""
+"""In the object store, or on another node of the cluster."""
 Global___Tier: _TypeAlias = Tier  # noqa: Y015
 
 class _Match:
