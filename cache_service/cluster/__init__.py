@@ -1,5 +1,5 @@
-"""This store as a node of several that share one ledger: who is there, what time it is, and what all have to follow.
+"""This store as a node of several that share one ledger: the list of nodes, the clock that they share, callers' keys.
 
-`membership` keeps this node among the others; `nodes` are its statements. What the store opens in the place of store.db
-is `cache_service.shared_ledger`.
+`membership` sends heartbeats; `nodes` has its statements. What the store opens instead of store.db is
+`cache_service.shared_ledger`.
 """

@@ -1,8 +1,8 @@
-"""This node among the others: a thread that says every two seconds that it is there, and learns who else is.
+"""This node's membership in the cluster: a thread that sends a heartbeat every two seconds and reads the other nodes.
 
-The rule of leases: others count on a node until its lease is over by the server's clock. This one stops serving a
-little earlier by its own, since it may know nothing of that; and where it finds its row expired, or gone, others have
-not waited for it, so its files follow the ledger anew before it is ready again.
+Leases: other nodes wait for a node until its lease is over by the server's clock. This node stops serving a little
+earlier by its own clock. Where it finds its row expired or deleted, other nodes have not waited for it, so its files
+follow the ledger anew before it is ready again.
 """
 
 import logging
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 5.0
-"""After which a gateway that says nothing is not there."""
+"""After which a gateway that sends nothing counts as silent."""
 _LEASE_SECONDS: Final = nodes.LEASE / 10**9
 _SOONER: Final = 1.0
-"""Seconds that a node stops serving before its lease is over, for clocks do not go alike."""
+"""Seconds before the end of its lease at which a node stops serving, since clocks run at different speeds."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Report:
-    """What this node's gateway has said last, and when (monotonic seconds)."""
+    """The last report of this node's gateway, and when it came (monotonic seconds)."""
 
     ready: bool = False
     draining: bool = False
@@ -97,7 +97,7 @@ class Membership:
         """Heartbeats that were made."""
 
     def join(self) -> None:
-        """Say that this node is there, not ready yet. Blocks. Raises NameTaken, and what a write raises."""
+        """Send the first heartbeat; the node is not ready yet. Blocks. Raises NameTaken, and what a write raises."""
         self._beat()
         self._reconciled = True  # a start reconciles before anything is served
 
@@ -107,13 +107,13 @@ class Membership:
         follow: "Callable[[], Future[None]]",
         reconcile: "Callable[[], Future[None]]",
     ) -> None:
-        """Go on saying so. `followed` is up to which change files have followed the ledger."""
+        """Begin to send heartbeats. `followed` returns up to which change files have followed the ledger."""
         self._followed, self._follow, self._reconcile = followed, follow, reconcile
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
-        """End, and say so."""
+        """End, and delete this node's row."""
         self._stopping.set()
         self._wake()
         if hasattr(self, "_thread"):
@@ -124,7 +124,7 @@ class Membership:
             event(log, "the cluster was left without a word", logging.WARNING, error=str(error))
 
     def report(self, new: Report) -> None:
-        """What this node serves and runs, as its gateway says."""
+        """Take a report of what this node serves and runs, from its gateway."""
         with self._lock:
             before, self._report = self._report, new
         was_silent = new.at - before.at > SILENT_SECONDS
@@ -132,11 +132,11 @@ class Membership:
             self._wake()
 
     def wake(self) -> None:
-        """Tell the others now how far this node has followed."""
+        """Send a heartbeat now, with how far this node has followed."""
         self._wake()
 
     def problem(self) -> str:
-        """Why this node is none of the cluster's now; empty if it is."""
+        """Return why this node is not a member of the cluster now; empty if it is."""
         if self._lost is not None:
             return str(self._lost)
         silent = self.silent_seconds
@@ -145,18 +145,18 @@ class Membership:
         return "" if self._reconciled else "files follow the ledger, of which this node was cut off"
 
     def nodes(self) -> list[pb.Node]:
-        """All nodes as of the last heartbeat, this one as it is now. Raises Unavailable where it is none."""
+        """Return all nodes as of the last heartbeat. Raises Unavailable where this one is not a member."""
         if problem := self.problem():
             raise Unavailable(f"this node is not a member of its cluster now: {problem}")
         aged = int(self.silent_seconds * 10**9)
         return [_message(each._replace(expires=each.expires - aged)) for each in self._view]
 
     def keys(self) -> Keys:
-        """Callers' keys as of the last heartbeat. Who asks for `nodes` before has them no older than that lease."""
+        """Return callers' keys as of the last heartbeat. After a call of `nodes` they are not older than its lease."""
         return self._keys
 
     def attending(self) -> list[tuple[str, int]]:
-        """Name and epoch of nodes whose gateways go on with their runs. Raises Unavailable where this one is none."""
+        """Return name and epoch of nodes whose gateways are not silent. Raises Unavailable as `nodes` does."""
         return [(each.name, each.epoch) for each in self.nodes() if _attends(each)]
 
     def counts(self) -> Counter[str]:
@@ -190,7 +190,7 @@ class Membership:
         return {each.name for each in self._view if each.expires > aged} - {self.name}
 
     def oldest_schema(self) -> int:
-        """The version of the schema that all nodes know, those that are gone but may come back included."""
+        """Return the version of the schema that all nodes know, including those that are gone but still listed."""
         with self._lock:
             return min((pb.Node.FromString(each.report).schema for each in self._view), default=0)
 
@@ -213,7 +213,7 @@ class Membership:
         return not able or self.name == min(able)
 
     def reach_objects(self, reached: bool) -> None:
-        """Whether this node's store can delete objects, as far as it knows: others are told."""
+        """Take whether this node's store can delete objects, which other nodes learn with the next heartbeat."""
         if self._objects is not reached:
             self._objects = reached
             self._wake()

@@ -1,12 +1,12 @@
-"""Whose the published files are: rows of warm.db, which follow the ledger. Functions of a connection to warm.db.
+"""Which states hold the published files: rows of warm.db, which follow the ledger. Functions of a connection to it.
 
-A state consists of files: an agent's own (snapshot 0), or that of a snapshot, by its id. A file goes with the last
-state on this disk that holds it, row first, the file after the transaction; one that never was anybody's stays and is
-found by its name.
+A state is an agent's own (snapshot 0) or that of a snapshot, by its id. It holds files. A file is deleted with the last
+state on this disk that holds it: its row in the transaction, the file after it. A file that no state has held yet
+stays, and is found by its name.
 
-The ledger says what becomes of states (`KVChange`), in the transaction that changes them, and `follow` does that here,
-later and in the same order: a crash in between loses nothing, since the next start follows on. What was published for
-a newer version than that of a change stays.
+The ledger records changes of states (`KVChange`) in the transaction that makes them. `follow` applies them here, later
+and in the same order. A crash in between loses nothing, since the next start goes on. Files that were published for a
+newer version than that of a change stay.
 """
 
 import json
@@ -28,10 +28,10 @@ WHOLE: Final = 2**62
 
 
 class KVChange(NamedTuple):
-    """What a state consists of from now on: of those files of `source_uid` that end within `tokens`, or of none.
+    """From now on a state holds those files of `source_uid` that end within `tokens`, or none.
 
-    `snapshot` None: the agent's own state and those of all its snapshots. With an `agent_id` (and any model, if
-    `model_id` is empty) also what that agent's own turns computed goes, and what is in quarantine of it.
+    `snapshot` None: the agent's own state and those of all its snapshots. With an `agent_id` (on any model, if
+    `model_id` is empty) the files that this agent's turns computed are deleted, also those in quarantine.
     """
 
     id: int

@@ -1,9 +1,8 @@
-"""Files of KV that another node of the cluster has on its disk: found where an agent spoke last, and read from there.
+"""Files of KV on the disk of another node of the cluster: looked for where an agent's last turn ran, and read there.
 
-What a node says is believed no more than a worker is: size, digest and header of each file are checked before it is
-published here. Where a node does not answer, or has evicted a file meanwhile, the file is a miss there, and the object
-store or the model is asked. A node that did not answer is not asked for some seconds: the first turns that want files
-of a node that hangs wait for it, and the others do not.
+Nodes are not trusted with contents: size, digest and header of each file are checked before it is published here. Where
+a node does not answer, or has evicted a file meanwhile, the file comes from the object store, or is computed. A node
+that did not answer is not asked for some seconds, so only the first turns that want its files wait for it.
 """
 
 import asyncio

@@ -1,18 +1,18 @@
-"""Keeping the object store as the rows say: uploads of what was published, deletions of what has no use any more.
+"""Makes the object store agree with the rows: uploads of published files, deletions of objects without references.
 
-One thread decides and writes rows, a few more upload. All that there is to do is in the database, so nothing is lost in
-a crash, nothing waits in memory, and what is superseded before its turn comes is never uploaded. Deletions go before
-uploads, and an object is not uploaded while it is to be deleted, so the two never meet. In a cluster each node uploads
-its own files, each time under a new key, and the first node that reaches the object store deletes: what one of them has
-just made, no other one deletes, and two that take themselves for the first do no harm.
+One thread decides and writes rows; a few more upload. The work to do is in the database, so a crash loses none of it,
+and a file that is not needed any more when its turn comes is never uploaded. Deletions go before uploads, and an
+object is not uploaded while it is to be deleted. In a cluster each node uploads its own files, each time under a new
+key, and one node deletes for all: the first by name that reaches the object store. Two nodes that both regard
+themselves as the first do no harm.
 
-A node that is taken for gone may still be uploading. What it puts then has no row. It says so itself, once its PUT and
-the database have answered, also where that takes hours; where it never does, for it was killed, the one that deleted
-the object before it was there deletes it again some minutes later; and all objects and rows are compared once a day,
-and at each start.
+A node that counts as gone may still be uploading an object, which then has no row. When its PUT is done and it reaches
+the database again, even hours later, the node marks the object for deletion. If the node was killed, the deleting node
+deletes the object once more some minutes later. Besides, all objects and rows are compared once a day and at each
+start.
 
-A failure makes the thread wait, up to a minute, or until a deletion is waited for; new commits don't hurry it.
-Otherwise each commit wakes it.
+After a failure the thread waits, for up to a minute, or until a caller waits for a deletion; new commits do not end the
+wait. Otherwise each commit wakes the thread.
 """
 
 import asyncio

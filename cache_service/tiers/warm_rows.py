@@ -1,7 +1,7 @@
-"""warm.db as the store uses it: each of its transactions first does what the ledger has said of states since the last.
+"""warm.db as the store uses it: each of its transactions first follows the ledger's changes since the last one.
 
-So what a transaction finds of whom files are is never older than the ledger was when it began. What the ledger says
-later is done later: nothing here is both databases' at once, and the ledger's word counts.
+So what a transaction reads about the holders of files is never older than the ledger was when it began. Later changes
+are followed later. No transaction writes both databases; where they differ, the ledger is right.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from cache_service.ledger.ledgers import Ledgers
 
 _PATIENCE: Final = 1.0
 _PAUSE: Final = 0.01
-"""Seconds, for what was just said to be followed: an erasure tells how much it has freed."""
+"""Seconds to wait until a change that was just made is followed: an erasure returns how much it has freed."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ class WarmRows:
     _ledger: Ledgers
     _database: Database
     _forgets: bool = True
-    """Whether nobody else follows the ledger, so that it may forget what was followed here."""
+    """Whether no other node follows the ledger, so that changes may be deleted after they were followed here."""
 
     async def read(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, in one consistent state."""
