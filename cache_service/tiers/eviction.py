@@ -18,7 +18,7 @@ from typing import NamedTuple
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
-from cache_service.connection import Connection, among, pieces, when_committed
+from cache_service.connection import Connection, among, differences, pieces, when_committed
 from cache_service.files import holding, references
 from cache_service.files.references import Dropped
 from cache_service.ledger import agents, object_references
@@ -156,7 +156,8 @@ def expire(connection: Connection, now: int, uids: Sequence[str]) -> Expired:
     """
     erased = 0
     over = "SELECT namespace, agent_id, model_id FROM agents WHERE used + delete_after <= ? ORDER BY uid"
-    for key in connection.execute(over, (now,)).fetchall():
+    # Locked by that condition, which is looked at again where another node holds one: its turn keeps the agent.
+    for key in connection.execute(f"{over}{differences(connection).for_change}", (now,)).fetchall():
         erased += agents.delete(connection, AgentKey(*key))
     idle = dict[str, str]()
     for some in pieces(uids):

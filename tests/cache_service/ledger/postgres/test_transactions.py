@@ -20,11 +20,13 @@ from cache_service import checksums
 from cache_service.connection import Connection
 from cache_service.ledger import agents, branches, object_references, segments, snapshots, turns
 from cache_service.ledger.agents import State
+from cache_service.ledger.clock import Moment
 from cache_service.ledger.postgres.database import Postgres
 from cache_service.ledger.postgres.settings import Settings
 from cache_service.ledger.turns import Commit, Turn
 from cache_service.ledger.workflow_records import Put, put
 from cache_service.ledger.workflow_records import read as read_record
+from cache_service.tiers import eviction
 from cache_service.tiers.eviction import LastUse
 from tests.cache_service.ledger.rows import (
     ADA,
@@ -199,6 +201,23 @@ def test_who_was_second_sees_what_the_first_has_done(postgres: Postgres) -> None
         )
     found = postgres.read_blocking(read_record, "n", "w", 0)
     assert found is not None and (found.record.version, found.payload, found.events) == (2, b"q", [])
+
+
+def test_an_agent_that_another_node_uses_meanwhile_is_not_idle(postgres: Postgres) -> None:
+    """Both were idle for long enough; of one a turn is under way that the other node has not seen committed."""
+    base = commit(postgres, turn(1)).version
+    commit(postgres, turn(1, key=EVE))
+    for key in (ADA, EVE):
+        postgres.write_blocking(agents.change, key, ttl=None, delete_after=10)
+    later = Moment(100, 100)
+    expired = overlapping(
+        postgres,
+        lambda c: turns.commit(c, turn(2, base=base, keep=1), later),
+        lambda c: eviction.expire(c, later.used, []),
+    )
+    assert expired.erased == 1
+    assert postgres.read_blocking(tokens) == [1, 2]
+    assert postgres.read_blocking(agents.find, EVE) is None
 
 
 def test_who_drops_the_last_reference_to_an_object_drops_it(postgres: Postgres) -> None:
