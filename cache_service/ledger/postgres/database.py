@@ -111,7 +111,10 @@ class _Session:
         try:
             ended = transaction.execute("COMMIT").ended
         except psycopg.Error as error:
-            if self.connection.closed and not failures.is_before_commit(error):
+            # A server that ends says so at once behind what it has done: that it has closed is known later.
+            is_over = self.connection.closed or failures.is_end(error)
+            if is_over and not failures.is_before_commit(error):
+                self.close()
                 raise OutcomeUnknown("the ledger's database was lost during a commit; repeat it") from error
             raise
         if self.warnings:

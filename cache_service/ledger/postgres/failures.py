@@ -29,6 +29,11 @@ def is_conflict(error: psycopg.Error) -> bool:
     return error.sqlstate in _CONFLICTS
 
 
+def is_end(error: psycopg.Error) -> bool:
+    """Whether the server has said that it ends the session."""
+    return error.sqlstate in _ENDED
+
+
 def is_before_commit(error: psycopg.Error) -> bool:
     """Whether what ended the session had ended it before it came to a COMMIT: it had been idle for too long."""
     return error.sqlstate == "25P03"
