@@ -316,7 +316,7 @@ class Replicator:
         results = dict(zip(batch, self._uploaders.map(self._put, batch), strict=True))
         done = [each for each, result in results.items() if result is True]
         useless = [each.file.name for each, result in results.items() if result is False]
-        failures = {each.name: result for each, result in results.items() if isinstance(result, RemoteError)}
+        failures = {each.name: result for each, result in results.items() if isinstance(result, RemoteError | OSError)}
         self._metrics.uploads.inc(len(done))
         self._metrics.upload_bytes.inc(sum(each.file.size_bytes for each in done))
         if done and not failures:
@@ -337,10 +337,10 @@ class Replicator:
         self._database.write_blocking(objects.end_uploads, done, self._nodes.name, tried)
         self._unsettled = []
 
-    def _put(self, each: Object) -> bool | RemoteError | None:
+    def _put(self, each: Object) -> bool | RemoteError | OSError | None:
         """Upload one file: whether it is there, and not, because nothing good is on the disk.
 
-        An error that it has to be tried again for; None if it was not tried, because the store stops.
+        An error that it has to be tried again for, after the others; None if it was not tried, because the store stops.
         """
         if self._stopping.is_set():
             return None
@@ -351,6 +351,6 @@ class Replicator:
         except ObjectDamaged:
             self._quarantine(each.origin.key.namespace, each.file.name, each.file.digest, "digest")
             return False
-        except RemoteError as error:
+        except (RemoteError, OSError) as error:
             return error
         return True

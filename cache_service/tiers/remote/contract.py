@@ -109,8 +109,8 @@ class RemoteTier(ABC):
         """Upload a published file, if the object isn't there. When this returns it is there, whole.
 
         The bytes are checked against the digest first, so that damage on the disk does not spread. Raises ObjectDamaged
-        if they differ, ObjectMissing if there is no file (any more), RemoteRefused, RemoteUnavailable; after the latter
-        the object may be there or not.
+        if they differ or the disk cannot read them, ObjectMissing if there is no file (any more), OSError if it cannot
+        be opened now, RemoteRefused, RemoteUnavailable; after the latter the object may be there or not.
         """
 
     @abstractmethod

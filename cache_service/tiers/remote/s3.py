@@ -23,6 +23,7 @@ a PUT with If-Match, and keeps in its database which one it left there. A store 
 know the present session, and refuses; one that runs while a copy takes over notices before it deletes.
 """
 
+import errno
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,7 @@ from agentmem.errors import DataLoss
 from agentmem.kv import blockfile
 from agentmem.kv.object_location import Location
 from cache_service.files.directory import FOLDERS, SUFFIX
+from cache_service.files.disk import open_regular
 from cache_service.files.publication import Spool
 from cache_service.tiers.remote import credentials
 from cache_service.tiers.remote.contract import (
@@ -80,6 +82,8 @@ _CONNECT_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 20
 _LIST_PAGE = 1000
 _CLAIM_ATTEMPTS = 3
+
+_UNREADABLE = (errno.EIO, errno.EINVAL, errno.ELOOP)  # of a disk that fails, and of what is no regular file
 
 # Answers of S3 that come without an exception of their own, and that no repetition changes.
 _REFUSALS = ("NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "InvalidBucketName")
@@ -206,9 +210,14 @@ class S3Tier(RemoteTier):
     def put(self, name: ObjectName, path: Path) -> None:
         """One PUT with If-None-Match; the bytes that were checked are those that are sent."""
         try:
-            data = path.read_bytes()
-        except FileNotFoundError as error:
+            with open(open_regular(path), "rb") as file:
+                data = file.read()
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise ObjectMissing("the file to upload is gone") from error
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            raise ObjectDamaged(f"this disk cannot read the file to upload ({error.strerror})") from error
         if blockfile.digest(data) != name.digest:
             raise ObjectDamaged("the file to upload is damaged on this disk")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.files.disk import open_regular
 from cache_service.tiers.limits import DiskLimits
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
 from tests.cache_service.tiers.test_blocks import name, on_disk, publish
+from tests.cache_service.tiers.test_leftovers import as_a_file
 from tests.cache_service.tiers.test_warm import LIMIT, evicted, hold, speak
 
 from .tier import evict, fetch, get, keys, look, remote, settled, tiers, until
@@ -227,6 +230,42 @@ async def test_a_file_that_is_damaged_on_the_disk_is_not_uploaded(
         assert len(keys(bucket, [3])) == len(bucket.objects()) == 1
         await until(lambda: store.metric("agentmem_cache_quarantined_total", reason="digest"))
         assert 1 not in await tiers(store, 1, 2)
+
+
+async def test_what_is_no_file_any_more_keeps_no_other_from_its_upload(
+    data: Path, bucket: s3.Bucket, proxy: s3.Proxy
+) -> None:
+    proxy.fault = lambda method, path: 503
+    async with remote(data, bucket, proxy.address) as store:
+        await speak(store, "ada", [1, 2])
+        as_a_file(Path((await look(store, 1))[1].path))
+        proxy.fault = lambda method, path: 0
+        async with asyncio.timeout(30):
+            await settled(store)
+        assert len(keys(bucket, [2])) == len(bucket.objects()) == 1
+
+
+async def test_a_file_that_cannot_be_opened_now_is_uploaded_after_the_others(
+    data: Path, bucket: s3.Bucket, proxy: s3.Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.fault = lambda method, path: 503
+    async with remote(data, bucket, proxy.address) as store:
+        await speak(store, "ada", [1, 2])
+        path = (await look(store, 1))[1].path
+
+        def too_many(asked: Path) -> int:
+            if str(asked) == path:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return open_regular(asked)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("cache_service.tiers.remote.s3.open_regular", too_many)
+            proxy.fault = lambda method, path: 0
+            await until(lambda: store.metric("agentmem_remote_backlog", operation="uploads") == 1)
+            assert len(keys(bucket, [2])) == len(bucket.objects()) == 1
+        await settled(store)
+        assert len(keys(bucket, [1, 2])) == 2
+        assert store.metric("agentmem_cache_quarantined_total", reason="digest") == 0
 
 
 async def test_a_file_that_is_damaged_on_the_disk_is_fetched_again(store: Running, bucket: s3.Bucket) -> None:
