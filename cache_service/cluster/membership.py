@@ -233,7 +233,14 @@ class Membership:
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is, the next heartbeat tries again
                 event(log, "heartbeat failed", logging.WARNING, error=str(error) or type(error).__name__)
+            self._rest()
+
+    def _rest(self) -> None:
+        try:
             self._wait(BEAT_SECONDS)
+        except Exception as error:  # noqa: BLE001 - nor may this be the end of heartbeats
+            event(log, "hears nothing of other nodes", logging.WARNING, error=str(error) or type(error).__name__)
+            self._stopping.wait(BEAT_SECONDS)
 
     def _round(self) -> None:
         beat = self._beat()

@@ -1,7 +1,7 @@
 """Waiting until another node has done something that this one waits for."""
 
 import os
-import select
+import selectors
 import time
 from contextlib import suppress
 from typing import Any
@@ -34,8 +34,11 @@ class Listener:
     def wait(self, seconds: float) -> None:
         """Return after so many seconds, or as soon as `wake` is called or a node has something for the others."""
         self._connected()
-        watched: list[Any] = [self._woken, *([self._connection] if self._connection else [])]
-        ready, _, _ = select.select(watched, [], [], seconds)
+        with selectors.DefaultSelector() as selector:  # select() knows no descriptor above 1023
+            for watched in (self._woken, self._connection):
+                if watched is not None:
+                    selector.register(watched, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(seconds)]
         if self._woken in ready:
             with suppress(BlockingIOError):
                 os.read(self._woken, 4096)

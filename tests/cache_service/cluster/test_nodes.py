@@ -183,6 +183,23 @@ async def test_heartbeats_do_not_wait_for_files(two: tuple[Node, Node], monkeypa
     assert not on_disk(b.store.data)
 
 
+async def test_heartbeats_go_on_whatever_a_wait_for_others_raises(
+    two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
+    membership = two[0].store.store._ledger.membership
+    assert membership is not None
+
+    def broken(_: float) -> None:
+        raise ValueError("filedescriptor out of range in select()")
+
+    monkeypatch.setattr(membership, "_wait", broken)
+    membership.wake()
+    beats = membership.beats
+    await until(lambda: membership.beats > beats + 3)
+    assert not membership.problem()
+
+
 async def test_hours_without_the_database_are_no_idle_time(
     two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -192,6 +194,22 @@ def test_who_listens_listens_anew(server: Server, settings: Settings, monkeypatc
         waits = pool.submit(listener.wait, 60)
         until(lambda: connection.execute("NOTIFY agentmem") and waits.done())
     listener.close()
+
+
+def test_who_has_many_files_open_waits_as_well(settings: Settings) -> None:
+    """select() takes no descriptor above 1023, and a store may have 65,536."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 1200:
+        pytest.skip(f"a process may have {most} files open here")
+    with ExitStack() as held, ThreadPoolExecutor(1) as pool:
+        while held.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        listener = Listener(settings)
+        held.callback(listener.close)
+        waits = pool.submit(listener.wait, 60)
+        listener.wake()
+        waits.result(60)
+        assert listener._connection is not None and listener._connection.fileno() > 1023
 
 
 def test_a_server_without_room_for_a_question_is_not_silent() -> None:
