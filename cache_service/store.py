@@ -189,6 +189,8 @@ class Store:
                 await self.upkeep(self.clock.time())
             except (AgentmemError, OSError, sqlite3.Error) as error:
                 event(log, "upkeep failed", logging.WARNING, error=str(error))
+            except Exception:  # of a database's client, or a bug: without upkeep the disk would fill, and nobody know
+                log.exception("upkeep failed")
             await asyncio.sleep(UPKEEP_SECONDS)
 
     async def disconnect(self) -> None:

@@ -202,7 +202,7 @@ class Replicator:
                 return
             try:
                 more = self._round()
-            except (RemoteError, AgentmemError, sqlite3.Error, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round tries again
                 self._failed(error)
                 self._hurry.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -229,6 +229,8 @@ class Replicator:
             self._nodes.reach_objects(False)
         level = logging.ERROR if isinstance(error, RemoteRefused) else logging.WARNING
         event(log, "object store failed", level, operation=self._doing, error=str(error))
+        if not isinstance(error, RemoteError | AgentmemError | sqlite3.Error | OSError):
+            log.error("it was not the object store's fault", exc_info=error)
         if not self._first_claim.done():
             if isinstance(error, RemoteRefused):
                 self._first_claim.set_exception(error)

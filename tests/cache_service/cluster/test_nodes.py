@@ -21,6 +21,7 @@ from cache_service.cluster.settings import ClusterSettings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import kv_changes
 from cache_service.ledger.clock import BOOT_CLOCK
+from cache_service.store import Store
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import MODEL, Node, node, until
 from tests.cache_service.conftest import code, running
@@ -198,6 +199,28 @@ async def test_heartbeats_go_on_whatever_a_wait_for_others_raises(
     beats = membership.beats
     await until(lambda: membership.beats > beats + 3)
     assert not membership.problem()
+
+
+async def test_upkeep_goes_on_whatever_the_server_says(
+    two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table is away for a moment, as while an operator brings a backup back."""
+    monkeypatch.setattr("cache_service.store.UPKEEP_SECONDS", 0.05)
+    store, _ = (each.store.store for each in two)
+    rename(store, "agents", "away")
+    keeping = asyncio.create_task(store.keep_up())
+    async with asyncio.timeout(30):
+        while [record.getMessage() for record in caplog.records].count("upkeep failed") < 2:
+            assert not keeping.done()
+            await asyncio.sleep(0.02)
+    rename(store, "away", "agents")
+    keeping.cancel()
+    await two[0].store.cache.CommitTurn(kv.turn([1]))
+
+
+def rename(store: Store, table: str, name: str) -> None:
+    """Give a table of the shared ledger another name."""
+    store._database.write_blocking(lambda c: c.execute(f"ALTER TABLE {table} RENAME TO {name}") and None)
 
 
 async def test_hours_without_the_database_are_no_idle_time(

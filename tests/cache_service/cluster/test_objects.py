@@ -15,12 +15,14 @@ from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from cache_service.cluster.settings import ClusterSettings
+from cache_service.metrics import Operation
 from cache_service.tiers import objects, replication
 from cache_service.tiers.remote.contract import ObjectName, RemoteRefused
 from cache_service.tiers.remote.s3 import S3Tier
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
+from tests.cache_service.cluster.test_nodes import rename
 from tests.cache_service.conftest import running
 from tests.cache_service.tiers.remote.tier import fetch, settings, settled, tiers
 from tests.cache_service.tiers.test_blocks import add
@@ -96,6 +98,23 @@ async def test_an_upload_that_another_node_deletes_meanwhile_leaves_nothing(
 async def nothing_is_waited_for(*_: object) -> int:
     """In the place of the wait for objects, which this test would wait for itself."""
     return 0
+
+
+async def test_uploads_go_on_whatever_the_server_says(two: tuple[Node, Node], bucket: s3.Bucket) -> None:
+    """A table is away for a moment, as while an operator brings a backup back."""
+    a, b = two
+    rename(a.store.store, "object_deletions", "away")
+    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version  # which wakes both
+    await until(lambda: failures(a) and failures(b))
+    rename(a.store.store, "away", "object_deletions")
+    await add(a.store, [1, 0], version)
+    await until(bucket.objects)
+
+
+def failures(of: Node) -> float:
+    """How often a node's work for the object store has failed."""
+    each = (of.store.metric("agentmem_remote_failures_total", operation=operation) for operation in Operation)
+    return sum(count or 0 for count in each)
 
 
 async def test_when_the_first_node_has_gone_the_next_one_deletes(
