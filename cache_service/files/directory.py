@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 SUFFIX = ".safetensors"
 INSTANCE_BYTES = 32
 _NOTE_SUFFIX = ".reason.json"
+_ABANDONED_SECONDS = 3600.0
+"""Files are published seconds after they were written, those of an import when all of them are."""
 _WITNESS = re.compile("witness-[0-9a-f]{16}")
 
 
@@ -164,6 +166,16 @@ class DataDirectory:
     def sweep_staging(self) -> int:
         """Delete all that workers have left in staging/; how many files. No worker may be writing."""
         return _sweep(self.staging, set())
+
+    def sweep_abandoned(self) -> int:
+        """Delete files in staging/ that nobody has written to for an hour: their workers were killed. How many."""
+        end, swept = time.time() - _ABANDONED_SECONDS, 0
+        for path in self.staging.iterdir():
+            with suppress(FileNotFoundError):  # it was published, or its worker has removed it
+                if is_disposable(path) and path.lstat().st_mtime < end:
+                    path.unlink()
+                    swept += 1
+        return swept
 
     def quarantined(self) -> set[str]:
         """The names of all files of KV in quarantine/."""

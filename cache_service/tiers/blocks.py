@@ -277,6 +277,8 @@ class BlockStore:
 
     @_on_thread_of_files
     def _keep_limits(self, now: int) -> None:
+        if swept := self._directory.sweep_abandoned():
+            event(log, "what was staged and never published is deleted", logging.WARNING, files=swept)
         self._rows.follow()
         self._rows.forget_followed()
         self._warm.expire(now)

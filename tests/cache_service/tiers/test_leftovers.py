@@ -1,7 +1,9 @@
 """What a crash, a failing disk or another program leaves of files: swept, set aside, or deleted."""
 
 import errno
+import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +59,22 @@ async def test_a_start_sweeps_what_a_crash_has_left(data: Path) -> None:
         assert [each.path for each in await found(store, kept, vanished)] == [file.path]
         assert sorted(path.name for path in (data / "quarantine").iterdir()) == quarantined
         assert len(on_disk(data)) == 2
+
+
+async def test_what_a_killed_worker_has_left_goes_in_an_hour(store: Running) -> None:
+    """It counts for the limit of the disk, and no start may be near; what is being written stays."""
+    old, new = kv.header([1]), kv.header([2])
+    for_old, for_new = await stage(store, name(old), name(new))
+    kv.write(for_old, old)
+    written = kv.write(for_new, new)
+    witness, others = (store.data / "staging" / each for each in ("witness-0123456789abcdef", "notes.txt"))
+    for path in (witness, others):
+        path.write_text("")
+    for path in (for_old.path, witness, others):
+        os.utime(path, (time.time() - 3700,) * 2)
+    await store.store.upkeep(store.store.clock.time())
+    assert {path.name for path in (store.data / "staging").iterdir()} == {Path(for_new.path).name, "notes.txt"}
+    assert await publish(store, [written]) == (1, 0)
 
 
 def as_a_file(path: Path) -> None:
