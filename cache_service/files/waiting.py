@@ -67,6 +67,9 @@ def following(connection: sqlite3.Connection, limit: int) -> list[Waiting]:
 def end(connection: sqlite3.Connection, done: Iterable[int], failed: Iterable[int]) -> None:
     """Some, by their ids, need not be uploaded any more; some have to be tried again, after all others."""
     connection.executemany("DELETE FROM uploads WHERE id = ?", [(number,) for number in done])
+    # By new rows: an id that an UPDATE chose would be drawn for another file, too, and then end that one's wait.
     connection.executemany(
-        "UPDATE uploads SET id = (SELECT max(id) + 1 FROM uploads) WHERE id = ?", [(number,) for number in failed]
+        "INSERT OR REPLACE INTO uploads (last, kind, chain_hash)"
+        " SELECT last, kind, chain_hash FROM uploads WHERE id = ?",
+        [(number,) for number in failed],
     )

@@ -59,6 +59,21 @@ def test_a_failed_upload_comes_after_all_others(warm: sqlite3.Connection) -> Non
     assert names(warm) == [second.file.name, first.file.name]
 
 
+def test_the_end_of_one_upload_ends_no_other_files_wait(warm: sqlite3.Connection) -> None:
+    """X waits again after a failure, is dropped while it is tried, and a third file comes."""
+    waiting.begin(warm, [])
+    first, _ = waiting.following(warm, 10)
+    waiting.end(warm, [], [first.id])
+    _, again = waiting.following(warm, 10)
+    assert again.file.name == X
+    references.forget(warm, [X])
+    third = FileName.block(b"z" * 32)
+    publish(warm, third)
+    holding.hold(warm, [("a", holding.OWN)], third)
+    waiting.end(warm, [again.id], [])
+    assert names(warm) == [Y, third]
+
+
 def test_a_file_that_is_here_again_waits_again(warm: sqlite3.Connection) -> None:
     """Its states hold it all the time, as where it was in quarantine."""
     waiting.begin(warm, [])
