@@ -17,6 +17,8 @@ from cache_service.files.disk import disk_errors, open_private, open_regular, sy
 from cache_service.files.references import FileOrigin, FileRow
 
 PIECE_BYTES = 1 << 20
+_NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+"""Errors of opening one that come of this process, the machine or the disk."""
 
 
 class Staged(NamedTuple):
@@ -54,12 +56,15 @@ def header_of(file: FileRow, origin: FileOrigin) -> BlockHeader:
 def verify(staged: Staged, namespace: str, fingerprint: str) -> bytes:
     """Check a staged file against its description and bring it to the disk, mode 0600; its parent's chain hash.
 
-    The bytes behind the header are not read: the digest is checked by every load. Raises BlockFileError.
+    The bytes behind the header are not read: the digest is checked by every load. Raises BlockFileError; OSError where
+    that says nothing of the file.
     """
     file = staged.file
     try:
         descriptor = open_regular(staged.path)
     except OSError as error:
+        if error.errno in _NOT_OF_THE_FILE:
+            raise
         raise BlockFileError("truncated", f"cannot open it ({error.strerror})") from error
     with open(descriptor, "rb"):
         size = os.fstat(descriptor).st_size

@@ -268,6 +268,23 @@ async def test_a_file_that_cannot_be_opened_now_is_uploaded_after_the_others(
         assert store.metric("agentmem_cache_quarantined_total", reason="digest") == 0
 
 
+async def test_a_process_that_can_open_no_file_takes_no_object_for_damaged(
+    store: Running, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await speak(store, "ada", [1])
+    await settled(store)
+    await evict(store)
+
+    def too_many(_: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("cache_service.files.publication.open_regular", too_many)
+    assert await fetch(store, 1) == {}
+    assert store.metric("agentmem_remote_fetches_total", result="failed") == 1
+    await settled(store)
+    assert await tiers(store, 1) == {1: REMOTE} and bucket.objects()
+
+
 async def test_a_file_that_is_damaged_on_the_disk_is_fetched_again(store: Running, bucket: s3.Bucket) -> None:
     await speak(store, "ada", [1])
     await settled(store)
