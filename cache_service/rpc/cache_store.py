@@ -3,14 +3,14 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence, Set
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from agentmem import paging
-from agentmem.errors import DeadlineExceeded, InvalidArgument, NotFound
+from agentmem.errors import AgentmemError, DeadlineExceeded, InvalidArgument, NotFound, ResourceExhausted
 from agentmem.kv.blockfile import CHUNK_BYTES, FileKind, FileName
 from agentmem.kv.hints import Hint, TurnHints
 from agentmem.process.shielding import run_shielded
@@ -187,8 +187,15 @@ class CacheStoreServicer(cache_store_pb2_grpc.CacheStoreServiceServicer):
     ) -> pb.WriteBlockResponse:
         requests = aiter(request_iterator)
         file, publication = await _described(requests)
+        refusal: ResourceExhausted | None = None
         async with aclosing(_chunks(requests)) as chunks:
-            await self._streams.write(file, publication, chunks)
+            try:
+                await self._streams.write(file, publication, chunks)
+            except ResourceExhausted as error:
+                refusal = error
+            await _drain(chunks, file.size_bytes)
+        if refusal is not None:
+            raise refusal
         return pb.WriteBlockResponse()
 
     async def QuarantineBlock(self, request: pb.QuarantineBlockRequest, context: Context) -> pb.QuarantineBlockResponse:
@@ -293,6 +300,15 @@ async def _chunks(requests: Requests) -> AsyncGenerator[bytes, None]:
         if len(request.chunk) > CHUNK_BYTES:
             raise InvalidArgument("chunk", f"must be at most {CHUNK_BYTES} bytes")
         yield request.chunk
+
+
+async def _drain(chunks: AsyncIterator[bytes], size_bytes: int) -> None:
+    """Receive what a writer sends to its end, and drop it. A client whose sending is cut off may not see why it was."""
+    with suppress(AgentmemError):
+        async for chunk in chunks:
+            size_bytes -= len(chunk)
+            if size_bytes < 0:
+                return
 
 
 async def _next(requests: Requests) -> pb.WriteBlockRequest | None:

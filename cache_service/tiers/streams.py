@@ -7,11 +7,10 @@ read. What is done last to a file is queued behind what is being done to it, so 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from agentmem.errors import AgentmemError, NotFound, ResourceExhausted
+from agentmem.errors import NotFound
 from agentmem.kv.blockfile import CHUNK_BYTES, FileName
 from agentmem.tracing import Threads
 from cache_service.files import references
@@ -52,42 +51,26 @@ class BlockStreams:
             _last(self._reading, source.close)
 
     async def write(self, file: FileRow, publication: Publication, chunks: AsyncIterator[bytes]) -> None:
-        """Take a file in and publish it, as `publication` says, or do nothing if it is there already.
+        """Take a file in and publish it, as `publication` says; one that is there already is not asked for.
 
         Holds one chunk in memory. Raises what `chunks` raises; DataLoss if what comes is not what was announced;
         ResourceExhausted if there is no room. Then, or if the caller is cancelled, nothing is left of it.
         """
-        refusal: ResourceExhausted | None = None
-        try:
-            for _, path in await asyncio.wrap_future(self._blocks.stage(publication.key.namespace, [file.name])):
-                spool = Spool(path, file.size_bytes, file.digest)
-                try:
-                    async for chunk in chunks:
-                        await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
-                    await asyncio.wrap_future(self._writing.submit(spool.finish))
-                    published = self._blocks.publish(replace(publication, staged=[Staged(file, path)]))
-                    await asyncio.wrap_future(published)
-                finally:
-                    await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
-        except ResourceExhausted as error:
-            refusal = error
-        await _drain(chunks, file.size_bytes)
-        if refusal is not None:
-            raise refusal
+        for _, path in await asyncio.wrap_future(self._blocks.stage(publication.key.namespace, [file.name])):
+            spool = Spool(path, file.size_bytes, file.digest)
+            try:
+                async for chunk in chunks:
+                    await asyncio.wrap_future(self._writing.submit(spool.write, chunk))
+                await asyncio.wrap_future(self._writing.submit(spool.finish))
+                published = self._blocks.publish(replace(publication, staged=[Staged(file, path)]))
+                await asyncio.wrap_future(published)
+            finally:
+                await asyncio.shield(asyncio.wrap_future(_last(self._writing, spool.discard)))
 
     def close(self) -> None:
         """Wait for what is running."""
         self._reading.shutdown()
         self._writing.shutdown()
-
-
-async def _drain(chunks: AsyncIterator[bytes], size_bytes: int) -> None:
-    """Receive what a writer sends to its end, and drop it. A client whose sending is cut off may not see why it was."""
-    with suppress(AgentmemError):
-        async for chunk in chunks:
-            size_bytes -= len(chunk)
-            if size_bytes < 0:
-                return
 
 
 def _last(thread: ThreadPoolExecutor, work: Callable[[], _T]) -> "Future[_T]":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,13 +11,16 @@ import grpc
 import pytest
 
 from agentmem.channels import NODE_OPTIONS, connect
+from agentmem.errors import ResourceExhausted
 from agentmem.kv import blockfile
+from agentmem.kv.blockfile import FileName
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from benchmarks.cluster.proxy import Proxy
 from cache_service.cluster.settings import ClusterSettings
 from cache_service.shared_ledger import SharedLedger
 from cache_service.tiers import peers
+from cache_service.tiers.streams import BlockStreams
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
@@ -106,6 +109,29 @@ async def test_bytes_that_are_others_than_were_announced_are_refused(two: tuple[
     assert await opened(b)
     assert await fetch(b.store, 1) == {}
     assert not [*(b.store.data / "staging").iterdir()], "nothing is left of it"
+
+
+async def test_what_there_is_no_room_for_is_not_received(
+    two: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose disk is full would receive the KV of each turn to drop it."""
+    a, b = two
+    await seen(b, "a")
+    await spoken(a)
+    assert await opened(b)
+    read, sent = BlockStreams.read, []
+
+    def counted(streams: BlockStreams, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
+        sent.append(name)
+        return read(streams, namespace, name)
+
+    def full(_: str) -> None:
+        raise ResourceExhausted("the warm tier is full")
+
+    monkeypatch.setattr(BlockStreams, "read", counted)
+    monkeypatch.setattr(b.store.store.warm, "admit", full)
+    assert await fetch(b.store, 1) == {}
+    assert sent == [] and b.store.metric("agentmem_peer_fetches_total", result="failed") == 1
 
 
 async def test_a_probe_asks_no_other_node(two: tuple[Node, Node]) -> None:
