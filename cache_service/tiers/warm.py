@@ -92,8 +92,10 @@ class WarmTier:
 
     def enforce_quotas(self) -> None:
         """`make_room` in every namespace that takes more than it may: quotas may have been lowered."""
-        ledger = self._database.read_blocking(usage.all_ledger_bytes)
-        for namespace, size in self._rows.read_blocking(usage.all_kv_bytes).items():
+        kv = self._rows.read_blocking(usage.all_kv_bytes)
+        bounded = {namespace: size for namespace, size in kv.items() if self._quotas.of(namespace) is not None}
+        ledger = self._database.read_blocking(usage.all_ledger_bytes) if bounded else {}  # of a cluster, all of it
+        for namespace, size in bounded.items():
             if self._quotas.excess(namespace, Usage(size, ledger.get(namespace, 0))):
                 self.make_room(namespace)
 

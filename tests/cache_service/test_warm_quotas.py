@@ -12,6 +12,7 @@ from grpc_status import rpc_status
 
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from cache_service.connection import Connection
 from cache_service.tiers import quotas
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import Quotas, Usage
@@ -163,3 +164,21 @@ async def test_what_a_quota_refuses_costs_nobody_anything(data: Path) -> None:
         assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED and "quota" in (error.value.details() or "")
         assert await there(store, *range(8), namespace="other") == list(range(8)), "though there were too many files"
         assert (evictions(store, "quota"), evictions(store, "capacity")) == (0, 0)
+
+
+async def test_ledgers_are_counted_only_where_a_quota_may_need_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cluster they are those of all nodes, and the upkeep comes every ten seconds on each."""
+    asked, ask = [], quotas.all_ledger_bytes
+
+    def counted(connection: Connection) -> dict[str, int]:
+        asked.append(connection)
+        return ask(connection)
+
+    async with running(data, DiskLimits(1000 * FILE, 0), Quotas(None, {"rich": 100 * FILE})) as store:
+        monkeypatch.setattr(quotas, "all_ledger_bytes", counted)
+        await speak(store, "ada", [1])
+        await store.store.upkeep(store.store.clock.time())
+        assert asked == []
+        await speak(store, "ada", [1], namespace="rich")
+        await store.store.upkeep(store.store.clock.time())
+        assert len(asked) == 1
