@@ -178,8 +178,13 @@ class Postgres:
         return self.read_within(None, lambda connection: work(connection, *args, **kwargs))
 
     def read_within(self, seconds: float | None, work: Work[_T]) -> _T:
-        """`read_blocking` that raises TimeoutError where it had to wait so long; then it goes on, in vain."""
-        return self._submit_read(work).result(seconds)
+        """`read_blocking` that raises TimeoutError where it had to wait so long; what has begun goes on, in vain."""
+        call = self._submit_read(work)
+        try:
+            return call.result(seconds)
+        except TimeoutError:
+            call.cancel()  # or where each takes long, those of all who gave up would keep the readers
+            raise
 
     async def write(self, work: Query[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run `work`, with these arguments, as one transaction, repeatedly if need be; if it raises, nothing changed.

@@ -273,6 +273,27 @@ def test_a_reader_sees_one_state_and_waits_for_no_writer(postgres: Postgres) -> 
         postgres.read_blocking(agents.delete, ADA)
 
 
+def test_a_read_that_was_given_up_before_it_began_is_not_made(postgres_settings: Settings) -> None:
+    """Where reads take long, those of a page of metrics would come faster than they go."""
+    postgres = Postgres(replace(postgres_settings, readers=1))
+    postgres.open()
+    begun, go_on, made = threading.Event(), threading.Event(), list[Connection]()
+
+    def slow(_: Connection) -> None:
+        begun.set()
+        go_on.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(postgres.read_blocking, slow)
+        assert begun.wait(60)
+        with pytest.raises(TimeoutError):
+            postgres.read_within(0.01, made.append)
+        go_on.set()
+        first.result(60)
+    assert postgres.read_blocking(count, "agents") == 0 and made == []
+    postgres.close()
+
+
 def test_a_statement_that_takes_too_long_is_unavailable(postgres_settings: Settings) -> None:
     postgres = Postgres(replace(postgres_settings, statement_seconds=0.2))
     postgres.open()
