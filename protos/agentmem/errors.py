@@ -23,7 +23,7 @@ status back into them, and the HTTP doors read `http_status`.
 
 import errno
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
@@ -53,18 +53,32 @@ class AgentmemError(Exception):
         super().__init__(message)
         self.message = message
 
-    def details(self) -> Iterable[Message]:
-        """google.rpc details that go with the status."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, vars(self))  # not by `__init__`, whose parameters are each one's own
+
+    def details(self) -> Sequence[Message]:
+        """google.rpc details that go with the status; where there are none, `to_status` says whose error it is."""
         return ()
 
     def to_status(self) -> status_pb2.Status:
-        """The error as google.rpc.Status."""
+        """The error as google.rpc.Status, with a detail at least.
+
+        Not every client can see whether there was a status where it has none (grpc-go): what has none is then said by
+        the connection.
+        """
         packed = []
-        for detail in self.details():
+        for detail in self.details() or (error_details_pb2.ErrorInfo(reason=self.code.name, domain=_DOMAIN),):
             box = any_pb2.Any()
             box.Pack(detail)
             packed.append(box)
         return status_pb2.Status(code=code_pb2.Code.Value(self.code.name), message=self.message, details=packed)
+
+
+def _restored(kind: type[AgentmemError], args: tuple[Any, ...], state: Mapping[str, Any]) -> AgentmemError:
+    """Return an error that another process has raised, of what pickle has kept of it."""
+    error = kind.__new__(kind, *args)
+    vars(error).update(state)
+    return error
 
 
 class Violation(NamedTuple):
@@ -91,7 +105,7 @@ class InvalidArgument(AgentmemError, code=StatusCode.INVALID_ARGUMENT, http_stat
         others = len(self.violations) - 1
         return f"{name}: {self.problem}{f' (and {others} more)' if others else ''}"
 
-    def details(self) -> Iterable[Message]:
+    def details(self) -> Sequence[Message]:
         made = error_details_pb2.BadRequest()
         for violation in self.violations:
             made.field_violations.add(field=violation.field, description=violation.problem)
@@ -114,7 +128,7 @@ class NotFound(AgentmemError, code=StatusCode.NOT_FOUND, http_status=404):
         self.kind = kind
         self.name = name
 
-    def details(self) -> Iterable[Message]:
+    def details(self) -> Sequence[Message]:
         return (error_details_pb2.ResourceInfo(resource_type=self.kind, resource_name=self.name),)
 
 
@@ -143,7 +157,7 @@ class ContextExceeded(FailedPrecondition):
         self.tokens = tokens
         self.limit = limit
 
-    def details(self) -> Iterable[Message]:
+    def details(self) -> Sequence[Message]:
         counts = {"tokens": str(self.tokens), "limit": str(self.limit)}
         return (error_details_pb2.ErrorInfo(reason=self.reason, domain=_DOMAIN, metadata=counts),)
 
@@ -153,7 +167,7 @@ class _Retryable(AgentmemError):
         super().__init__(message)
         self.retry_after = retry_after
 
-    def details(self) -> Iterable[Message]:
+    def details(self) -> Sequence[Message]:
         info = error_details_pb2.RetryInfo()
         info.retry_delay.FromTimedelta(timedelta(seconds=self.retry_after))
         return (info,)

@@ -1,4 +1,5 @@
 import inspect
+import pickle
 from typing import Any, cast
 
 import grpc
@@ -6,7 +7,7 @@ import pytest
 from google.rpc import code_pb2, error_details_pb2
 from grpc_status import rpc_status
 
-from agentmem import errors
+from agentmem import GatewayUnreachable, errors
 from agentmem.errors import AgentmemError, from_rpc
 
 EXAMPLES: list[AgentmemError] = [
@@ -63,6 +64,14 @@ def test_both_directions(error: AgentmemError) -> None:
     assert list(back.details()) == list(error.details())
 
 
+@pytest.mark.parametrize("error", [*EXAMPLES, GatewayUnreachable("127.0.0.1:1")], ids=lambda e: type(e).__name__)
+def test_from_one_process_to_another(error: AgentmemError) -> None:
+    """As a pool of processes hands on what a call in one of them has raised."""
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert (str(back), vars(back)) == (str(error), vars(error))
+
+
 def test_fields_survive() -> None:
     bad = from_rpc(over_the_wire(EXAMPLES[0]))
     assert isinstance(bad, errors.InvalidArgument)
@@ -105,6 +114,16 @@ def test_details_are_those_of_the_contract() -> None:
     (retry,) = errors.Unavailable("x", 1.5).details()
     assert isinstance(retry, error_details_pb2.RetryInfo)
     assert retry.retry_delay.ToTimedelta().total_seconds() == 1.5
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+def test_no_status_of_ours_is_without_a_detail(error: AgentmemError) -> None:
+    """So that a client which sees nothing but details (grpc-go) knows them from those of a connection."""
+    (detail,) = error.to_status().details
+    if not error.details():
+        said = error_details_pb2.ErrorInfo()
+        assert detail.Unpack(said)
+        assert (said.reason, said.domain, said.metadata) == (error.code.name, "agentmem", {})
 
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
