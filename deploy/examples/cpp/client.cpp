@@ -1,5 +1,7 @@
 #include "client.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -51,10 +53,14 @@ Interrupt::Interrupt() {
   std::thread([state = state_, signals] {
     int number;
     sigwait(&signals, &number);
-    const std::lock_guard lock(state->mutex);
-    state->has_come = true;
-    if (state->call != nullptr) state->call->TryCancel();
-    state->came.notify_all();
+    {
+      const std::lock_guard lock(state->mutex);
+      state->has_come = true;
+      if (state->call != nullptr) state->call->TryCancel();
+      state->came.notify_all();
+    }
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // the next one does what it does by default
+    for (;;) pause();
   }).detach();
 }
 

@@ -16,7 +16,7 @@
 
 namespace example {
 
-// Ctrl-C. Make one before there are other threads; it is shared by copies.
+// Ctrl-C; the second one ends the program at once. Make one before there are other threads; it is shared by copies.
 class Interrupt {
  public:
   Interrupt();

@@ -56,7 +56,7 @@ async function main(): Promise<number> {
     return 2;
   }
   const interrupt = new AbortController();
-  process.once("SIGINT", () => interrupt.abort());
+  process.once("SIGINT", () => interrupt.abort()); // a second Ctrl-C ends the program at once
   try {
     const client = new Agentmem(optionsFrom(process.env));
     await run({ client, model: process.env["AGENTMEM_MODEL"] || "demo", signal: interrupt.signal });
