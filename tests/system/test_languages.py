@@ -29,6 +29,7 @@ from tests.gateway import running as gateways
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.system.languages import CPP, GO, TYPESCRIPT, Program, command, ended
 from tests.system.losing_answers import LosingAnswers
+from tests.system.resetting import CANCEL, INTERNAL_ERROR, ResettingStreams
 from tests.system.stack import Stack, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -163,6 +164,42 @@ async def test_an_answer_that_is_lost_is_no_second_turn(stack: Stack, client: tu
     assert lost.endswith(" (try again in 1 s); trying again")
     assert re.fullmatch(r"\[reused 0 tokens, generated 300, version 1, replayed\]", told)
     assert await stack.ledger(agent) == ledger
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(CANCEL, "CANCELLED"), (INTERNAL_ERROR, "INTERNAL"), (0x99, "(UNKNOWN|INTERNAL)")],
+    ids=["cancel", "internal-error", "unknown"],
+)
+async def test_a_stream_that_is_reset_is_asked_for_again(
+    stack: Stack, client: tuple[str, ...], agent: str, code: int, status: str
+) -> None:
+    async with ResettingStreams(stack.ports["grpc"], code) as network:
+        program = Program(f"127.0.0.1:{network.port}", *client)
+        done = await program.run("generate", "--ignore-eos", "--max-tokens", "300", agent, "The boat is green.")
+    lost, *_, told = done.err.splitlines()
+    assert re.fullmatch(rf"{status}: .*\(try again in 1 s\); trying again", lost)
+    assert re.fullmatch(r"\[reused 0 tokens, generated 300, version 1(, replayed)?\]", told)
+    assert (await said(stack, agent)).endswith(done.out), "all of it, and nothing twice"
+
+
+async def test_what_the_gateway_says_is_not_tried_again(client: tuple[str, ...]) -> None:
+    """The same codes as those of a connection that broke, with details."""
+    root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
+    worker = ScriptedWorker(f"{root}/worker.sock")
+    failures = {errors.Internal("a bug"): 1, errors.Cancelled("it was aborted"): 130}
+    await worker.start()
+    try:
+        async with gateways.running(root) as gateway:
+            program = Program(gateway.addresses["grpc"], *client, AGENTMEM_MODEL="demo")
+            for error, status in failures.items():
+                worker.error = error
+                failed = await program.run("generate", "ada", "hi", status=status)
+                assert failed.err == f"{error.code.name}: {error.message}\n"
+    finally:
+        await worker.stop()
+        shutil.rmtree(root)
+    assert len(worker.generated) == len(failures)
 
 
 async def test_moves_agents(stack: Stack, program: Program, agent: str, tmp_path: Path) -> None:

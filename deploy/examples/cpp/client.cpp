@@ -99,11 +99,12 @@ void Client::retrying(const std::string& id, const std::function<void(grpc::Clie
       attempt(context);
       return;
     } catch (const Error& error) {
+      if (interrupt_.within(Seconds(0))) throw Interrupted();
       if (!error.retry_after) throw;
       const Seconds delay = std::max(*error.retry_after, Seconds(0.1));
       if (Clock::now() + delay > ends) throw;
       std::cerr << error.what() << "; trying again" << std::endl;
-      if (interrupt_.within(delay)) throw Error(grpc::Status::CANCELLED);
+      if (interrupt_.within(delay)) throw Interrupted();
     }
   }
 }

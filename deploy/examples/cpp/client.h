@@ -46,7 +46,7 @@ class Client {
 
   // Calls `attempt` until it throws no Error, again after as long as the gateway says, or after a second where the
   // connection fails. The context is for one call, which Ctrl-C ends, and has the key and `id`, by which the gateway's
-  // logs know the call.
+  // logs know the call. Throws the last Error, or Interrupted.
   void retrying(const std::string& id, const std::function<void(grpc::ClientContext&)>& attempt) const;
 
  private:

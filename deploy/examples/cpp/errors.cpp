@@ -26,9 +26,20 @@ struct Error::Details {
       }
       return;
     }
-    // What the gateway itself says has details, and what has none is said by the connection.
-    const auto code = status.error_code();
-    if (code == grpc::UNAVAILABLE || code == grpc::INTERNAL || code == grpc::UNKNOWN) retry_after = Seconds(1);
+    if (is_unreachable(status)) retry_after = Seconds(1);
+  }
+
+  // Whether the connection failed, and it is not the gateway that says so: what that says has details.
+  static bool is_unreachable(const grpc::Status& status) {
+    switch (status.error_code()) {
+      case grpc::UNAVAILABLE:
+      case grpc::INTERNAL:
+      case grpc::UNKNOWN:
+      case grpc::CANCELLED:
+        return status.error_details().empty();
+      default:
+        return false;
+    }
   }
 
   std::string line(const grpc::Status& status) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -31,6 +32,12 @@ class Error : public std::runtime_error {
  private:
   struct Details;
   Error(const grpc::Status& status, Details details);
+};
+
+// A call that Ctrl-C has ended.
+class Interrupted : public std::exception {
+ public:
+  const char* what() const noexcept override { return "CANCELLED: interrupted"; }
 };
 
 // Throws Error unless the call went well.

@@ -69,9 +69,12 @@ int main(int count, char** arguments) {
     if (run(client, {arguments + 1, arguments + count})) return 0;
     std::cerr << kUsage;
     return 2;
+  } catch (const example::Interrupted& interrupted) {
+    std::cerr << interrupted.what() << "\n";
+    return 130;
   } catch (const example::Error& error) {
     std::cerr << error.what() << "\n";
-    return error.code == grpc::StatusCode::CANCELLED ? 130 : 1;
+    return error.code == grpc::StatusCode::CANCELLED && !error.retry_after ? 130 : 1;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

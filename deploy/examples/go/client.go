@@ -92,12 +92,15 @@ func (c *Client) named(ctx context.Context, id string) context.Context {
 }
 
 // retrying calls attempt until it succeeds, again after as long as the gateway says, or after a second where the
-// connection fails. It returns the last failure.
+// connection fails. It returns the last failure, or errInterrupted where ctx has ended.
 func retrying(ctx context.Context, attempt func() error) error {
 	for ends := time.Now().Add(patience); ; {
 		err := attempt()
+		if err != nil && ctx.Err() != nil {
+			return errInterrupted
+		}
 		var failed *Error
-		if !errors.As(err, &failed) || failed.RetryAfter == nil || ctx.Err() != nil {
+		if !errors.As(err, &failed) || failed.RetryAfter == nil {
 			return err
 		}
 		delay := *failed.RetryAfter
@@ -111,7 +114,7 @@ func retrying(ctx context.Context, attempt func() error) error {
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
-			return ctx.Err()
+			return errInterrupted
 		}
 	}
 }

@@ -23,6 +23,9 @@ type Error struct {
 	RetryAfter *time.Duration
 }
 
+// errInterrupted is a call that Ctrl-C has ended.
+var errInterrupted = &Error{Code: codes.Canceled, Message: "interrupted"}
+
 // Failure is what a call's err says, nil for nil.
 func failure(err error) error {
 	if err == nil {
@@ -44,12 +47,20 @@ func failure(err error) error {
 			failed.RetryAfter = &delay
 		}
 	}
-	// The gateway says when, and what does not is said by the connection.
-	if failed.Code == codes.Unavailable && failed.RetryAfter == nil {
+	if isUnreachable(told) {
 		delay := time.Second
 		failed.RetryAfter = &delay
 	}
 	return failed
+}
+
+// isUnreachable is whether the connection failed, and it is not the gateway that says so: what that says has details.
+func isUnreachable(told *status.Status) bool {
+	switch told.Code() {
+	case codes.Unavailable, codes.Internal, codes.Unknown, codes.Canceled:
+		return len(told.Proto().Details) == 0
+	}
+	return false
 }
 
 // Error is the failure in one line.

@@ -39,7 +39,7 @@ func exitStatus(err error) int {
 	case err == errUsage:
 		fmt.Fprint(os.Stderr, usage)
 		return 2
-	case errors.As(err, &failed) && failed.Code == codes.Canceled, errors.Is(err, context.Canceled):
+	case errors.As(err, &failed) && failed.Code == codes.Canceled && failed.RetryAfter == nil:
 		fmt.Fprintln(os.Stderr, err)
 		return 130
 	}

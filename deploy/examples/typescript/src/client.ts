@@ -1,7 +1,7 @@
 // A connection to Agentmem: credentials, and calls that are made again where that helps.
 import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Client, type Interceptor, createClient } from "@connectrpc/connect";
+import { type Client, Code, type Interceptor, createClient } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { AgentmemError } from "./errors.js";
 import { AgentService } from "./stubs/agentmem/v1/agent_pb.js";
@@ -71,9 +71,10 @@ export async function retrying<T>(signal: AbortSignal, attempt: () => Promise<T>
     try {
       return await attempt();
     } catch (reason) {
+      if (signal.aborted) throw new AgentmemError(Code.Canceled, "interrupted");
       const error = AgentmemError.from(reason);
       const milliseconds = 1000 * Math.max(error.retryAfter ?? Infinity, 0.1);
-      if (signal.aborted || Date.now() + milliseconds > ends) throw error;
+      if (Date.now() + milliseconds > ends) throw error;
       process.stderr.write(`${error}; trying again\n`);
       await sleep(milliseconds, undefined, { signal });
     }

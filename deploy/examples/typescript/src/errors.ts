@@ -60,8 +60,8 @@ export class AgentmemError extends Error {
 }
 
 /**
- * Whether the connection failed, and it is not the gateway that says so: what that says has details. A stream whose
- * connection breaks ends as Canceled.
+ * Whether the connection failed, and it is not the gateway that says so: what that says has details. Aborted is what
+ * Connect makes of a socket that was reset.
  */
 function isBroken(error: ConnectError): boolean {
   const codes = [Code.Unavailable, Code.Internal, Code.Unknown, Code.Aborted, Code.Canceled];

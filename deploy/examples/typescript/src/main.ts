@@ -62,7 +62,10 @@ async function main(): Promise<number> {
     await run({ client, model: process.env["AGENTMEM_MODEL"] || "demo", signal: interrupt.signal });
     return 0;
   } catch (error) {
-    const cancelled = error instanceof AgentmemError ? error.code === Code.Canceled : interrupt.signal.aborted;
+    const cancelled =
+      error instanceof AgentmemError
+        ? error.code === Code.Canceled && error.retryAfter === undefined
+        : interrupt.signal.aborted;
     const told = error instanceof Error && !(error instanceof AgentmemError) ? error.message : `${error}`;
     process.stderr.write(`${told}\n`);
     return cancelled ? 130 : 1;
