@@ -130,11 +130,11 @@ async def _mistakes(stack: Stack, client: Client) -> None:
         assert (await http.post("/v1/chat/completions", json=body | {"max_tokens": 4})).status_code == 200
 
 
-def test_every_panel_and_every_rulevalues(recorded: Recorded, subtests: pytest.Subtests) -> None:
+def test_every_panel_and_every_rule_has_data(recorded: Recorded, subtests: pytest.Subtests) -> None:
     """One test, for the processes of a run would record each for itself what several tests ask about."""
     for name in NAMES:
         with subtests.test(dashboard=name):
-            every_panelvalues(recorded, name)
+            every_panel_has_data(recorded, name)
     for check in (
         every_recording_rule_has_data_and_is_never_nan,
         every_alert_compares_data,
@@ -151,7 +151,7 @@ def _needs_a_cluster(expression: str) -> bool:
     return bool(metric_names(expression) & of_a_cluster())
 
 
-def every_panelvalues(recorded: Recorded, name: str) -> None:
+def every_panel_has_data(recorded: Recorded, name: str) -> None:
     board = Dashboard(name)
     variables: dict[str, list[str]] = {}
     for variable, query in board.queries.items():
