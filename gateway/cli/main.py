@@ -32,11 +32,10 @@ _COMMANDS = {
 @click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="agentmem", prog_name="agentmem")
 def main() -> None:
-    """A memory below the prompt for every LLM agent.
+    """An inference server that gives every LLM agent a persistent memory: its KV cache.
 
-    `agentmem up` starts everything; the other commands talk to what it started, but for `store`, which looks after a
-    data directory by itself, `keys`, which changes a file that the gateway reads, `doctor`, which looks at this
-    machine, and `bench`, which measures it.
+    `agentmem up` starts the services, and most other commands call its gateway. `store` works on a data directory,
+    `keys` on a file or a cluster's database, `cluster` on a cluster's database, `doctor` and `bench` on this machine.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # letters that the locale lacks, which would raise an error
