@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 SUFFIX = ".safetensors"
 INSTANCE_BYTES = 32
 _NOTE_SUFFIX = ".reason.json"
-_ABANDONED_SECONDS = 3600.0
-"""Files are published seconds after they were written, those of an import when all of them are."""
+_ABANDONED_SECONDS = 86400.0
+"""Files are published seconds after they were written; those of an import when all are, which may take hours."""
 _WITNESS = re.compile("witness-[0-9a-f]{16}")
 
 
@@ -168,7 +168,7 @@ class DataDirectory:
         return _sweep(self.staging, set())
 
     def sweep_abandoned(self) -> int:
-        """Delete files in staging/ that nobody has written to for an hour: their workers were killed. How many."""
+        """Delete files in staging/ that nobody has written to for a day: their workers were killed. How many."""
         end, swept = time.time() - _ABANDONED_SECONDS, 0
         for path in self.staging.iterdir():
             with suppress(FileNotFoundError):  # it was published, or its worker has removed it

@@ -61,7 +61,7 @@ async def test_a_start_sweeps_what_a_crash_has_left(data: Path) -> None:
         assert len(on_disk(data)) == 2
 
 
-async def test_what_a_killed_worker_has_left_goes_in_an_hour(store: Running) -> None:
+async def test_what_a_killed_worker_has_left_goes_in_a_day(store: Running) -> None:
     """It counts for the limit of the disk, and no start may be near; what is being written stays."""
     old, new = kv.header([1]), kv.header([2])
     for_old, for_new = await stage(store, name(old), name(new))
@@ -71,7 +71,7 @@ async def test_what_a_killed_worker_has_left_goes_in_an_hour(store: Running) -> 
     for path in (witness, others):
         path.write_text("")
     for path in (for_old.path, witness, others):
-        os.utime(path, (time.time() - 3700,) * 2)
+        os.utime(path, (time.time() - 86500,) * 2)
     await store.store.upkeep(store.store.clock.time())
     assert {path.name for path in (store.data / "staging").iterdir()} == {Path(for_new.path).name, "notes.txt"}
     assert await publish(store, [written]) == (1, 0)
