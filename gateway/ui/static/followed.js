@@ -13,7 +13,13 @@ export function useFollowed(inputs, atEnd = true) {
   useEffect(() => {
     const scrolled = element.current;
     if (!scrolled) return undefined;
-    const look = () => { follows.current = scrolled.scrollHeight - scrolled.scrollTop - scrolled.clientHeight < 60; };
+    let before = scrolled.scrollTop;
+    const look = () => {
+      const top = scrolled.scrollTop;
+      if (scrolled.scrollHeight - top - scrolled.clientHeight < 60) follows.current = true;
+      else if (top < before) follows.current = false; // its reader's doing, not what has grown since
+      before = top;
+    };
     scrolled.addEventListener('scroll', look, { passive: true });
     return () => scrolled.removeEventListener('scroll', look);
   }, []);

@@ -1,5 +1,5 @@
 /** An agent's memory as text, turn by turn: what each reused and took, and where the KV of each block is. */
-import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { html, useEffect, useMemo, useRef, useState } from '../../vendor/preact.js';
 import { agentPath, json } from '../../gateway.js';
 import { clock, number } from '../../format.js';
 import { Loading, Problem, useLoaded } from '../../parts.js';
@@ -32,16 +32,23 @@ export function Memory({ agent }) {
     <label class="row raw"><input type="checkbox" checked=${raw}
       onChange=${(/** @type {{target: HTMLInputElement}} */ e) => setRaw(e.target.checked)} />
       As the model sees it, coloured by where the KV is</label>
-    <ol class="plain turns">${turns.map((turn) => html`<li key=${turn.first_token}>
-      <div class="row where"><span>tokens ${number(turn.first_token)}–${number(turn.first_token + turn.tokens)}</span>
-        <span>version ${number(turn.version)}</span>
-        ${turn.create_time && html`<time>${clock(turn.create_time)}</time>`}
-        ${turn.cut && html`<span>its end was dropped</span>`}</div>
-      ${raw ? html`<${Coloured} text=${turn.bytes} at=${turn.at} blocks=${blocks.value ?? NOTHING} />`
-        : html`<${PastTurn} turn=${turn} />`}
-    </li>`)}</ol>
+    <ol class="plain turns">${turns.map((turn) => html`<${Remembered} key=${turn.first_token} turn=${turn} raw=${raw}
+      blocks=${blocks.value ?? NOTHING} />`)}</ol>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
     ${more && !error && html`<${More} onSeen=${again} />`}`;
+}
+
+/** One turn; that others come does not draw it again.
+ * @param {{turn: Json, raw: boolean, blocks: Json[]}} props `raw`: as the model sees it */
+function Remembered({ turn, raw, blocks }) {
+  return useMemo(() => html`<li>
+    <div class="row where"><span>tokens ${number(turn.first_token)}–${number(turn.first_token + turn.tokens)}</span>
+      <span>version ${number(turn.version)}</span>
+      ${turn.create_time && html`<time>${clock(turn.create_time)}</time>`}
+      ${turn.cut && html`<span>its end was dropped</span>`}</div>
+    ${raw ? html`<${Coloured} text=${turn.bytes} at=${turn.at} blocks=${blocks} />`
+      : html`<${PastTurn} turn=${turn} />`}
+  </li>`, [turn, raw, raw && blocks]);
 }
 
 /** The end of what is loaded: when it is scrolled to, more is.

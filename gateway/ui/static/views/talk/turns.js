@@ -1,21 +1,23 @@
 /** How a turn looks: who said what, and the report under it. */
-import { html } from '../../vendor/preact.js';
+import { html, useMemo } from '../../vendor/preact.js';
 import { counted } from '../../format.js';
 import { LongText } from '../../parts.js';
 import { Report } from './report.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
 
-/** A turn of before.
+/** A turn of before, which never changes.
  * @param {{turn: Json}} props */
 export function PastTurn({ turn }) {
-  const { cache, usage, timings, reason } = turn.report ?? {};
-  return html`<article class="turn">
-    ${turn.messages.map((/** @type {Json} */ said) => html`<${Said} role=${said.role || 'text'} text=${said.content}
-      reasoning=${said.reasoning_content} calls=${said.tool_calls_json} />`)}
-    ${cache ? html`<${Report} cache=${cache} usage=${usage} timings=${timings} reason=${reason} />`
-      : html`<p class="report"><span>${counted(turn.tokens, 'token')}, ${turn.generated_tokens} generated</span></p>`}
-  </article>`;
+  return useMemo(() => {
+    const { cache, usage, timings, reason } = turn.report ?? {};
+    return html`<article class="turn">
+      ${turn.messages.map((/** @type {Json} */ said) => html`<${Said} role=${said.role || 'text'} text=${said.content}
+        reasoning=${said.reasoning_content} calls=${said.tool_calls_json} />`)}
+      ${cache ? html`<${Report} cache=${cache} usage=${usage} timings=${timings} reason=${reason} />`
+        : html`<p class="report"><span>${counted(turn.tokens, 'token')}, ${turn.generated_tokens} generated</span></p>`}
+    </article>`;
+  }, [turn]);
 }
 
 /**

@@ -8,6 +8,7 @@ import { html, useMemo } from '../../vendor/preact.js';
 import { useFollowed } from '../../followed.js';
 import { counted, number, total } from '../../format.js';
 import { LongText, Name } from '../../parts.js';
+import { useSoon } from '../../soon.js';
 import { Report } from '../talk/report.js';
 import { Outcome } from './outcome.js';
 
@@ -31,12 +32,7 @@ export function Lanes({ run, live = false, memoryOf }) {
       <ul class="lane-row heads plain" aria-label="Agents">${[...run.members.values()].map((member) => html`<${Head}
         key=${member.name} member=${member} agent=${agents.get(member.name)} place=${places.get(member.name)}
         speaking=${run.speaking.has(member.name)} memoryOf=${memoryOf} />`)}</ul>
-      ${run.phases.map((phase) => html`<section key=${phase.name} class="phase" aria-label=${phase.name
-        ? `Phase ${phase.name}` : 'Introductions'}>
-        <h2>${phase.name ? html`Phase <${Name} text=${phase.name} />` : 'Introductions'}</h2>
-        ${phase.rounds.map((round) => html`<${Round} key=${round.number} round=${round} places=${places} />`)}
-        ${phase.outcome && html`<${Outcome} told=${phase.outcome} />`}
-      </section>`)}
+      ${run.phases.map((phase) => html`<${Phase} key=${phase.name} phase=${phase} places=${places} />`)}
       ${run.speaking.size > 0 && html`<${SpeakingNow} speaking=${run.speaking} places=${places} />`}
     </div>
   </div>`;
@@ -59,6 +55,24 @@ function Head({ member, agent, place, speaking, memoryOf }) {
   </li>`;
 }
 
+/** @param {{phase: import('./state.js').Phase, places: Places}} props */
+function Phase({ phase, places }) {
+  const before = useMemo(() => new WeakMap(), [places]);
+  return useMemo(() => {
+    const { name, rounds, outcome } = phase;
+    /** @param {import('./state.js').Round} round */
+    const drawn = (round) => { // what is the same object as before is not drawn again
+      if (!before.has(round)) before.set(round, html`<${Round} key=${round.number} round=${round} places=${places} />`);
+      return before.get(round);
+    };
+    return html`<section class="phase" aria-label=${name ? `Phase ${name}` : 'Introductions'}>
+      <h2>${name ? html`Phase <${Name} text=${name} />` : 'Introductions'}</h2>
+      ${rounds.map(drawn)}
+      ${outcome && html`<${Outcome} told=${outcome} />`}
+    </section>`;
+  }, [phase, places]);
+}
+
 /** @param {{round: import('./state.js').Round, places: Places}} props */
 function Round({ round, places }) {
   return useMemo(() => {
@@ -66,13 +80,23 @@ function Round({ round, places }) {
     return html`<div class="round">
       ${began && html`<h3>Round ${number(began.round)} <${Channel} channel=${began.channel} />
         ${' '}<span class="quiet">${began.topology.replaceAll('_', ' ')}</span></h3>`}
-      <ol class="plain">${round.rows.map((row, at) => html`<li key=${at} class="lane-row">
-        ${[...row.values()].map((step) => html`<${Done} step=${step} place=${places.get(step.agent_id)} />`)}
-        ${marks(row).map(([name, text]) => html`<span class="cell mark" aria-hidden="true"
-          style=${{ gridColumn: places.get(name) }} dir="auto">${text}</span>`)}
-      </li>`)}</ol>
+      <ol class="plain">${round.rows.map((row, at) => html`<${BesideEachOther} key=${at} row=${row}
+        places=${places} />`)}</ol>
     </div>`;
   }, [round, places]);
+}
+
+/** @param {{row: Row, places: Places}} props */
+function BesideEachOther({ row, places }) {
+  const { element, drawn } = useSoon();
+  return useMemo(() => {
+    if (!drawn) return html`<li class="lane-row soon" ref=${element}></li>`;
+    return html`<li class="lane-row" ref=${element}>
+      ${[...row.values()].map((step) => html`<${Done} step=${step} place=${places.get(step.agent_id)} />`)}
+      ${marks(row).map(([name, text]) => html`<span class="cell mark" aria-hidden="true"
+        style=${{ gridColumn: places.get(name) }} dir="auto">${text}</span>`)}
+    </li>`;
+  }, [row, places, drawn]);
 }
 
 /**
