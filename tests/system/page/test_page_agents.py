@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.system.page.browser import opened, screenshot
@@ -206,3 +208,28 @@ async def test_a_probe_says_how_far_and_why_no_further(browser: Browser, live: S
         await page.get_by_role("button", name="Probe").click()
         await expect(page.get_by_role("alert")).to_contain_text("This is no JSON")
     assert (await client.agent("noa")).version == before
+
+
+async def test_the_answer_to_the_latest_probe_is_shown(browser: Browser, live: Stack) -> None:
+    await known(live, "uma")
+    going_on = asyncio.Event()
+
+    async def held(route: Route) -> None:
+        if "Nothing of that." in (route.request.post_data or ""):
+            await going_on.wait()
+        await route.continue_()
+
+    async with opened(browser, live.url, "#/agents/demo/uma/probe") as page:
+        await page.route("**/probe?*", held)
+        prompt, button = page.get_by_role("textbox", name="Prompt"), page.get_by_role("button", name="Probe")
+        async with page.expect_response(lambda answer: "Nothing" in (answer.request.post_data or "")) as late:
+            await prompt.fill("Nothing of that.")
+            await button.click()
+            await page.get_by_label("It is").select_option("append")
+            await prompt.fill("Where is the boat?")
+            await button.click()
+            await expect(page.locator(".found .match")).to_have_text("extend")
+            going_on.set()
+        await (await late.value).finished()
+        await page.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
+        await expect(page.locator(".found .match")).to_have_text("extend")

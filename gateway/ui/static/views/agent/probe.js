@@ -1,5 +1,5 @@
 /** What a prompt would find in an agent's memory, and why no more. It changes nothing. */
-import { html, useState } from '../../vendor/preact.js';
+import { html, useRef, useState } from '../../vendor/preact.js';
 import { agentPath, json } from '../../gateway.js';
 import { bytes, matched, missed, number, total } from '../../format.js';
 import { Problem, Tier } from '../../parts.js';
@@ -20,16 +20,20 @@ export function Probe({ agent }) {
   const [kind, setKind] = useState('prompt');
   const [text, setText] = useState('');
   const [result, setResult] = useState(/** @type {{found?: Json, error?: unknown}} */ ({}));
+  const latest = useRef(0); // answers of earlier probes may come later
   /** @param {Event} event */
   const probe = async (event) => {
     event.preventDefault();
+    const probed = ++latest.current;
+    /** @param {{found?: Json, error?: unknown}} told */
+    const tell = (told) => probed === latest.current && setResult(told);
     try {
       const body = INPUTS[kind][1](text);
       const { key } = agent;
       const query = { model: key.model_id };
-      setResult({ found: await json('POST', agentPath(key.agent_id, 'probe'), { query, body }) });
+      tell({ found: await json('POST', agentPath(key.agent_id, 'probe'), { query, body }) });
     } catch (error) {
-      setResult({ error: error instanceof SyntaxError ? new Error(`This is no JSON: ${error.message}`) : error });
+      tell({ error: error instanceof SyntaxError ? new Error(`This is no JSON: ${error.message}`) : error });
     }
   };
   return html`<form class="fields narrow" onSubmit=${probe}>
