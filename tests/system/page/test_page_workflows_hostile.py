@@ -157,3 +157,45 @@ async def test_a_run_that_begins_after_its_reader_has_left(browser: Browser) -> 
             going_on.set()
             await expect(page.locator(".notice")).to_contain_text("two has begun")
             assert page.url.endswith("#/models")
+
+
+async def test_who_takes_part_is_asked_for_again_where_that_failed(browser: Browser) -> None:
+    with served() as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
+            (await http.post("/v1/workflows", json={"definition_yaml": TWO})).raise_for_status()
+        async with opened(browser, gateway.url, "nothing") as page:
+            failures = 1
+
+            async def fails(route: Route) -> None:
+                nonlocal failures
+                failures -= 1
+                await (route.abort() if failures >= 0 else route.continue_())
+
+            await page.route("**/v1/workflows/*", fails)
+            async with page.expect_event("requestfailed"):
+                await page.goto(f"{gateway.url}/ui/#/workflows")
+            await expect(page.locator(".runs tbody tr")).to_have_count(1)
+            await page.get_by_role("button", name="Refresh").click()
+            await expect(page.locator(".runs .who")).to_have_text("marco, lena")
+            assert failures == -1  # once is enough
+
+
+async def test_a_run_is_followed_through_a_proxy_whose_gateway_is_away(browser: Browser) -> None:
+    with served() as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
+            (await http.post("/v1/workflows", json={"definition_yaml": TWO})).raise_for_status()
+            [ran] = (await http.get("/v1/workflows")).json()["workflows"]
+        async with opened(browser, gateway.url, "nothing") as page:
+            answers = [502, 503, 504]
+
+            async def away(route: Route) -> None:
+                if answers:
+                    await route.fulfill(status=answers.pop(), content_type="text/html", body="<h1>Bad Gateway</h1>")
+                else:
+                    await route.continue_()
+
+            await page.route("**/events?*", away)
+            await page.goto(f"{gateway.url}/ui/#/workflows/run/{ran['workflow_id']}")
+            await expect(state(page)).to_have_text("succeeded")
+            await expect(page.locator("article.turn")).to_have_count(2)
+        assert not answers

@@ -78,7 +78,7 @@ export async function follow(id, known, resume, stop, tell) {
     } catch (error) {
       if (stop.aborted) return undefined;
       if (now.run.finished) return becomes({ ...now, state: 'over' }); // only the end of the stream is missing
-      const passing = !(error instanceof GatewayError) || PASSING.has(error.code);
+      const passing = !(error instanceof GatewayError) || PASSING.has(error.code) || ofProxy(error);
       becomes({ ...now, run: followedAgain(now.run), state: passing ? 'waiting' : 'failed', error });
       if (!passing) return undefined;
     }
@@ -86,6 +86,11 @@ export async function follow(id, known, resume, stop, tell) {
     await pause(wait, stop);
   }
   return undefined;
+}
+
+/** @param {GatewayError} error @returns {boolean} whether a proxy says that the gateway is away: it knows no codes */
+function ofProxy({ status, code }) {
+  return code === '' && status >= 502 && status <= 504;
 }
 
 /** @param {string} id @param {AbortSignal} signal */

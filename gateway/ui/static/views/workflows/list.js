@@ -1,7 +1,7 @@
 /** The runs that there are and were, the newest first. */
-import { html, useEffect, useState } from '../../vendor/preact.js';
+import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 import { ago, counted, number } from '../../format.js';
-import { json } from '../../gateway.js';
+import { GatewayError, json } from '../../gateway.js';
 import { Loading, Name, Problem } from '../../parts.js';
 import { poll } from '../../polling.js';
 import { linkTo } from '../../routing.js';
@@ -89,13 +89,18 @@ async function newest(wanted, signal) {
 
 /**
  * Who takes part in runs: a list does not say it, and it never changes, so each is asked for once, one after the other.
+ * One that could not be read is asked for again when the runs were looked at again.
  *
  * @param {Json[]} runs
  * @returns {Map<string, string[]>} names by run
  */
 function useWho(runs) {
   const [known, setKnown] = useState(/** @type {Map<string, string[]>} */ (new Map()));
-  const missing = runs.find((run) => !known.has(run.workflow_id))?.workflow_id;
+  const [failed, setFailed] = useState({ runs, ids: /** @type {Set<string>} */ (new Set()) });
+  const latest = useRef(runs);
+  latest.current = runs;
+  const missing = runs.find(({ workflow_id: id }) =>
+    !known.has(id) && !(failed.runs === runs && failed.ids.has(id)))?.workflow_id;
   useEffect(() => {
     if (missing === undefined) return undefined;
     const stop = new AbortController();
@@ -103,9 +108,22 @@ function useWho(runs) {
     const learned = (names) => stop.signal.aborted || setKnown((now) => new Map(now).set(missing, names));
     json('GET', runPath(missing), { signal: stop.signal }).then(
       ({ workflow }) => learned(workflow.agents.map((/** @type {Json} */ agent) => agent.name)),
-      () => learned([]),
+      (error) => {
+        if (stop.signal.aborted) return;
+        if (error instanceof GatewayError && error.status === 404) learned([]); // it was erased meanwhile
+        else setFailed((now) => failedAlso(now, latest.current, missing));
+      },
     );
     return () => stop.abort();
-  }, [missing]);
+  }, [missing, failed]);
   return known;
+}
+
+/**
+ * @param {{runs: Json[], ids: Set<string>}} before
+ * @param {Json[]} runs of the last look
+ * @param {string} id
+ */
+function failedAlso(before, runs, id) {
+  return { runs, ids: new Set(before.runs === runs ? before.ids : []).add(id) };
 }
