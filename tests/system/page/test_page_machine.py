@@ -184,3 +184,11 @@ async def test_what_bits_do_to_the_quality(browser: Browser) -> None:
             (right, good), (left, worse), *_ = await plot.locator("circle").evaluate_all(place)
             assert left < right and good > worse, "fewer bytes to the left, worse above"
             await expect(page.locator(".kl tbody tr").nth(3)).to_contain_text("infinite, too much")
+
+
+async def test_the_overview_without_what_draws_its_lines(browser: Browser, live: Stack) -> None:
+    async with opened(browser, live.url, "nothing") as page:
+        await page.route("**/uplot.js", lambda route: route.abort())
+        await page.goto(f"{live.url}/ui/#/overview")
+        await expect(page.get_by_text("What draws these lines could not be loaded").first).to_be_visible()
+        await expect(page.get_by_role("region", name="Processes").locator("tbody tr")).to_have_count(3)

@@ -1,5 +1,5 @@
 /** Lines over time, drawn by uPlot, which is loaded when the first one is shown. */
-import { html, useEffect, useRef } from '../../vendor/preact.js';
+import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 
 /** @typedef {{name: string, colour: string, values: (number | null)[]}} Line `colour`: a property of the style sheet */
 
@@ -8,6 +8,7 @@ import { html, useEffect, useRef } from '../../vendor/preact.js';
  */
 export function Plot({ title, unit, times, lines, most }) {
   const place = useRef(/** @type {HTMLElement | null} */ (null));
+  const [missing, setMissing] = useState(false);
   const plot = useRef(/** @type {import('../../vendor/uplot.js').default | null} */ (null));
   const data = () => [times, ...lines.map(({ values }) => values)];
   const newest = useRef(data);
@@ -44,7 +45,7 @@ export function Plot({ title, unit, times, lines, most }) {
         legend: { show: false },
       }, newest.current(), target);
       sized.observe(target);
-    });
+    }, () => setMissing(true));
     return () => {
       gone = true;
       sized.disconnect();
@@ -58,6 +59,7 @@ export function Plot({ title, unit, times, lines, most }) {
       class="line">${lines.length > 1
         && html`<i class=${`swatch ${colour.replace('--', '')}`}></i>${`${name} `}`}<strong>${
       shown(values, unit)}</strong></span>`)}</figcaption>
+    ${missing && html`<p class="quiet" role="status">What draws these lines could not be loaded; reload the page.</p>`}
     <div ref=${place} class="canvas" aria-hidden="true"></div></figure>`;
 }
 
