@@ -3,6 +3,7 @@
 DATA                        ledgers, KV, weight hashes: one store per data directory
 DATA/keys.json              the keys of callers, where `agentmem keys` is given no other file
 DATA/logs/up.log            what an `agentmem up` writes that `agentmem chat --model` has started
+DATA/logs/up.log.1          what was before, when that was long
 DATA/run                    the run directory, unless --run-dir names another
     store.sock              the store, for its worker, and for the gateway's records of workflow runs
     worker.sock             the worker, for the gateway

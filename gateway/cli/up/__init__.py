@@ -7,5 +7,6 @@ lock.py         one `agentmem up` per data directory
 readiness.py    which services run, and whether they are ready
 supervisor.py   starts services, restarts those that die, stops all
 background.py   an `agentmem up` of another command, in the background; and models that are fetched first
+log_file.py     what a stack in the background writes, kept short
 openblas.py     whether OpenBLAS is preloaded into the worker
 """

@@ -27,15 +27,12 @@ from agentmem.words import printable
 from gateway.cli.lazy import HUB
 from gateway.cli.text import Mistake, console
 from gateway.cli.up.lock import LOCK_FILE, has_been_taken, may_hold
+from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import unready
 from gateway.cli.up.settings import UpSettings, gateway_settings, up_settings
 
-LOG: Final = Path("logs", "up.log")
-"""What a stack in the background writes, in its data directory."""
-
 _COMMAND: Final = "gateway.cli.main"
-_MOST_LOG_BYTES: Final = 1 << 20
 _TAIL_LINES: Final = 5
 _INTERRUPTED: Final = 130
 _INTERVAL: Final = 0.1
@@ -74,7 +71,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     patience = 3 * (settings.grace + layout.END_SECONDS)
     if model not in _registered():
         fetch(parse(model)[1], settings)
-    log, words = _log(settings.data_directory), (_COMMAND, "up", *_arguments(model))
+    log, words = prepared(settings.data_directory), (_COMMAND, "up", *_arguments(model))
     start = log.stat().st_size
     with nullcontext(_detached(words, log)) if keep else _bound(words, patience, log) as up:
         try:
@@ -201,18 +198,6 @@ def _holder(settings: UpSettings) -> dict[str, Any]:
     with suppress(OSError, ValueError, TypeError):
         return dict(json.loads((settings.data_directory / LOCK_FILE).read_text(encoding="utf-8")))
     return {}
-
-
-def _log(data: Path) -> Path:
-    """The log, made for its owner alone; one that is long is set aside."""
-    path = data / LOG
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    with suppress(FileNotFoundError):
-        if path.stat().st_size > _MOST_LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-    os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
-    return path
 
 
 def _told(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:

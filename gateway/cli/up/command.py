@@ -19,6 +19,7 @@ from gateway.cli.completion import SettingsCommand
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
 from gateway.cli.up.lock import UpLock, has_been_taken
+from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import gateway_addresses, unready
@@ -75,6 +76,7 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop)
     address_file = settings.run_directory / layout.GATEWAY_FILE
     await asyncio.to_thread(address_file.unlink, missing_ok=True)
+    short = asyncio.create_task(keep_short(settings.data_directory))
     supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, say, [lock.fileno])
 
     def started() -> None:
@@ -83,7 +85,10 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
         _announce(settings, addresses)
         manager.ready(f"serving, HTTP on {addresses['http']}, gRPC on {addresses['grpc']}")
 
-    await supervisor.run(stopping, started)
+    try:
+        await supervisor.run(stopping, started)
+    finally:
+        short.cancel()
     say("stopped")
 
 

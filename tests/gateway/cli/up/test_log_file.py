@@ -1,0 +1,57 @@
+"""What a stack in the background writes: never more than two files of a bounded length."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from gateway.cli.up.log_file import LOG, prepared
+
+WRITES = """
+import sys
+from pathlib import Path
+from gateway.cli.up.log_file import shorten
+print("old " * 50)
+shorten(Path(sys.argv[1]), 1000)
+print("more", flush=True)
+shorten(Path(sys.argv[1]), 100)
+print("new", flush=True)
+print("error", file=sys.stderr)
+"""
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_at_a_start_a_long_one_is_set_aside(tmp_path: Path) -> None:
+    log = prepared(tmp_path)
+    assert log == tmp_path / LOG
+    assert (mode(log), mode(log.parent)) == (0o600, 0o700)
+    log.write_text("short")
+    assert prepared(tmp_path).read_text() == "short"
+    for text in ("one", "two"):
+        log.write_text(text * (1 << 20))
+        assert prepared(tmp_path).read_text() == ""
+        assert log.with_suffix(".log.1").read_text() == text * (1 << 20)
+        assert sorted(path.name for path in log.parent.iterdir()) == ["up.log", "up.log.1"]
+        assert mode(log) == 0o600
+
+
+def test_what_runs_goes_on_in_a_new_one_and_loses_no_line(tmp_path: Path) -> None:
+    log = prepared(tmp_path)
+    with log.open("ab") as out:
+        subprocess.run((sys.executable, "-c", WRITES, str(log)), stdout=out, stderr=out, check=True)
+    assert log.with_suffix(".log.1").read_text() == f"{'old ' * 50}\nmore\n"
+    assert log.read_text() == "new\nerror\n"
+    assert mode(log) == 0o600
+
+
+def test_the_log_of_another_process_is_left_to_it(tmp_path: Path) -> None:
+    log = prepared(tmp_path)
+    log.write_text("another's " * 100)
+    written = subprocess.run((sys.executable, "-c", WRITES, str(log)), capture_output=True, text=True, check=True)
+    assert written.stdout == f"{'old ' * 50}\nmore\nnew\n"
+    assert log.read_text() == "another's " * 100
+    assert not log.with_suffix(".log.1").exists()
