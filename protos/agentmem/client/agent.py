@@ -11,7 +11,7 @@ import grpc
 
 from agentmem.client import inputs
 from agentmem.client.answers import Answer, Growing, Version
-from agentmem.client.connection import Connection, messages, pages
+from agentmem.client.connection import Connection, Deadline, Within, messages, pages
 from agentmem.client.inputs import (
     UNSET,
     AskOptions,
@@ -55,22 +55,23 @@ class AsyncAgent:
     def _agents(self) -> Any:
         return agent_pb2_grpc.AgentServiceStub(self._connection.channel)
 
-    async def model(self) -> str:
+    async def model(self, *, timeout: Timeout = UNSET) -> str:
         """Return the name of its model: the gateway's default, where none was given."""
+        return (await self._key(timeout)).model_id
+
+    async def _key(self, timeout: Within) -> types_pb2.AgentKey:
         if not self._model:
-            self._model = await self._client.default_model()
-        return self._model
+            self._model = await self._client.default_model(timeout)
+        return inputs.key_of(self.name, self._model)
 
-    async def _key(self) -> types_pb2.AgentKey:
-        return types_pb2.AgentKey(agent_id=self.name, model_id=await self.model())
-
-    async def _changed(self, rpc: str, timeout: Timeout, **fields: Any) -> AgentInfo:
+    async def _changed(self, rpc: str, timeout: Within, **fields: Any) -> AgentInfo:
         """Return the agent after an RPC that answers with it."""
         return AgentInfo.of((await self._asked(rpc, timeout, **fields)).agent)
 
-    async def _asked(self, rpc: str, timeout: Timeout, **fields: Any) -> Any:
-        request = getattr(agent_pb2, f"{rpc}Request")(key=await self._key(), **fields)
-        return await self._connection.call(getattr(self._agents, rpc), request, timeout)
+    async def _asked(self, rpc: str, timeout: Within, **fields: Any) -> Any:
+        deadline = self._connection.deadline(timeout)
+        request = inputs.filled(getattr(agent_pb2, f"{rpc}Request"), key=await self._key(deadline), **fields)
+        return await self._connection.call(getattr(self._agents, rpc), request, deadline)
 
     # Turns
 
@@ -90,16 +91,17 @@ class AsyncAgent:
         After a broken connection the stream goes on where it stopped.
         """
 
-        async def prepare() -> inference_pb2.GenerateRequest:
-            return inputs.generate(await self._key(), self._beginning, said, options)
+        async def prepare(deadline: Deadline) -> inference_pb2.GenerateRequest:
+            return inputs.generate(await self._key(deadline), self._beginning, said, options)
 
         return AsyncStream(self._connection, prepare, options.get("timeout", UNSET))
 
     async def tell(self, said: Said, **options: Unpack[TellOptions]) -> Answer:
         """Add to the agent's memory without an answer; the result has no text. Retries are as in `ask`."""
-        request = inputs.prefill(await self._key(), self._beginning, said, options)
+        deadline = self._connection.deadline(options.get("timeout", UNSET))
+        request = inputs.prefill(await self._key(deadline), self._beginning, said, options)
         call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Prefill
-        response = await self._connection.call(call, request, options.get("timeout", UNSET))
+        response = await self._connection.call(call, request, deadline)
         return Growing().ended(response.started, response.finished, request.request_id)
 
     async def probe(self, said: Said, *, timeout: Timeout = UNSET) -> Probe:
@@ -109,10 +111,11 @@ class AsyncAgent:
 
     async def count_tokens(self, said: Said, *, timeout: Timeout = UNSET) -> TokenCount:
         """Return how many tokens this input would add to the memory."""
+        deadline = self._connection.deadline(timeout)
         append = types_pb2.Append(messages=inputs.chat_of(said))
-        request = inference_pb2.CountTokensRequest(key=await self._key(), append=append)
+        request = inference_pb2.CountTokensRequest(key=await self._key(deadline), append=append)
         call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).CountTokens
-        counted = await self._connection.call(call, request, timeout)
+        counted = await self._connection.call(call, request, deadline)
         return TokenCount(counted.tokens, counted.context_length)
 
     # What is there
@@ -133,7 +136,7 @@ class AsyncAgent:
 
     async def turns(self, *, text: bool = False, timeout: Timeout = UNSET) -> AsyncIterator[Turn]:
         """Yield the turns of the memory, oldest first, fetched page by page; with `text` also messages and text."""
-        request = agent_pb2.ListTurnsRequest(key=await self._key(), include_text=text)
+        request = agent_pb2.ListTurnsRequest(key=await self._key(timeout), include_text=text)
         async with aclosing(pages(self._connection, self._agents.ListTurns, request, "turns", timeout)) as found:
             async for turn in found:
                 yield Turn.of(turn)
@@ -174,7 +177,7 @@ class AsyncAgent:
 
     async def snapshots(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Snapshot]:
         """Yield the snapshots, newest first."""
-        request = agent_pb2.ListSnapshotsRequest(key=await self._key())
+        request = agent_pb2.ListSnapshotsRequest(key=await self._key(timeout))
         listing = pages(self._connection, self._agents.ListSnapshots, request, "snapshots", timeout)
         async with aclosing(listing) as found:
             async for snapshot in found:
@@ -186,20 +189,23 @@ class AsyncAgent:
 
     async def delete_snapshot(self, name: str, *, timeout: Timeout = UNSET) -> None:
         """Delete a snapshot, and what no other state needs."""
-        request = agent_pb2.DeleteSnapshotRequest(key=await self._key(), name=name)
-        await self._connection.erase(self._agents.DeleteSnapshot, request, timeout)
+        deadline = self._connection.deadline(timeout)
+        request = inputs.filled(agent_pb2.DeleteSnapshotRequest, key=await self._key(deadline), name=name)
+        await self._connection.erase(self._agents.DeleteSnapshot, request, deadline)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
-        """Keep the first tokens of the memory, and drop the rest. The state before stays as an automatic snapshot."""
-        state = only_if or (await self.info(timeout=timeout)).version
+        """Delete a snapshot, and what no other state needs."""
+        deadline = self._connection.deadline(timeout)
+        state = only_if or (await self._changed("GetAgent", deadline)).version
         fields = {"if_version": state.version, "if_revision": state.revision}
-        return await self._changed("TrimAgent", timeout, keep_tokens=keep_tokens, **fields)
+        return await self._changed("TrimAgent", deadline, keep_tokens=keep_tokens, **fields)
 
     async def delete(self, *, all_models: bool = False, missing_ok: bool = False, timeout: Timeout = UNSET) -> Erased:
         """Erase the agent, on its model or on all models: ledger, KV and snapshots."""
-        key = types_pb2.AgentKey(agent_id=self.name) if all_models else await self._key()
+        deadline = self._connection.deadline(timeout)
+        key = inputs.key_of(self.name, "") if all_models else await self._key(deadline)
         request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
-        gone = await self._connection.erase(self._agents.DeleteAgent, request, timeout)
+        gone = await self._connection.erase(self._agents.DeleteAgent, request, deadline)
         return Erased(gone.deleted, gone.freed_bytes) if gone is not None else Erased(0, 0)
 
     # Where its KV is, and for how long
@@ -238,8 +244,9 @@ class AsyncAgent:
         A path gets the file only when it is complete, readable by its owner alone, and replaces a file of that name. An
         open file is written from its present position. Raises OSError.
         """
-        request = agent_pb2.ExportAgentRequest(key=await self._key())
-        with written(to) as file:
+        deadline = self._connection.deadline(timeout)
+        request = agent_pb2.ExportAgentRequest(key=await self._key(deadline))
+        async with written(to) as file:
             start = file.tell() if file.seekable() else 0
 
             async def attempt(seconds: float | None) -> int:
@@ -257,7 +264,7 @@ class AsyncAgent:
                     raise
                 return size
 
-            return await self._connection.run(attempt, timeout)
+            return await self._connection.run(attempt, deadline)
 
 
 def _expiry(ttl: Seconds | None, delete_after: Seconds | None) -> types_pb2.Expiry:

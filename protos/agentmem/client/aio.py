@@ -11,14 +11,22 @@ from typing import Any
 from agentmem.channels import ClientTls
 from agentmem.client import inputs
 from agentmem.client.agent import AsyncAgent
-from agentmem.client.connection import PATIENCE, Connection, OnOutage, pages
+from agentmem.client.connection import PATIENCE, Connection, OnOutage, Within, pages
 from agentmem.client.inputs import UNSET, Beginning, Policy, Said, Seconds, Timeout
 from agentmem.client.models import AsyncModels
 from agentmem.client.records import AgentInfo, Imported, TokenCount
 from agentmem.client.transfers import Target, opened, pieces
 from agentmem.client.workflows import AsyncWorkflows
 from agentmem.errors import Unavailable
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+    model_pb2,
+    model_pb2_grpc,
+    types_pb2,
+)
 
 
 class AsyncClient:
@@ -142,12 +150,13 @@ class AsyncClient:
         timeout: Timeout = UNSET,
     ) -> TokenCount:
         """Return how many tokens a whole chat has, with what makes the model answer."""
+        deadline = self.connection.deadline(timeout)
         request = inference_pb2.CountTokensRequest(
-            key=types_pb2.AgentKey(model_id=model or await self.default_model()),
+            key=types_pb2.AgentKey(model_id=model or await self.default_model(deadline)),
             messages=inputs.chat_of(said, tools=tools, template_arguments=template_arguments),
         )
         call = inference_pb2_grpc.InferenceServiceStub(self.connection.channel).CountTokens
-        counted = await self.connection.call(call, request, timeout)
+        counted = await self.connection.call(call, request, deadline)
         return TokenCount(counted.tokens, counted.context_length)
 
     async def hint(self, steps: Mapping[str, int | None], *, model: str = "", timeout: Timeout = UNSET) -> None:
@@ -155,13 +164,14 @@ class AsyncClient:
 
         Steps do not count down: say it again, of the whole cast, after each turn.
         """
-        model_id = model or await self.default_model()
+        deadline = self.connection.deadline(timeout)
+        model_id = model or await self.default_model(deadline)
         hints = [
-            agent_pb2.TurnHint(key=types_pb2.AgentKey(agent_id=name, model_id=model_id), steps=count)
+            inputs.filled(agent_pb2.TurnHint, key=inputs.key_of(name, model_id), steps=count)
             for name, count in steps.items()
         ]
         call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).SetTurnHints
-        await self.connection.call(call, agent_pb2.SetTurnHintsRequest(hints=hints), timeout)
+        await self.connection.call(call, agent_pb2.SetTurnHintsRequest(hints=hints), deadline)
 
     async def abort(self, request_id: str, *, timeout: Timeout = UNSET) -> bool:
         """End the turn with this request_id, as if its caller had left. Return whether there was one."""
@@ -170,8 +180,10 @@ class AsyncClient:
         aborted: bool = answer.aborted
         return aborted
 
-    async def default_model(self) -> str:
+    async def default_model(self, timeout: Within = UNSET) -> str:
         """Return the name of the gateway's default model, asked for once."""
         if not self._default_model:
-            self._default_model = (await self.models.get()).name
+            call = model_pb2_grpc.ModelServiceStub(self.connection.channel).GetModel
+            answer = await self.connection.call(call, model_pb2.GetModelRequest(), timeout)
+            self._default_model = answer.model.model_id
         return self._default_model

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -17,10 +18,21 @@ _T = TypeVar("_T")
 _B = TypeVar("_B", bound="Blocking[Any]")
 
 
+class Closed(RuntimeError):
+    """The client was closed before."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed")
+
+
 class LoopThread:
     """An event loop on a daemon thread. Any number of threads may run coroutines on it at once."""
 
     def __init__(self) -> None:
+        self._closed = False
+        self._lock = threading.RLock()
+        """Held while a coroutine is handed over: it runs before `close` stops the loop, or not at all. The garbage
+        collector may finish an iterator, and so hand over another one, meanwhile."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="agentmem-client", daemon=True)
         self._thread.start()
@@ -28,18 +40,18 @@ class LoopThread:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._loop.is_closed() or not self._thread.is_alive()
+        return self._closed
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Return the result of a coroutine. What interrupts the caller, such as Ctrl-C, cancels it.
 
-        Raises Cancelled where `close` cuts it off; RuntimeError after `close`, and on the loop's own thread, which
+        Raises Cancelled where `close` cuts it off; Closed after `close`; RuntimeError on the loop's own thread, which
         would wait for itself.
         """
-        if self.closed or threading.current_thread() is self._thread:
+        if self._is_here() and not self._closed:
             coroutine.close()
-            raise RuntimeError("the client is closed" if self.closed else "this blocks the client's own event loop")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            raise RuntimeError("this blocks the client's own event loop")
+        future = self._begin(coroutine)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -48,11 +60,33 @@ class LoopThread:
             future.cancel()
             raise
 
+    def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run what tidies up, without waiting for it on the loop's own thread, where the garbage collector may ask for
+        it. After `close` nothing is left to tidy up.
+        """
+        with suppress(Closed, Cancelled):
+            if self._is_here():
+                self._begin(coroutine)
+            else:
+                self.run(coroutine)
+
     def close(self) -> None:
         """Cancel what runs, and end the thread."""
-        if not self.closed:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _is_here(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _begin(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+        with self._lock:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise Closed
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -133,5 +167,4 @@ def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
         while (item := loop.run(following())) is not None:
             yield item[0]
     finally:
-        if not loop.closed:
-            loop.run(closing())
+        loop.finish(closing())

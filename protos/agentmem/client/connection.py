@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc
 
@@ -30,6 +32,18 @@ _FILES: Final = {"ca": "AGENTMEM_CA", "cert": "AGENTMEM_CLIENT_CERT", "key": "AG
 """Environment variables for parameters that are not given."""
 
 _T = TypeVar("_T")
+
+
+class Deadline(NamedTuple):
+    """When all of a call has to be done, its outages and what it asks first included."""
+
+    seconds: float | None
+    """What the caller gave; None: any time."""
+    ends: float
+    """By time.monotonic()."""
+
+
+Within: TypeAlias = Timeout | Deadline
 OnOutage = Callable[[str], None]
 """Gets the reason of an outage, in words, when its first wait begins. On the event loop."""
 
@@ -60,7 +74,7 @@ def credentials(tls: bool | ClientTls | None) -> ClientTls | None:
 
 
 class Connection:
-    """A channel to one gateway, made at the first call and again after an outage. Event loop."""
+    """A channel to one gateway, made at the first call; it connects again by itself. Event loop."""
 
     def __init__(
         self,
@@ -81,14 +95,16 @@ class Connection:
         if self._key and self._tls is None and not _is_here(self.gateway):
             log.warning("the key goes to %s in clear text; use tls", self.gateway)
         self._channel: grpc.aio.Channel | None = None
-        self._closed = False
+        self.closed = False
+        self.waits: set[asyncio.Event] = set()
+        """What `close` ends: the waits of calls through outages."""
         self.answered = False
         """A gateway has answered: a later failure to connect is an outage and not a wrong address."""
 
     @property
     def channel(self) -> grpc.aio.Channel:
         """The channel. Raises RuntimeError after `close`."""
-        if self._closed:
+        if self.closed:
             raise RuntimeError("the client is closed")
         if self._channel is None:
             self._channel = connect(self.gateway, key=self._key, tls=self._tls)
@@ -96,15 +112,24 @@ class Connection:
 
     async def close(self) -> None:
         """End all calls, which raise Cancelled."""
-        self._closed = True
+        self.closed = True
+        for waited in self.waits:
+            waited.set()
         if self._channel is not None:
             await self._channel.close(None)
 
-    async def call(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Timeout) -> _T:
+    def deadline(self, timeout: Within) -> Deadline:
+        """Return when a call that begins now has to be done; a deadline as it is."""
+        if isinstance(timeout, Deadline):
+            return timeout
+        seconds = self.timeout if isinstance(timeout, Unset) else timeout
+        return Deadline(seconds, math.inf if seconds is None else time.monotonic() + seconds)
+
+    async def call(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T:
         """Return the response of an RPC, a stub's `method`. Raises AgentmemError."""
         return await self.run(lambda seconds: method(request, timeout=seconds), timeout)
 
-    async def erase(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Timeout) -> _T | None:
+    async def erase(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T | None:
         """Return the response of an RPC that erases something; None where an attempt whose answer was lost did it.
 
         Raises AgentmemError; NotFound only where there was nothing at first.
@@ -124,7 +149,7 @@ class Connection:
 
         return await self.run(attempt, timeout)
 
-    async def run(self, attempt: Callable[[float | None], Awaitable[_T]], timeout: Timeout) -> _T:
+    async def run(self, attempt: Callable[[float | None], Awaitable[_T]], timeout: Within) -> _T:
         """Return the result of `attempt`, which gets the seconds that are left. Raises AgentmemError."""
         attempts = Attempts(self, timeout)
         while True:
@@ -156,46 +181,64 @@ def _is_here(gateway: str) -> bool:
 class Attempts:
     """The attempts of one call: the seconds that each may take, and whether there is another. Event loop."""
 
-    def __init__(self, connection: Connection, timeout: Timeout) -> None:
+    def __init__(self, connection: Connection, timeout: Within) -> None:
         self._connection = connection
-        self._seconds = connection.timeout if isinstance(timeout, Unset) else timeout
-        self._ends = None if self._seconds is None else time.monotonic() + self._seconds
+        self._deadline = connection.deadline(timeout)
         self._last: errors.AgentmemError | None = None
         """The failure of the attempt before."""
+        self._closed = False
+        self._awake = asyncio.Event()
+        """Ends a wait."""
         patience = connection.patience
         self._patience = Patience(patience, well_after=patience, on_outage=self._tell)
         self.renew = self._patience.renew
 
     def begin(self) -> float | None:
-        """Return the seconds that the attempt which begins now may take. Raises DeadlineExceeded; Cancelled where the
-        client was closed while an outage was waited for.
+        """Return the seconds that the attempt which begins now may take. Raises DeadlineExceeded; Cancelled after
+        `close`, and where the client was closed while an outage was waited for.
         """
-        if self._last is not None and self._connection._closed:
-            raise errors.Cancelled("the client was closed") from self._last
+        if self._closed or (self._last is not None and self._connection.closed):
+            raise self._ended() from self._last
         self._patience.begin()
-        if self._ends is None:
+        if self._deadline.seconds is None:
             return None
-        left = self._ends - time.monotonic()
+        left = self._deadline.ends - time.monotonic()
         if left <= 0:
             raise self._late() from self._last
         return left
 
+    def close(self) -> None:
+        """Make no more attempts. One that is running is its maker's to cancel."""
+        self._closed = True
+        self._awake.set()
+
     async def outlast(self, error: BaseException) -> None:
         """Wait until the next attempt. Raises as `delay`."""
-        await asyncio.sleep(self.delay(error))
+        await self.wait(self.delay(error))
+
+    async def wait(self, delay: float) -> None:
+        """Wait so many seconds, or until there is no next attempt."""
+        self._connection.waits.add(self._awake)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._awake.wait()
+        finally:
+            self._connection.waits.discard(self._awake)
 
     def delay(self, error: BaseException) -> float:
         """Return the seconds until the next attempt. Raises the failure if there is none, and CancelledError as it is.
 
-        A call whose task was not cancelled was ended by `Connection.close`.
+        A call that was cancelled by nobody here was cut off by `close`, of this or of the Connection.
         """
         if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
-            if task is None or task.cancelling() or not self._connection._closed:
+            if task is None or task.cancelling() or not (self._closed or self._connection.closed):
                 raise error
-            raise errors.Cancelled("the client was closed") from None
+            raise self._ended() from None
         if isinstance(error, grpc.aio.AioRpcError):
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._ends is not None:
+            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and errors.is_silence(error)
+            if late and self._deadline.seconds is not None:
                 raise self._late() from self._last
             failure = self._connection.failure(error)
         elif isinstance(error, errors.AgentmemError):
@@ -206,7 +249,7 @@ class Attempts:
         delay = self._passes(failure)
         if delay is None or not self._patience.has(failure, delay):
             raise failure from (error if failure is not error else None)
-        if self._ends is not None and time.monotonic() + delay > self._ends:
+        if time.monotonic() + delay > self._deadline.ends:
             raise self._late() from failure
         return delay
 
@@ -223,7 +266,10 @@ class Attempts:
         self._connection.on_outage("the connection to the gateway was lost" if lost else failure.message)
 
     def _late(self) -> errors.DeadlineExceeded:
-        return errors.DeadlineExceeded(f"it was not done within {self._seconds:g} s")
+        return errors.DeadlineExceeded(f"it was not done within {self._deadline.seconds:g} s")
+
+    def _ended(self) -> errors.Cancelled:
+        return errors.Cancelled("the client was closed" if self._connection.closed else "the stream was closed")
 
 
 async def pages(

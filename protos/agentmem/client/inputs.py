@@ -9,13 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message as ProtoMessage
 
 from agentmem.client.answers import ToolCall, Version
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
+
+_M = TypeVar("_M", bound=ProtoMessage)
 
 
 class Unset(Enum):
@@ -299,6 +302,22 @@ def _set(message: Any, name: str, value: Any) -> None:
         setattr(message, name, value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(name, f"cannot be {value!r}") from error
+
+
+def filled(kind: type[_M], **fields: Any) -> _M:
+    """Return a message of the contract; a field that is None is left out. Raises InvalidArgument."""
+    message = kind()
+    for name, value in fields.items():
+        try:
+            message.MergeFrom(kind(**{name: value}))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgument(name, f"cannot be {value!r}") from error
+    return message
+
+
+def key_of(name: str, model: str) -> types_pb2.AgentKey:
+    """Return the key of an agent. Raises InvalidArgument."""
+    return filled(types_pb2.AgentKey, agent_id=name, model_id=model)
 
 
 def _choose(message: Any, name: str, enum: Any, prefix: str, value: str) -> None:

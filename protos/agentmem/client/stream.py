@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
+from typing import Any, cast
 
 import grpc
 
 from agentmem.client.answers import Answer, Event, Growing, Memory, Recalled, Restarted, Text
-from agentmem.client.connection import Attempts, Connection, messages
+from agentmem.client.connection import Attempts, Connection, Deadline, messages
 from agentmem.client.inputs import Timeout
 from agentmem.client.replay import Replay
 from agentmem.errors import Aborted, Unavailable
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 
-Prepare = Callable[[], Awaitable[inference_pb2.GenerateRequest]]
+Prepare = Callable[[Deadline], Awaitable[inference_pb2.GenerateRequest]]
 
 
 class AnswerChanged(Aborted):
@@ -40,6 +41,9 @@ class AsyncStream:
     def __init__(self, connection: Connection, prepare: Prepare, timeout: Timeout) -> None:
         self._connection, self._prepare, self._timeout = connection, prepare, timeout
         self._source = self._run()
+        self._attempts: Attempts | None = None
+        self._call: Any = None
+        """Of the present attempt."""
         self._answer: Answer | None = None
         self._memory: Memory | None = None
 
@@ -75,8 +79,13 @@ class AsyncStream:
         return self.answer
 
     async def close(self) -> None:
-        """Cancel the turn, unless it has ended: the agent then remembers nothing of it."""
-        await self._source.aclose()
+        """Cancel the turn, unless it has ended: the agent then remembers nothing of it. Its reader gets Cancelled."""
+        if not cast(Any, self._source).ag_running:  # the stubs have none
+            await self._source.aclose()
+        elif self._attempts is not None:
+            self._attempts.close()
+            if self._call is not None:
+                self._call.cancel()
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -87,9 +96,15 @@ class AsyncStream:
         await self.close()
 
     async def _run(self) -> AsyncGenerator[Event, None]:
-        attempts, replay = Attempts(self._connection, self._timeout), Replay()
-        request = await self._prepare()
-        call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Generate
+        deadline, replay = self._connection.deadline(self._timeout), Replay()
+        self._attempts = attempts = Attempts(self._connection, deadline)
+        request = await self._prepare(deadline)
+        generate = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Generate
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._call = generate(*args, **kwargs)
+            return self._call
+
         while self._answer is None:
             answer, started = Growing(), inference_pb2.Started()
             seconds = attempts.begin()
@@ -105,6 +120,7 @@ class AsyncStream:
                             case "delta":
                                 answer.add(response.delta)
                                 for event in replay.grown(answer):
+                                    attempts.renew()
                                     yield event
                             case "finished":
                                 for event in replay.grown(answer, complete=True):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 
 from agentmem.channels import ClientTls
 from agentmem.client.agent import AsyncAgent
 from agentmem.client.aio import AsyncClient
 from agentmem.client.answers import Answer, Memory
-from agentmem.client.blocking import Blocking, LoopThread, blocking, iterating, wrapping
+from agentmem.client.blocking import Blocking, Closed, LoopThread, blocking, iterating, wrapping
 from agentmem.client.connection import PATIENCE, OnOutage
 from agentmem.client.models import AsyncModels
 from agentmem.client.stream import AsyncStream
 from agentmem.client.workflows import AsyncWorkflows
+from agentmem.errors import Cancelled
 
 
 class Stream(Blocking[AsyncStream]):
@@ -40,7 +42,11 @@ class Stream(Blocking[AsyncStream]):
     _pieces = iterating(AsyncStream.__aiter__)
     events = iterating(AsyncStream.events)
     finish = blocking(AsyncStream.finish)
-    close = blocking(AsyncStream.close)
+
+    def close(self) -> None:
+        """End the turn, if it is not at its end: the agent remembers nothing of it. Who iterates gets Cancelled."""
+        with suppress(Closed):  # with the client its turns have ended
+            self._loop.run(self._wrapped.close())
 
     def __enter__(self) -> Stream:
         return self
@@ -157,9 +163,9 @@ class Client(Blocking[AsyncClient]):
 
     def close(self) -> None:
         """Close the connection. Calls of other threads that are running raise Cancelled."""
-        if not self._loop.closed:
+        with suppress(Closed, Cancelled):  # another thread closes it, too
             self._loop.run(self._wrapped.close())
-            self._loop.close()
+        self._loop.close()
 
     agent = wrapping(AsyncClient.agent, Agent)
     agents = iterating(AsyncClient.agents)

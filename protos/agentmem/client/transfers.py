@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -18,8 +18,8 @@ Target: TypeAlias = str | os.PathLike[str] | IO[bytes]
 """A path, or a file that is open for bytes."""
 
 
-@contextmanager
-def written(target: Target) -> Iterator[IO[bytes]]:
+@asynccontextmanager
+async def written(target: Target) -> AsyncIterator[IO[bytes]]:
     """Yield a file to write, which replaces the target if the block succeeds. Raises OSError."""
     if not isinstance(target, str | os.PathLike):
         yield target
@@ -27,14 +27,18 @@ def written(target: Target) -> Iterator[IO[bytes]]:
     path = Path(target)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(descriptor, "wb") as part:
+        with open(descriptor, "wb") as part:  # noqa: ASYNC230 - it is open already
             yield part
-            part.flush()
-            os.fsync(part.fileno())
+            await asyncio.to_thread(_synchronize, part)
         os.replace(name, path)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
+
+
+def _synchronize(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class AsyncWorkflows:
                     delay = attempts.delay(error)
                     if request.after_sequence:
                         yield None
-                    await asyncio.sleep(delay)
+                    await attempts.wait(delay)
 
     async def get(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
         """Return a run's progress, and its agents."""
@@ -127,7 +127,11 @@ class AsyncWorkflows:
 
 
 async def _ended(events: AsyncIterator[RunEvent]) -> Workflow:
+    """Return the run when all of its events are read, which ends the call."""
+    finished: Workflow | None = None
     async for event in events:
         if isinstance(event, RunFinished):
-            return event.workflow
-    raise Unavailable("the gateway ended the run without finishing it")
+            finished = event.workflow
+    if finished is None:
+        raise Unavailable("the gateway ended the run without finishing it")
+    return finished

@@ -47,7 +47,7 @@ def test_all_of_the_tree_is_here() -> None:
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 async def test_each_comes_as_it_was_raised(address: str, worker: ScriptedWorker, error: errors.AgentmemError) -> None:
-    async with AsyncClient(address, patience=0) as client:
+    async with AsyncClient(address, patience=0, timeout=600) as client:
         agent = client.agent("marco", model="demo")
         worker.error = error
         for call in (agent.ask("Hi"), agent.tell("Hi"), agent.fork("ada"), agent.info()):
@@ -59,6 +59,23 @@ async def test_each_comes_as_it_was_raised(address: str, worker: ScriptedWorker,
         for listing in (agent.turns(), client.agents()):
             with pytest.raises(type(error)):
                 await anext(listing)
+
+
+async def test_what_the_contract_cannot_say(client: AsyncClient, worker: ScriptedWorker) -> None:
+    marco, nameless = client.agent("marco", model="demo"), client.agent("\ud800", model="demo")
+    for call, field in (
+        (marco.trim(-1), "keep_tokens"),
+        (marco.fork("ada", keep_tokens=-1), "keep_tokens"),
+        (marco.snapshot("\ud800"), "name"),
+        (marco.delete_snapshot("\ud800"), "name"),
+        (nameless.info(), "agent_id"),
+        (nameless.delete(all_models=True), "agent_id"),
+        (nameless.ask("Hi"), "agent_id"),
+        (client.hint({"marco": -1}, model="demo"), "steps"),
+    ):
+        with pytest.raises(errors.InvalidArgument) as raised:
+            await call
+        assert raised.value.field == field
 
 
 async def test_nobody_answers() -> None:

@@ -148,6 +148,15 @@ async def test_an_outage_is_told_of_once_and_given_up(address: str, worker: Scri
     assert len(worker.generated) > asked
 
 
+async def test_what_is_new_ends_an_outage(address: str, worker: ScriptedWorker) -> None:
+    """The patience of each is whole, however soon it comes after another."""
+    told = list[str]()
+    worker.script = telling(["Hel", AWAY], ["Hel", AWAY], ["Hel", "lo", AWAY], ["Hel", "lo", " you"])
+    async with AsyncClient(address, on_outage=told.append) as client:
+        assert (await client.agent("marco", model="demo").ask("Hi")).text == "Hello you"
+    assert len(told) == 2
+
+
 async def test_telling_is_repeated_under_one_name(client: AsyncClient, worker: ScriptedWorker) -> None:
     await client.agent("marco").info()
     worker.error = AWAY
