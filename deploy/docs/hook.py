@@ -1,6 +1,10 @@
 """What MkDocs calls (`hooks` in mkdocs.yml): adds the files that are made from the code, and those from elsewhere.
 
-A page that is generated has a hand-written head in `docs/`, and a line `<!-- generated: NAME -->` where the rest goes.
+A page that is generated has a hand-written head in `docs/`, and `<!-- generated: NAME -->` and `<!-- end -->` where the
+rest goes, in the place of what stands between: that is for readers of the repository, and says where they find it.
+
+Pages link files of the repository, where these are, so that the links work there too; on the site they lead to the
+pages that are made of these files.
 """
 
 import re
@@ -40,8 +44,8 @@ INCLUDED: Final = {
 COPIED: Final = {"benchmarks/plots": "results/plots", "benchmarks/results": "results/results"}
 """Directories whose files RESULTS.md refers to."""
 
-_MARKER: Final = re.compile(r"<!-- generated: (\w+) -->")
-_LINK: Final = re.compile(r"(!?)\[([^\]]+)\]\(([^)\s]+)\)")
+_MARKER: Final = re.compile(r"<!-- generated: (\w+) -->.*?<!-- end -->", re.DOTALL)
+_LINK: Final = re.compile(r"```.*?```|(!?)\[([^\]]+)\]\(([^)\s]+)\)", re.DOTALL)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -57,7 +61,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in what is generated."""
+    """Make the links those of the site, and fill in what is generated."""
+    place = page.file.src_uri
+    if place not in INCLUDED.values():  # these are made so already
+        markdown = _relinked(markdown, f"docs/{place}", place)
     return _MARKER.sub(lambda match: GENERATED[match[1]](), markdown)
 
 
@@ -65,8 +72,8 @@ def _relinked(text: str, source: str, page: str) -> str:
     """Return `text` with its links made relative to the site; those to files that it does not have become code."""
 
     def link(match: re.Match[str]) -> str:
-        target = urlsplit(match[3])
-        if target.scheme or not target.path:
+        target = urlsplit(match[3] or "")
+        if target.scheme or not target.path:  # none of the repository, or code
             return match[0]
         path = str((ROOT / source).parent.joinpath(target.path).resolve().relative_to(ROOT))
         place = INCLUDED.get(path) or _copied(path) or _page_of_docs(path)

@@ -14,7 +14,7 @@ _DIALECTS: Final = ("OpenAI", "Anthropic")
 
 
 def page() -> str:
-    """Return a section for each route, by tag, and the request bodies of the dialects."""
+    """Return where the document is, a section for each route, by tag, and the request bodies of the dialects."""
     described = document()
     by_tag: dict[str, list[str]] = {}
     bodies: dict[str, None] = {}
@@ -26,7 +26,8 @@ def page() -> str:
                 bodies |= dict.fromkeys(_names(operation.get("requestBody", {})))
     schemas = described["components"]["schemas"]
     parts = [f"## {tag}\n\n" + "\n".join(sections) for tag, sections in by_tag.items()]
-    return "\n".join([*parts, "## Request bodies\n", *_bodies(list(bodies), schemas)])
+    copy = "[The document](openapi.json) of this version.\n"
+    return "\n".join([copy, *parts, "## Request bodies\n", *_bodies(list(bodies), schemas)])
 
 
 def serialized() -> str:

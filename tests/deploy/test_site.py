@@ -128,13 +128,6 @@ def test_the_readme_is_a_page_long() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "deploy/RUNBOOK.md"])
-def test_links_to_files_of_the_repository_hold(page: str) -> None:
-    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
-    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
-    assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
-
-
 def test_flags_that_pages_name_exist() -> None:
     """In code within prose, and on command lines of `agentmem`."""
     known = {"--help"} | {flag for each in settings.CLASSES for flag in settings.flags(each)}
