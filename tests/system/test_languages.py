@@ -28,8 +28,7 @@ from gateway.edge.keys import new
 from tests.gateway import running as gateways
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.system.languages import CPP, GO, TYPESCRIPT, Program, command, ended
-from tests.system.losing_answers import LosingAnswers
-from tests.system.resetting import CANCEL, INTERNAL_ERROR, ResettingStreams
+from tests.system.proxies import CANCEL, INTERNAL_ERROR, LosingAnswers, ResettingStreams
 from tests.system.stack import Stack, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -1,8 +1,9 @@
-"""An HTTP/2 proxy that resets one stream in the middle of its answer, as a server or a proxy does that gives it up."""
+"""Proxies that break what is answered: the end of an answer is lost, or its stream is reset. What is asked arrives."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import TracebackType
@@ -12,21 +13,17 @@ CANCEL: Final = 8
 INTERNAL_ERROR: Final = 2
 """Codes of RFC 9113, section 7."""
 
+_CHUNK = 1 << 16
 _PREFACE_BYTES: Final = 24
 _HEADER_BYTES: Final = 9
 _DATA, _RST_STREAM = 0, 3
 
 
-class ResettingStreams:
-    """Listens on `port` of this machine while the block runs, and carries frames to another port and back.
+class _Proxy(ABC):
+    """Listens on `port` of this machine while the block runs, and carries to another port and back."""
 
-    The first stream that is answered is reset behind its first message, towards both ends: to the client with `code`.
-    All others are carried whole.
-    """
-
-    def __init__(self, target: int, code: int) -> None:
+    def __init__(self, target: int) -> None:
         self._target = target
-        self._code: int | None = code
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
@@ -38,9 +35,12 @@ class ResettingStreams:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.close()
+        self._close()
+        await self._server.wait_closed()
+
+    def _close(self) -> None:
         for writer in self._writers:
             writer.close()
-        await self._server.wait_closed()
 
     async def _serve(self, asking: asyncio.StreamReader, answering: asyncio.StreamWriter) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._target)
@@ -52,6 +52,56 @@ class ResettingStreams:
                 tasks.create_task(self._answer(reader, answering, writer))
         finally:
             self._writers -= mine
+
+    async def _ask(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        await _carry(_pieces(source), sink)
+
+    @abstractmethod
+    async def _answer(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, asking: asyncio.StreamWriter
+    ) -> None:
+        """Carry what comes back to `sink`; `asking` is the way to where it comes from."""
+
+
+class LosingAnswers(_Proxy):
+    """Carries `after` bytes back, all connections together, and nothing more until `break_connections`.
+
+    Connections that are made later carry everything.
+    """
+
+    def __init__(self, target: int, *, after: int) -> None:
+        super().__init__(target)
+        self._left: int | None = after
+
+    def break_connections(self) -> None:
+        """End all connections, and lose nothing from now on."""
+        self._left = None
+        self._close()
+
+    async def _answer(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, asking: asyncio.StreamWriter
+    ) -> None:
+        await _carry(self._beginning(_pieces(source)), sink)
+
+    async def _beginning(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for piece in pieces:
+            if self._left is None:
+                yield piece
+                continue
+            kept = piece[: self._left]
+            self._left -= len(kept)
+            if kept:
+                yield kept
+
+
+class ResettingStreams(_Proxy):
+    """Carries HTTP/2, but resets the first stream that is answered behind its first message, towards both ends: to the
+    client with `code`, as a server or a proxy does that gives it up. All other streams are carried whole.
+    """
+
+    def __init__(self, target: int, code: int) -> None:
+        super().__init__(target)
+        self._code: int | None = code
 
     async def _ask(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -77,6 +127,20 @@ class ResettingStreams:
                     reset, self._code = stream, None
                 await sink.drain()
         sink.close()
+
+
+async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    with suppress(ConnectionError):
+        while piece := await reader.read(_CHUNK):
+            yield piece
+
+
+async def _carry(pieces: AsyncIterator[bytes], writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        async for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+    writer.close()
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

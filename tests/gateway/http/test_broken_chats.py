@@ -1,0 +1,166 @@
+"""Chat completions that come to no end: the worker fails or goes away, the client leaves or reads nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from agentmem import errors
+from gateway.app import Gateway
+
+from ..running import eventually, settings
+from ..scripted import ScriptedWorker, delta, started
+from .test_chat import BODY, MESSAGES, answered
+
+
+async def endless(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("first")
+    await asyncio.Event().wait()
+
+
+async def silent(_: Any) -> AsyncIterator[Any]:
+    await asyncio.Event().wait()
+    yield started()
+
+
+async def broken(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("half an ans")
+    raise errors.Unavailable("the engine died", retry_after=2.0)
+
+
+async def unfinished(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("half an ans")
+
+
+async def nothing(_: Any) -> AsyncIterator[Any]:
+    return
+    yield
+
+
+async def test_no_worker(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": True})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.json()["error"]["type"] == "overloaded_error"
+
+
+@pytest.mark.parametrize("script", [broken, unfinished])
+async def test_a_failed_stream_ends_as_a_failure(worker: ScriptedWorker, http: httpx.AsyncClient, script: Any) -> None:
+    worker.script = script
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": True})
+    *_, last, empty = answer.text.split("\n\n")
+    assert empty == ""
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "unavailable"
+    assert "[DONE]" not in answer.text
+    assert '"finish_reason":"' not in answer.text
+
+
+async def test_the_sdk_raises_for_a_failed_stream(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    worker.script = broken
+    stream = await sdk.chat.completions.create(model="demo", messages=MESSAGES, stream=True)
+    with pytest.raises(openai.APIError, match="the engine died"):
+        [chunk async for chunk in stream]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_turn_without_an_end_is_no_answer(
+    worker: ScriptedWorker, http: httpx.AsyncClient, stream: bool
+) -> None:
+    worker.script = nothing if stream else unfinished
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    assert answer.status_code == 503
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_worker_that_goes_away_behind_the_end_of_a_turn_fails_nothing(
+    worker: ScriptedWorker, http: httpx.AsyncClient, stream: bool
+) -> None:
+    worker.resets = True
+    answer = await http.post("/v1/chat/completions", json={**BODY, "stream": stream})
+    assert answer.status_code == 200, "SDKs would send it again, and the turn is had already"
+    if stream:
+        assert answer.text.endswith("data: [DONE]\n\n")
+        assert '"error"' not in answer.text
+    else:
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello 🌍"
+
+
+async def test_leaving_a_stream_cancels_the_turn(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    worker.script = endless
+    async with http.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        assert worker.running == 1
+    await asyncio.wait_for(worker.cancelled.wait(), 20)
+    await eventually(lambda: worker.running == 0)
+    labels = {"door": "http"}
+    running = gateway.metrics.registry.get_sample_value
+    await eventually(lambda: running("agentmem_gateway_num_requests_running", labels) == 0)
+    await eventually(lambda: [line["status"] for line in answered(caplog)] == [200])
+    assert answered(caplog)[0]["failed"] == "cancelled"
+    counted = {"route": "/v1/chat/completions", "method": "POST", "code": "499"}
+    assert gateway.metrics.registry.get_sample_value("agentmem_http_requests_total", counted) == 1
+
+
+@pytest.mark.parametrize("script", [endless, silent])
+async def test_leaving_before_the_answer_cancels_the_turn(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, script: Any
+) -> None:
+    worker.script = script
+    asking = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+    await eventually(lambda: worker.running == 1)
+    asking.cancel()
+    await asyncio.wait_for(worker.cancelled.wait(), 20)
+    await eventually(lambda: worker.running == 0)
+    labels = {"route": "/v1/chat/completions", "method": "POST", "code": "499"}
+    count = gateway.metrics.registry.get_sample_value
+    await eventually(lambda: count("agentmem_http_requests_total", labels) == 1)
+
+
+async def flood(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    while True:
+        yield delta("x" * 1000)
+
+
+async def burst_and_failure(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    yield delta("x" * 30_000_000)  # more than the sockets hold, in one event: the next one is the first to stall
+    raise errors.Unavailable("the engine died")
+
+
+@pytest.mark.parametrize(("script", "code"), [(flood, "499"), (burst_and_failure, "503")])
+async def test_a_reader_that_stalls_is_cut_off(
+    worker: ScriptedWorker, run_dir: Path, script: Any, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.script = script
+    gateway = Gateway(settings(run_dir, stall_limit=0.3))
+    await gateway.start()
+    reader, writer = await asyncio.open_connection(*gateway.addresses["http"].split(":"))
+    body = json.dumps({**BODY, "stream": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
+    await eventually(lambda: bool(worker.requests) and worker.running == 0)  # nobody has read, and the worker is free
+    await eventually(lambda: "stalled reader cut off" in caplog.messages)
+    received = await reader.read()
+    assert b"[DONE]" not in received
+    assert not received.endswith(b"0\r\n\r\n")
+    writer.close()
+    await gateway.stop()
+    told = [record.message for record in caplog.records if record.name.startswith("gateway.") and record.levelno > 20]
+    assert told == ["stalled reader cut off"]
+    counted = {"route": "/v1/chat/completions", "method": "POST", "code": code}
+    assert gateway.metrics.registry.get_sample_value("agentmem_http_requests_total", counted) == 1
