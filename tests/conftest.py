@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Thin out what is marked `sampled`, and what takes longest, unless the full matrix is wanted.
 
     Of a sampled test's cases one in n stays, the same ones each time, and at least one; those with an injected fault
-    all stay. Of the slowest packages the half stays that AGENTMEM_TEST_HALF says. Tests of whole processes go first:
+    all stay. Of the slowest packages the half stays that TEST_HALF says. Tests of whole processes go first:
     they are the longest, and one core would wait for the last of them.
     """
     cases: dict[str, list[pytest.Item]] = {}
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _in_half(test: str) -> bool:
     """Whether a test is in the half that is wanted; those that are fast are in both."""
-    half = os.environ.get("AGENTMEM_TEST_HALF")
+    half = os.environ.get("TEST_HALF")
     return not half or FULL or not test.startswith(_SLOWEST) or zlib.crc32(test.encode()) % 2 == int(half)
 
 

@@ -1,4 +1,4 @@
-"""The halves of the slowest tests that commits take turns at (AGENTMEM_TEST_HALF)."""
+"""The halves of the slowest tests that commits take turns at (TEST_HALF)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def collected(half: str) -> set[str]:
     known = {name: value for name, value in os.environ.items() if name != "AGENTMEM_FULL_MATRIX"}
     done = subprocess.run(
         command,
-        env={**known, "AGENTMEM_TEST_HALF": half},
+        env={**known, "TEST_HALF": half},
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
