@@ -42,7 +42,7 @@ SAMPLES = {
     "LangGraph": [rf"(I look\.)?{RAIN}{REMEMBERED}\n(I look\.)?{RAIN}{REMEMBERED}"],
     "LlamaIndex": [rf"{BOAT}\nIt rains in Paris!"],
     "pydantic-ai": [rf"{BOAT}\n{RAIN}{REMEMBERED}"],
-    "OpenAI's Agents SDK": [rf"Noted.*0 tokens from memory\n{BOAT}\n{RAIN}{REMEMBERED}"],
+    "OpenAI's Agents SDK": [rf"{BOAT}\n{RAIN}{REMEMBERED}"],
     "LiteLLM": [BOAT],
     "Vercel's AI SDK": [BOAT],
 }
