@@ -14,6 +14,7 @@ No name here comes from a caller's text: files are named by chain hashes in hex.
 
 import json
 import logging
+import math
 import os
 import re
 import secrets
@@ -169,13 +170,7 @@ class DataDirectory:
 
     def sweep_abandoned(self) -> int:
         """Delete files in staging/ that nobody has written to for a day: their workers were killed. How many."""
-        end, swept = time.time() - _ABANDONED_SECONDS, 0
-        for path in self.staging.iterdir():
-            with suppress(FileNotFoundError):  # it was published, or its worker has removed it
-                if is_disposable(path) and path.lstat().st_mtime < end:
-                    path.unlink()
-                    swept += 1
-        return swept
+        return _sweep(self.staging, set(), time.time() - _ABANDONED_SECONDS)
 
     def quarantined(self) -> set[str]:
         """The names of all files of KV in quarantine/."""
@@ -227,12 +222,15 @@ def is_disposable(path: Path) -> bool:
     return bool(is_ours) and stat.S_ISREG(path.lstat().st_mode)
 
 
-def _sweep(folder: Path, kept: Set[Path]) -> int:
-    """Delete what can be ours in a folder, but for these; how many files."""
-    swept = [path for path in folder.iterdir() if path not in kept and is_disposable(path)]
-    for path in swept:
-        path.unlink()
-    return len(swept)
+def _sweep(folder: Path, kept: Set[Path], before: float = math.inf) -> int:
+    """Delete what can be ours in a folder and was last written `before` then, but for these; how many files."""
+    swept = 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # it was published, or its worker has removed it
+            if path not in kept and is_disposable(path) and path.lstat().st_mtime < before:
+                path.unlink()
+                swept += 1
+    return swept
 
 
 def _make_private(folder: Path) -> None:

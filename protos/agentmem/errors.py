@@ -23,7 +23,7 @@ status back into them, and the HTTP doors read `http_status`.
 
 import errno
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
@@ -56,18 +56,17 @@ class AgentmemError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, vars(self))  # not by `__init__`, whose parameters are each one's own
 
-    def details(self) -> Sequence[Message]:
-        """google.rpc details that go with the status; where there are none, `to_status` says whose error it is."""
-        return ()
+    def details(self) -> Iterable[Message]:
+        """google.rpc details that go with the status, at least one.
+
+        Not every client can tell a status without details from none (grpc-go): without, it is said by the connection.
+        """
+        return (error_details_pb2.ErrorInfo(reason=self.code.name, domain=_DOMAIN),)
 
     def to_status(self) -> status_pb2.Status:
-        """The error as google.rpc.Status, with a detail at least.
-
-        Not every client can see whether there was a status where it has none (grpc-go): what has none is then said by
-        the connection.
-        """
+        """The error as google.rpc.Status."""
         packed = []
-        for detail in self.details() or (error_details_pb2.ErrorInfo(reason=self.code.name, domain=_DOMAIN),):
+        for detail in self.details():
             box = any_pb2.Any()
             box.Pack(detail)
             packed.append(box)
@@ -105,7 +104,7 @@ class InvalidArgument(AgentmemError, code=StatusCode.INVALID_ARGUMENT, http_stat
         others = len(self.violations) - 1
         return f"{name}: {self.problem}{f' (and {others} more)' if others else ''}"
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Iterable[Message]:
         made = error_details_pb2.BadRequest()
         for violation in self.violations:
             made.field_violations.add(field=violation.field, description=violation.problem)
@@ -128,7 +127,7 @@ class NotFound(AgentmemError, code=StatusCode.NOT_FOUND, http_status=404):
         self.kind = kind
         self.name = name
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Iterable[Message]:
         return (error_details_pb2.ResourceInfo(resource_type=self.kind, resource_name=self.name),)
 
 
@@ -157,7 +156,7 @@ class ContextExceeded(FailedPrecondition):
         self.tokens = tokens
         self.limit = limit
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Iterable[Message]:
         counts = {"tokens": str(self.tokens), "limit": str(self.limit)}
         return (error_details_pb2.ErrorInfo(reason=self.reason, domain=_DOMAIN, metadata=counts),)
 
@@ -167,7 +166,7 @@ class _Retryable(AgentmemError):
         super().__init__(message)
         self.retry_after = retry_after
 
-    def details(self) -> Sequence[Message]:
+    def details(self) -> Iterable[Message]:
         info = error_details_pb2.RetryInfo()
         info.retry_delay.FromTimedelta(timedelta(seconds=self.retry_after))
         return (info,)
