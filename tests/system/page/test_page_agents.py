@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import grpc
 import pytest
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, Page, expect
 
 from agentmem.v1 import agent_pb2, types_pb2
-from tests.system.page.browser import opened, screenshot
+from tests.system.page.browser import held, opened, screenshot
 from tests.system.stack import Client, Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -212,15 +210,8 @@ async def test_a_probe_says_how_far_and_why_no_further(browser: Browser, live: S
 
 async def test_the_answer_to_the_latest_probe_is_shown(browser: Browser, live: Stack) -> None:
     await known(live, "uma")
-    going_on = asyncio.Event()
-
-    async def held(route: Route) -> None:
-        if "Nothing of that." in (route.request.post_data or ""):
-            await going_on.wait()
-        await route.continue_()
-
     async with opened(browser, live.url, "#/agents/demo/uma/probe") as page:
-        await page.route("**/probe?*", held)
+        going_on = await held(page, "**/probe?*", lambda asked: "Nothing of that." in (asked.post_data or ""))
         prompt, button = page.get_by_role("textbox", name="Prompt"), page.get_by_role("button", name="Probe")
         async with page.expect_response(lambda answer: "Nothing" in (answer.request.post_data or "")) as late:
             await prompt.fill("Nothing of that.")

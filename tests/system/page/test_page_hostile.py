@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Route, expect
+from playwright.async_api import Browser, expect
 
 from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, hello, started
 from tests.gateway.secured import add_key, revoke
-from tests.system.page.browser import opened
+from tests.system.page.browser import held, opened
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -254,13 +254,7 @@ async def test_a_fork_that_is_made_after_its_reader_has_left(browser: Browser) -
     with served() as gateway:
         gateway.worker.agents = [agent("marco")]
         async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
-            going_on = asyncio.Event()
-
-            async def held(route: Route) -> None:
-                await going_on.wait()
-                await route.continue_()
-
-            await page.route("**/fork?*", held)
+            going_on = await held(page, "**/fork?*")
             for name, leave in (("one", "cancel"), ("two", "leave")):
                 await page.get_by_role("button", name="Fork beside").click()
                 dialog = page.get_by_role("dialog", name="Fork")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import pytest
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, Page, expect
 
-from tests.system.page.browser import opened, screenshot
+from tests.system.page.browser import held, opened, screenshot
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -46,14 +45,8 @@ async def test_answers_say_what_the_memory_gave(browser: Browser, live: Stack) -
 async def test_a_turn_that_the_memory_tells_of_late_is_shown_once(browser: Browser, live: Stack) -> None:
     client = await live.client()
     await client.say("late", "The colour of the boat is green.", max_tokens=20)
-    going_on = asyncio.Event()
-
-    async def held(route: Route) -> None:
-        await going_on.wait()
-        await route.continue_()
-
     async with opened(browser, live.url) as page:
-        await page.route("**/turns?*", held)
+        going_on = await held(page, "**/turns?*")
         await page.evaluate("location.hash = '#/talk/demo/late'")
         await say(page, "What is the colour of the boat?", "late")
         await expect(page.get_by_text("Reading the memory")).to_be_visible()

@@ -5,7 +5,6 @@ The worker is scripted, for it has to say what a test wants; store, gateway and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from agentmem import errors
 from agentmem.v1 import inference_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, hello, started
-from tests.system.page.browser import opened, opened_file
+from tests.system.page.browser import held, opened, opened_file
 from tests.system.page.test_page_hostile import HOSTILE
 from tests.system.page.test_page_workflows import run, saved, state
 
@@ -142,13 +141,7 @@ async def test_more_runs_than_are_shown_at_first(browser: Browser) -> None:
 async def test_a_run_that_begins_after_its_reader_has_left(browser: Browser) -> None:
     with served() as gateway:
         async with opened(browser, gateway.url, "#/workflows/new") as page:
-            going_on = asyncio.Event()
-
-            async def held(route: Route) -> None:
-                await going_on.wait()
-                await route.continue_()
-
-            await page.route("**/v1/workflows", held)
+            going_on = await held(page, "**/v1/workflows")
             await page.get_by_label("Workflow, in YAML").fill(TWO)
             async with page.expect_request("**/v1/workflows"):
                 await page.get_by_role("button", name="Run", exact=True).click()
