@@ -18,15 +18,7 @@ from agentmem.client.records import AgentInfo, Imported, TokenCount
 from agentmem.client.transfers import Target, opened, pieces
 from agentmem.client.workflows import AsyncWorkflows
 from agentmem.errors import Unavailable
-from agentmem.v1 import (
-    agent_pb2,
-    agent_pb2_grpc,
-    inference_pb2,
-    inference_pb2_grpc,
-    model_pb2,
-    model_pb2_grpc,
-    types_pb2,
-)
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
 
 
 class AsyncClient:
@@ -183,7 +175,5 @@ class AsyncClient:
     async def default_model(self, timeout: Within = UNSET) -> str:
         """Return the name of the gateway's default model, asked for once."""
         if not self._default_model:
-            call = model_pb2_grpc.ModelServiceStub(self.connection.channel).GetModel
-            answer = await self.connection.call(call, model_pb2.GetModelRequest(), timeout)
-            self._default_model = answer.model.model_id
+            self._default_model = (await self.models.get(timeout=timeout)).name
         return self._default_model

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from agentmem.client.connection import Attempts, Connection, messages, pages
+from agentmem.client.connection import Attempts, Connection, Within, messages, pages
 from agentmem.client.inputs import UNSET, Timeout
 from agentmem.client.records import LoadStep, Model
 from agentmem.errors import Unavailable
@@ -33,7 +33,7 @@ class AsyncModels:
             async for model in found:
                 yield Model.of(model)
 
-    async def get(self, name: str = "", *, timeout: Timeout = UNSET) -> Model:
+    async def get(self, name: str = "", *, timeout: Within = UNSET) -> Model:
         """Return a model, loaded or not; without a name the default."""
         request = model_pb2.GetModelRequest(model_id=name)
         return Model.of((await self._connection.call(self._stub.GetModel, request, timeout)).model)
