@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 import sqlite3
 from typing import Any
 
@@ -26,11 +25,8 @@ log = logging.getLogger(__name__)
 _WATCH_SECONDS = 1.0
 
 
-async def serve(settings: StoreSettings) -> None:
-    """Serve one data directory until a signal comes; then let running calls end, and close it."""
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
+    """Serve one data directory until `stopping` is set; then let running calls end, and close it."""
     manager = ServiceManager.of_this_process()
     manager.status("checking and opening the data directory")
     registry = CollectorRegistry()

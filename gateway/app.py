@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -237,12 +236,9 @@ class Gateway:
         )
 
 
-async def run(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM or SIGINT."""
+async def run(settings: GatewaySettings, stopping: asyncio.Event) -> None:
+    """Serve until `stopping` is set."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     manager = ServiceManager.of_this_process()
     gateway = Gateway(settings)
     await gateway.start()
@@ -277,7 +273,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # Both servers stop together, so signals are `run`'s.
+        # Both servers stop together, so signals are run_service's.
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run_service("worker", WorkerSettings, _serve, arguments)
 
 
-async def _serve(settings: WorkerSettings) -> int | None:
+async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
     """As `process.serve`, which imports MLX. Raises FailedPrecondition where that cannot be imported."""
     from inference_service.doctor import hardware
 
@@ -28,7 +29,7 @@ async def _serve(settings: WorkerSettings) -> int | None:
         raise FailedPrecondition(f"{problem.found}; {problem.advice}")
     from inference_service.process import serve
 
-    return await serve(settings)
+    return await serve(settings, stopping)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -42,16 +41,13 @@ def keep_private(environment: MutableMapping[str, str] = os.environ) -> None:
     environment["TMPDIR"] = str(folder)
 
 
-async def serve(settings: WorkerSettings) -> int | None:
-    """Serve until a signal comes, or until the engine died.
+async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
+    """Serve until `stopping` is set, or until the engine died.
 
     Returns the exit status where the process must end at once: the engine thread died, or is in the middle of something
     long, and nothing can be taken down in order any more. Raises SettingsError for a model that cannot be registered,
     and what loading raises.
     """
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     keep_private()
     if settings.offline:
         go_offline()

@@ -6,7 +6,6 @@ their request_id to their agent (`scripted_turns`).
 
 import asyncio
 import logging
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,11 +56,8 @@ def _name(proto: Any, service: str) -> str:
 _STORE = _name(cache_store_pb2, "CacheStoreService")
 
 
-async def serve(settings: ScriptedSettings) -> None:
-    """Serve until a signal comes, then let running turns end."""
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+async def serve(settings: ScriptedSettings, stopping: asyncio.Event) -> None:
+    """Serve until `stopping` is set, then let running turns end."""
     run_directory = layout.run_directory(layout.DATA, settings.run_dir)
     script = Script(
         *(settings.model, settings.seconds, settings.cold_seconds, settings.slots, settings.max_requests),

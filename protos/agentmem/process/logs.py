@@ -61,10 +61,15 @@ class StandardErrorHandler(logging.StreamHandler[TextIO]):
 def configure(service: str, level: str = "info", style: str = "text") -> None:
     """Send this process's logs to standard error. `level` and `style` are as in ServiceSettings."""
     handler = StandardErrorHandler()
-    handler.setFormatter(_JsonFormatter(service) if style == "json" else _TextFormatter(service))
+    handler.setFormatter(formatter(service, style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("grpc").setLevel(max(logging.INFO, logging.getLogger().level))  # at debug it never ends
+
+
+def formatter(service: str, style: str) -> logging.Formatter:
+    """Return what makes a service's lines; `style` is "json" or "text"."""
+    return _JsonFormatter(service) if style == "json" else _TextFormatter(service)
 
 
 def event(log: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:

@@ -23,6 +23,7 @@ import asyncio
 import faulthandler
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, MutableMapping, Sequence
@@ -118,11 +119,13 @@ _Settings = TypeVar("_Settings", bound=ServiceSettings)
 def run_service(
     name: str,
     settings_type: type[_Settings],
-    serve: Callable[[_Settings], Coroutine[Any, Any, int | None]],
+    serve: Callable[[_Settings, asyncio.Event], Coroutine[Any, Any, int | None]],
     arguments: Sequence[str] | None = None,
     cannot_serve: tuple[type[Exception], ...] = (),
 ) -> None:
     """Load the settings, serve until `serve` returns, and end the process with a status of the table above.
+
+    SIGTERM and SIGINT set the event that `serve` is given.
 
     `serve` raises SettingsError for a setting that only it can judge, and errors of the contract; `cannot_serve` are
     errors of its own that the same start would meet again. A status that it returns ends the process at once, without
@@ -136,7 +139,7 @@ def run_service(
         _end(name, WRONG_SETTING, error)
     os.umask(0o077)
     try:
-        status = asyncio.run(serve(settings))
+        status = asyncio.run(_until_signalled(serve, settings))
     except (SettingsError, AddressError) as error:
         _end(name, WRONG_SETTING, error)
     except cannot_serve as error:
@@ -151,6 +154,15 @@ def run_service(
         traces.stop()
     if status is not None:
         os._exit(status)
+
+
+async def _until_signalled(
+    serve: Callable[[_Settings, asyncio.Event], Coroutine[Any, Any, int | None]], settings: _Settings
+) -> int | None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return await serve(settings, stopping)
 
 
 def _end(name: str, status: int, problem: Exception) -> NoReturn:

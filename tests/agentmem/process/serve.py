@@ -1,5 +1,6 @@
 """A service that ends as it is told: `python -m tests.agentmem.process.serve HOW FLAGS…`."""
 
+import asyncio
 import logging
 import sys
 
@@ -30,7 +31,7 @@ class Settings(ServiceSettings):
     toml_table = "store"
 
 
-async def serve(_: Settings) -> int | None:
+async def serve(_: Settings, __: asyncio.Event) -> int | None:
     """End as the command line says."""
     how = sys.argv[1]
     if how == "at-once":
