@@ -190,8 +190,8 @@ class StreamCall:
 class UploadCall:
     """A call with a stream of requests, made when the first is written. `about` makes its attempts of that, or None.
 
-    No more is sent before the other node's door has said, by the call's initial metadata, that it takes the call: one
-    that refuses it was sent the first request only, and the next node gets that.
+    Nothing is sent before the other node's door has said, by the call's initial metadata, that it takes the call. One
+    that refuses it was sent nothing: a request on its way would make grpc.aio lose the status, and with it NOT_BEGUN.
     """
 
     def __init__(self, about: Callable[[Any], Attempts]) -> None:
@@ -224,11 +224,11 @@ class UploadCall:
         while True:
             call = await attempts.begin()
             try:
+                if not attempts.is_local and not _has(BEGUN, await call.initial_metadata()):
+                    await call  # it has ended
                 with suppress(asyncio.InvalidStateError):  # it has ended, and says so
                     if first is not None:
                         await call.write(first)
-                if not attempts.is_local and not _has(BEGUN, await call.initial_metadata()):
-                    await call  # it has ended
             except grpc.aio.AioRpcError as error:
                 attempts.failed(error)
             else:
