@@ -10,6 +10,8 @@ from threading import Event, Lock, Thread
 from typing import Final, TypeAlias
 
 _CHUNK: Final = 1 << 16
+_CALL_BYTES: Final = 48
+"""What a client sends for a call is longer; its pings and windows, which HTTP/2 sends at any time, are shorter."""
 
 Target: TypeAlias = Path | tuple[str, int]
 """A Unix socket, or a host and a port."""
@@ -23,6 +25,7 @@ class Proxy:
         self.answered = 0
         """Bytes of answers that were carried."""
         self._cut_at: int | None = None
+        self._cut_in: int | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._ends: set[socket.socket] = set()
@@ -46,6 +49,14 @@ class Proxy:
         """Break the connections once, when so many more bytes of answers have been carried."""
         with self._lock:
             self._cut_at = self.answered + count
+
+    def cut_answer_after(self, count: int) -> None:
+        """Break the connections once, when so many bytes of the answer to the next call have been carried.
+
+        What HTTP/2 still says of an earlier call is not counted: it may come at any time.
+        """
+        with self._lock:
+            self._cut_in = count
 
     @contextmanager
     def holding(self, *, answers_only: bool = False) -> Iterator[None]:
@@ -100,7 +111,7 @@ class Proxy:
                 if not self._is_cut:
                     back = Thread(target=self._carry, args=(server, client, self._answers, self._count), daemon=True)
                     back.start()
-                    self._carry(client, server, self._questions, len)
+                    self._carry(client, server, self._questions, self._asked)
                     back.join()
             finally:
                 with self._lock:
@@ -116,6 +127,12 @@ class Proxy:
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _asked(self, question: bytes) -> int:
+        with self._lock:
+            if self._cut_in is not None and len(question) >= _CALL_BYTES:
+                self._cut_at, self._cut_in = self.answered + self._cut_in, None
+        return len(question)
 
     def _count(self, answer: bytes) -> int:
         """Return how many bytes of it arrive; the connections break behind fewer than all."""

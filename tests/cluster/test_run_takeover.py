@@ -111,6 +111,7 @@ async def ended(channel: grpc.aio.Channel, workflow_id: str) -> workflow_pb2.Wor
     return run
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_sigterm_meets_in_a_takeover_leaves_the_run_at_once(served: Database) -> None:
     """Its write of the run's record waits in the database; when that is done, nobody has the run, and another goes on.
 
@@ -125,7 +126,7 @@ async def test_a_gateway_that_sigterm_meets_in_a_takeover_leaves_the_run_at_once
                 workflow_id = await begun(at_a)
                 a.kill("gateway")
             with served.held(f"agents WHERE agent_id = '{OTHER}'") as turn, served.held("run_owners") as takeover:
-                await until(lambda: served.waiting == 1)
+                await until(lambda: served.waiting >= 1)  # a write that is repeated waits twice
                 speaking = a_turn(at_b, "eve-2")
                 async for event in speaking:
                     if event.HasField("delta"):

@@ -65,7 +65,7 @@ async def test_an_answer_that_is_cut_anywhere_is_one_turn(stack: Stack, turn: Tu
     async def cut_at(at: int) -> None:
         async with few, behind_a_proxy(stack) as (proxy, client, outages):
             agent = client.agent(f"cut-{at}")
-            proxy.cut_after(at)
+            proxy.cut_answer_after(at)
             answer = await turn(agent)
             assert answer.text == expected.text, at
             assert (await agent.info()).turns == 1, at
@@ -89,12 +89,12 @@ async def test_a_file_of_an_agent_through_cuts(stack: Stack, tmp_path: object) -
         before = proxy.answered
         size = await marco.export(f"{tmp_path}/whole")
         assert proxy.answered - before > size
-        proxy.cut_after(size // 2)
+        proxy.cut_answer_after(size // 2)
         assert await marco.export(f"{tmp_path}/cut") == size
         assert outages
         with open(f"{tmp_path}/whole", "rb") as whole, open(f"{tmp_path}/cut", "rb") as cut:  # noqa: ASYNC230
             assert whole.read() == cut.read()
-        proxy.cut_after(0)
+        proxy.cut_answer_after(0)
         with suppress(errors.AlreadyExists):  # the first attempt may have made it
             await client.import_agent(f"{tmp_path}/cut", name="leo")
         assert (await stack.ledger("leo")).token_ids == (await stack.ledger("marco")).token_ids
@@ -107,9 +107,9 @@ async def test_a_deletion_whose_answer_is_lost(stack: Stack) -> None:
             marco = client.agent("marco")
             await marco.tell("The key is red.")
             await marco.snapshot("one")
-            proxy.cut_after(0)
+            proxy.cut_answer_after(0)
             await marco.delete_snapshot("one")
-            proxy.cut_after(0)
+            proxy.cut_answer_after(0)
             await marco.delete(missing_ok=missing_ok)
             assert len(outages) == 2 * count
             assert not await marco.exists()
