@@ -5,6 +5,7 @@ a `Problem` has the path in the file's data, and the parser knows where that is 
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from gateway.workflows.definition.schema import (
@@ -20,7 +21,7 @@ from gateway.workflows.definition.schema import (
     Vote,
 )
 from gateway.workflows.inboxes import takes_notes
-from gateway.workflows.topology import addressees, audience, present, speakers
+from gateway.workflows.topology import addressees, audience, present, speakers, steps_of_round
 
 Path = tuple[str | int, ...]
 """The keys and indices that lead from the top of the file to a place in it."""
@@ -248,18 +249,26 @@ def tasks(definition: Definition) -> list[int]:
 
     Each has a request, an event in the run's record, and a commit. The phases must be ones that can take place.
     """
-    counted = [turns(phase) + _read(phase, definition.defaults.listening) for phase in definition.phases]
+    phases, default = definition.phases, definition.defaults.listening
+    counted = [turns(phase) + _read(phase, then, default) for phase, then in zip_longest(phases, phases[1:])]
     return [counted[0] + sum(bool(agent.system) for agent in definition.agents.values()), *counted[1:]]
 
 
-def _read(phase: Phase, default: str) -> int:
-    """Return what is read beside turns.
+def _read(phase: Phase, then: Phase | None, default: str) -> int:
+    """Return what is read beside turns; `then` is the next phase.
 
-    In notes, each of those who hear or see an utterance, or read the opening, notes it by itself. In silence, one who
-    speaks in the next step may read before it does, and all read once when the phase is over.
+    In notes, each of those who hear or see an utterance, or read the opening, notes it by itself. In silence, those who
+    speak in the next step may read before it, also in the next phase's first one, and all read once when the phase is
+    over.
     """
     if not takes_notes(phase, default):
-        return turns(phase) + len(present(phase))
+        more = 0 if then is None else max(0, _first_speakers(then) - _first_speakers(phase))
+        return turns(phase) + more + len(present(phase))
     heard = [audience(phase, speaker, meant) for speaker in speakers(phase) for meant in addressees(phase, speaker)]
     openings = len(present(phase)) if phase.opening else 0
     return openings + phase.rounds * sum(len(each.listeners) + len(each.bystanders) for each in heard)
+
+
+def _first_speakers(phase: Phase) -> int:
+    """Return how many speak at the same time in a phase's first step."""
+    return max((len(step) for step in steps_of_round(phase)[:1]), default=0)

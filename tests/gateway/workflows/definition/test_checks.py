@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.workflows.definition.checks import tasks, turns
@@ -59,7 +59,16 @@ def test_notes_are_counted_one_by_one(made: list[dict[str, Any]]) -> None:
     assert count == counted
 
 
+SILENT_THEN_ALL_AT_ONCE = [
+    {"agents": [*"abcd"], "topology": "broadcast", "center": "a", "opening": "begin", "listening": "silent"},
+    {"agents": [*"abcd"], "topology": "all_at_once", "listening": "notes"},
+]
+"""Three read before the first phase's only turn, since they speak in the next step."""
+
+
+@pytest.mark.slow
 @given(st.lists(phases(st.sampled_from(["silent", "notes"])), min_size=1, max_size=4))
+@example([{"listeners": [], **phase} for phase in SILENT_THEN_ALL_AT_ONCE])
 def test_a_run_does_no_more_than_is_counted(made: list[dict[str, Any]]) -> None:
     count, counted = done(made)
     assert count <= counted
