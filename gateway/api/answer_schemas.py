@@ -85,6 +85,13 @@ EVENT: Final = like({"data": ""})
 NAMED_EVENT: Final = like({"event": "", "data": ""})
 """An event of REST's Generate: started, delta, finished; `error` is the last one where there is no `finished`."""
 
+
+def event_of(message: Json) -> Json:
+    """Return the schema of a server-sent event whose data is a message, as JSON."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": message}
+    return {"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": ["data"]}
+
+
 _ERROR: Final = errors.OPENAI.http_body(400, "")
 OPENAI_ERROR: Final = like(_ERROR, {"error": {**_ERROR["error"], "param": "…", "code": "…"}})
 ANTHROPIC_ERROR: Final = like(errors.ANTHROPIC.http_body(400, ""))

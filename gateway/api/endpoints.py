@@ -51,6 +51,13 @@ Number = Annotated[
     AfterValidator(_int32),
     WithJsonSchema({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
 ]
+Sequence = Annotated[
+    str,
+    Field(pattern="^[0-9]{1,15}$"),
+    AfterValidator(int),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 10**15 - 1}),
+]
+"""A number that counts up from 1, in the range in which JSON's numbers are exact."""
 Token = Annotated[str, Field(max_length=4096), WithJsonSchema({"type": "string"})]
 
 

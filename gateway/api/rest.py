@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 from agentmem.errors import AgentmemError
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, workflow_pb2
 from gateway.api.contract_json import to_json
-from gateway.api.endpoints import Endpoint, Flag, Kind, Number, Parameter, Token
+from gateway.api.endpoints import Endpoint, Flag, Kind, Number, Parameter, Sequence, Token
 from gateway.api.errors import REST
 from gateway.api.exchange import Answer, Exchange, SseEvent
 from gateway.api.transcoding import ContractModel, contract_model, message_model
@@ -147,7 +147,7 @@ ENDPOINTS: Final = (
         "GET /v1/workflows/{workflow}/events",
         "RunWorkflow",
         "A run's events, and those to come while it goes on; it is not resumed",
-        Parameter("after_sequence", "after_sequence", "Events up to this sequence number are left out.", Number),
+        Parameter("after_sequence", "after_sequence", "Events up to this sequence number are left out.", Sequence),
         parts={"workflow": "watch_workflow_id"},
         absent=_OF_NEW_RUNS,
     ),

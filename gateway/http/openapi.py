@@ -228,10 +228,11 @@ def _schemas(operations: Iterable[Operation]) -> tuple[Mapping[Any, Json], Json]
 
 def _written(path: str, operation: Operation, refs: Mapping[Any, Json]) -> Json:
     in_path = [{"name": name, "in": "path", "required": True, "schema": _NAME} for name in re.findall(r"{(\w+)}", path)]
-    content = {
-        media: {"schema": refs[answer, "serialization"] if isinstance(answer, type) else answer}
-        for media, answer in operation.answers.items()
-    }
+    content = {}
+    for media, answer in operation.answers.items():
+        schema = refs[answer, "serialization"] if isinstance(answer, type) else answer
+        is_message = media == EVENTS and isinstance(answer, type)
+        content[media] = {"schema": answer_schemas.event_of(schema) if is_message else schema}
     written: Json = {
         "summary": operation.summary,
         "tags": [operation.tag],
