@@ -88,7 +88,7 @@ def child(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
         yield process
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(30)
+        process.wait(120)
 
 
 @pytest.fixture
@@ -109,6 +109,7 @@ def models(child: subprocess.Popen[str], hub: Hub) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_without_words_the_recommended_ones(models: Any, hub: Hub, environment: dict[str, str]) -> None:
     ended = models("search")
     assert ended.status == 0, ended.err
@@ -123,6 +124,7 @@ def test_without_words_the_recommended_ones(models: Any, hub: Hub, environment: 
     assert not hub.fetched("model.safetensors")
 
 
+@pytest.mark.slow
 def test_all_words_are_looked_for(models: Any) -> None:
     found = json.loads(models("search", "TINY", "someone", "--json").out)
     assert [each["model_id"] for each in found] == ["someone/tiny-mlx", "someone/\x1b[2Jtiny-mlx"]
@@ -132,6 +134,7 @@ def test_all_words_are_looked_for(models: Any) -> None:
     assert ended.status == 1 and "no such model; take fewer words, or --any-format" in ended.err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_known_is_said(models: Any) -> None:
     ended = models("search", "mlx")
     assert "gated; 127.0.0.1 refuses (401); set HF_TOKEN to a token" in ended.out
@@ -224,6 +227,7 @@ def test_one_odd_model_does_not_end_a_search(models: Any, hub: Hub) -> None:
     assert "has a config.json of more than" in found["odd/long-config"]["problem"]
 
 
+@pytest.mark.slow
 def test_for_other_commands_only_what_was_judged_is_refused(models: Any, hub: Hub) -> None:
     """Their worker has settings that are not known here, as the context's length."""
     config = json.loads(demo()["config.json"])
@@ -261,6 +265,7 @@ def test_without_a_network(models: Any, hub: Hub) -> None:
     assert "is a path" in models("pull", "./here").err
 
 
+@pytest.mark.slow
 def test_the_arithmetic_is_that_of_a_load(models: Any) -> None:
     """Of config.json alone comes what `agentmem doctor` finds by opening the model."""
     checks = subprocess.run(
@@ -277,6 +282,7 @@ def test_the_arithmetic_is_that_of_a_load(models: Any) -> None:
     assert found["agents_4k"] == facts["agents"] > 0
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_not_there(environment: dict[str, str]) -> None:
     nowhere = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     ended = subprocess.run((*COMMAND, "pull", "org/x"), capture_output=True, text=True, check=False, env=nowhere)
@@ -284,6 +290,7 @@ def test_a_hub_that_is_not_there(environment: dict[str, str]) -> None:
     assert "127.0.0.1 cannot be reached" in ended.stderr and ended.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_pull_that_goes_on_later(hub: Hub, environment: dict[str, str]) -> None:
     hub.repositories["org/slow"] = Repository(demo(), seconds=60)
     with subprocess.Popen(
@@ -292,6 +299,6 @@ def test_ctrl_c_ends_a_pull_that_goes_on_later(hub: Hub, environment: dict[str, 
         assert process.stdout is not None and process.stderr is not None
         assert "org/slow" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(120)
         assert "the same command goes on with what is missing" in process.stderr.read()
     assert process.returncode == 130

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, Request, Route, async_playwright
@@ -18,6 +19,9 @@ LAUNCH_SECONDS = 60
 IMAGES = Path(__file__).parents[3] / "docs" / "guides" / "images"
 SCREENSHOTS = "AGENTMEM_SCREENSHOTS"
 """The variable that has the tests write the screenshots of the documentation."""
+_CONTEXT: Any = {"viewport": {"width": 1200, "height": 760}, "locale": "en-US"}
+"""Without a locale a headless Chromium takes that of the environment. Of LANG=C it makes en-US@posix, for which Intl
+fails, and so uPlot: no line is drawn, however long a test waits."""
 _EXPECTED = "Failed to load resource"
 """What Chromium itself says of each answer that is an error."""
 
@@ -45,7 +49,7 @@ async def launched() -> AsyncIterator[Browser]:
 @asynccontextmanager
 async def opened(browser: Browser, url: str, place: str = "", **context: object) -> AsyncIterator[Page]:
     """The page of the gateway at `url`. It must ask nobody else, and no script may fail or be stopped by the policy."""
-    within = await browser.new_context(**{"viewport": {"width": 1200, "height": 760}, **context})  # type: ignore[arg-type]
+    within = await browser.new_context(**{**_CONTEXT, **context})
     within.set_default_timeout(15_000)
     page = await within.new_page()
     asked: list[str] = []
@@ -66,7 +70,7 @@ async def opened(browser: Browser, url: str, place: str = "", **context: object)
 @asynccontextmanager
 async def opened_file(browser: Browser, path: Path) -> AsyncIterator[Page]:
     """A page of the disk, without a network. It must load nothing beside itself, and as in `opened` none may fail."""
-    within = await browser.new_context(viewport={"width": 1200, "height": 760}, offline=True)
+    within = await browser.new_context(**_CONTEXT, offline=True)
     within.set_default_timeout(15_000)
     page = await within.new_page()
     asked: list[str] = []
