@@ -47,17 +47,19 @@ def products() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
 
 @contextmanager
 def openblas() -> Iterator[bool]:
-    """Within the block products are by OpenBLAS; whether they are."""
+    """Compute products by OpenBLAS within the block, which is given False where there is none. Blocks may be nested."""
     if (library := _loaded()) is None:
         yield False
         return
+    outer = VARIABLE in os.environ
     library.use_openblas(1)
     os.environ[VARIABLE] = "1"
     try:
         yield True
     finally:
-        del os.environ[VARIABLE]
-        library.use_openblas(0)
+        if not outer:
+            del os.environ[VARIABLE]
+            library.use_openblas(0)
 
 
 @cache

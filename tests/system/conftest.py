@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from tests.system.shared import SharedStacks
+from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Client, Stack
 from tests.tiny_models import write_llama
 
@@ -27,9 +28,20 @@ def tiny(stacks: SharedStacks) -> Path:
 
 
 @pytest.fixture
-async def stack(stacks: SharedStacks) -> AsyncIterator[Stack]:
-    """Store and worker with it, shared: no agents, but counters that have counted."""
-    async with stacks.using(write_llama) as stack:
+async def stack(stacks: SharedStacks, request: pytest.FixtureRequest) -> AsyncIterator[Stack]:
+    """Store and worker with it, shared: no agents, but counters that have counted.
+
+    They can be killed in tests that are marked `kills`.
+    """
+    killable = request.node.get_closest_marker("kills") is not None
+    async with stacks.using(write_llama, killable=killable) as stack:
+        yield stack
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def demo(stacks: SharedStacks) -> AsyncIterator[Stack]:
+    """Store, worker and gateway with the demo model, for a module; shared as `stack` is, and none of them is killed."""
+    async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         yield stack
 
 
@@ -37,6 +49,13 @@ async def stack(stacks: SharedStacks) -> AsyncIterator[Stack]:
 async def client(stack: Stack) -> Client:
     """A client of the worker."""
     return await stack.client()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the shared services after the last system test: their threads and memory would be there in other tests."""
+    if _SHARED in item.session.stash and (nextitem is None or not nextitem.nodeid.startswith("tests/system/")):
+        item.session.stash[_SHARED].close()
 
 
 @pytest.hookimpl(wrapper=True)

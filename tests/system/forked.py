@@ -58,6 +58,10 @@ class Forked:
         """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
 
 def _run(command: tuple[str, ...], log: Path, environment: dict[str, str]) -> None:
     """In the fork: become the module."""

@@ -29,6 +29,7 @@ class Several:
 
     directories: Mapping[str, Path]
     flags: tuple[str, ...] = ()
+    hosted: bool = False
     stack: Stack = field(init=False)
     oracles: dict[Path, Oracle] = field(default_factory=dict)
 
@@ -36,7 +37,7 @@ class Several:
         (first, directory), *others = self.directories.items()
         more = [part for name, place in others for part in ("--model", f"{name}={place}")]
         flags = ("--pool-bytes", str(1 << 24), "--min-residency", "0.1", *more, *self.flags)
-        self.stack = Stack(f"{first}={directory}", worker_flags=flags)
+        self.stack = Stack(f"{first}={directory}", worker_flags=flags, hosted=self.hosted)
 
     async def on(self, model: str) -> Client:
         """A client that means the model."""

@@ -4,41 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+from tests import blas
 from tests.system.stack import Stack
 
 Writer = Callable[[Path], Path]
+DEMO = "demo"
 
 
 class SharedStacks:
-    """Store and worker for each model that is asked for, until `close`. One test uses them at a time."""
+    """Stacks for each model that is asked for, until `close`. One test, or one module, uses them at a time.
+
+    They are hosted in this process. Tests that kill services have others, of processes (`killable`).
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._directories: dict[Writer, Path] = {}
-        self.stacks: dict[Writer, Stack] = {}
+        self.stacks: dict[tuple[Writer | str, bool], Stack] = {}
 
     def directory(self, write: Writer) -> Path:
-        """The model that `write` writes."""
+        """Return the model that `write` writes."""
         if write not in self._directories:
             self._directories[write] = write(self._folder / write.__name__)
         return self._directories[write]
 
     @asynccontextmanager
-    async def using(self, write: Writer) -> AsyncIterator[Stack]:
-        """A stack that is up and has no agents. Its counters go on from where the last test left them."""
-        if write not in self.stacks:
-            self.stacks[write] = Stack(f"tiny={self.directory(write)}")
-        stack = self.stacks[write]
-        await stack.renew()
-        try:
-            yield stack
-        finally:
-            await stack.empty()
+    async def using(self, model: Writer | str, *services: str, killable: bool = False) -> AsyncIterator[Stack]:
+        """Give a stack that is up (default: store and worker) and has no agents.
+
+        Its counters go on from where the last test left them. `model` is a tiny one, by what writes it, or "demo".
+        """
+        key = (model, killable)
+        if key not in self.stacks:
+            source = model if isinstance(model, str) else f"tiny={self.directory(model)}"
+            self.stacks[key] = Stack(source, hosted=not killable)
+        stack = self.stacks[key]
+        with ExitStack() as products:
+            if model == DEMO:
+                products.enter_context(blas.openblas())
+            await stack.renew(*services)
+            try:
+                yield stack
+            finally:
+                await stack.empty()
 
     def close(self) -> None:
-        """End all processes."""
-        for stack in self.stacks.values():
-            asyncio.run(stack.destroy())
+        """End all services; who asks for stacks again gets new ones."""
+        while self.stacks:
+            asyncio.run(self.stacks.popitem()[1].destroy())

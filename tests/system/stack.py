@@ -1,4 +1,4 @@
-"""Store, worker and gateway as real processes on real sockets, to be killed and started again."""
+"""Store, worker and gateway on real sockets: as processes, to be killed and started again, or hosted in this one."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from agentmem.v1 import (
 from benchmarks.scraping import free_ports
 from tests import blas, scratch
 from tests.system.forked import Forked
+from tests.system.hosted import Hosted
 
 START_SECONDS = 180.0
 _REAL = ("demo", "smollm2")
@@ -149,15 +150,18 @@ class Stack:
         gateway_flags: tuple[str, ...] = (),
         under: tuple[str, ...] = (),
         data: str = "data",
+        hosted: bool = False,
     ) -> None:
         """`under`: a module that runs the services' modules, which follow it on the command line.
 
-        With it the services are started by name, else they are forked (`tests.system.forked`). A real model's
-        worker has OpenBLAS, as `agentmem up` starts it where that is installed: most of its work is products.
+        With it the services are started by name. `hosted`: they run in this process and cannot be killed
+        (`tests.system.hosted`). Else they are forked (`tests.system.forked`). A real model's worker has OpenBLAS, as
+        `agentmem up` starts it where that is installed: most of its work is products.
         """
         self.root = Path(tempfile.mkdtemp(prefix="am-", dir=scratch.FOLDER))
         self.data, self.run = self.root / data, self.root / "run"
         self._under = under
+        self._launched = Hosted if hosted else Forked
         self.model = model.partition("=")[0]
         self.ports = {name: free_port() for name in ("http", "grpc", "gateway", "worker", "store")}
         common = ("--data", str(self.data), "--run-dir", str(self.run), "--grace", "5")
@@ -173,7 +177,7 @@ class Stack:
                 *("--http", self._address("http"), "--grpc", self._address("grpc"), *gateway_flags),
             ),
         }
-        self.processes: dict[str, Forked | subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Forked | Hosted | subprocess.Popen[bytes]] = {}
         self._clients: list[Client] = []
 
     def _address(self, name: str) -> str:
@@ -197,7 +201,7 @@ class Stack:
             by_openblas = {blas.VARIABLE: "1"} if self.model in _REAL and name == "worker" else {}
             environment = {**os.environ, **by_openblas}
             if not self._under:
-                self.processes[name] = Forked(self._commands[name], log, environment)
+                self.processes[name] = self._launched(self._commands[name], log, environment)
                 continue
             python = (sys.executable, "-W", "error::DeprecationWarning:agentmem", "-m")
             with log.open("ab") as output:
@@ -308,7 +312,10 @@ class Stack:
         """End everything and remove the files."""
         for client in self._clients:
             await client.close()
-        self.kill(*self.processes)
+        for name in [each for each in ("gateway", "worker", "store") if each in self.processes]:
+            process = self.processes.pop(name)
+            process.kill()
+            await asyncio.to_thread(process.wait, 30)
         self._share_measured()
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -366,16 +373,22 @@ def free_port(count: int = 1) -> int:
             return first
 
 
+def hosting(model: str, *names: str, **options: object) -> AbstractAsyncContextManager[Stack]:
+    """A stack within this process that is up, and gone afterwards."""
+    return running(model, *names, hosted=True, **options)
+
+
 @asynccontextmanager
 async def running(model: str, *names: str, **options: object) -> AsyncIterator[Stack]:
-    """A stack that is up, and gone afterwards."""
+    """A stack of processes that is up, and gone afterwards."""
     stack = Stack(model, **options)  # type: ignore[arg-type]
-    try:
-        await stack.up(*names)
-        yield stack
-    except BaseException:
-        for log in sorted(stack.root.glob("*.log")):
-            sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-6000:]}\n")
-        raise
-    finally:
-        await stack.destroy()
+    with blas.openblas() if options.get("hosted") and stack.model in _REAL else contextlib.nullcontext():
+        try:
+            await stack.up(*names)
+            yield stack
+        except BaseException:
+            for log in sorted(stack.root.glob("*.log")):
+                sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-6000:]}\n")
+            raise
+        finally:
+            await stack.destroy()

@@ -56,7 +56,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     root = tmp_path_factory.mktemp("models")
     base = write_llama(root / "base")
     adapter = write_adapter(root / "poet", base, seed=11)
-    several = Several({"base": base}, ("--adapter", f"{NAME}={adapter}"))
+    several = Several({"base": base}, ("--adapter", f"{NAME}={adapter}"), hosted=True)
     asyncio.run(several.stack.up())
     yield several
     several.close()
@@ -66,6 +66,7 @@ async def say(client: Client, line: str) -> Turn:
     return await client.turn("agent", append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
 
 
+@pytest.mark.slow
 async def test_an_adapter_is_a_model_with_a_memory_of_its_own(several: Several, tmp_path: Path) -> None:
     base = several.directories["base"]
     adapter = base.with_name("poet")

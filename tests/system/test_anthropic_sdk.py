@@ -1,4 +1,4 @@
-"""The unmodified SDK of Anthropic against a real stack: nothing but the base URL is changed."""
+"""The unmodified SDK of Anthropic against a real demo: nothing but the base URL is changed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,15 +19,9 @@ GREEDY = {"temperature": 0}
 SHORT: Any = {"model": "demo", "max_tokens": 40, "extra_body": GREEDY}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack() -> AsyncIterator[Stack]:
-    async with running("demo", "store", "worker", "gateway") as stack:
-        yield stack
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def claude(stack: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="unused", timeout=120) as client:
+async def claude(demo: Stack) -> AsyncIterator[anthropic.AsyncAnthropic]:
+    async with anthropic.AsyncAnthropic(base_url=demo.url, api_key="unused", timeout=120) as client:
         yield client
 
 
@@ -40,14 +34,14 @@ class Counts:
     said: float = 0
 
     @classmethod
-    async def now(cls, stack: Stack) -> "Counts":
+    async def now(cls, demo: Stack) -> "Counts":
         tiers = [
-            await stack.metric("worker", "agentmem_prompt_tokens_cached_total", tier=tier) for tier in ("hot", "warm")
+            await demo.metric("worker", "agentmem_prompt_tokens_cached_total", tier=tier) for tier in ("hot", "warm")
         ]
         return cls(
-            await stack.metric("worker", "agentmem_prompt_tokens_total"),
+            await demo.metric("worker", "agentmem_prompt_tokens_total"),
             sum(tiers),
-            await stack.metric("worker", "agentmem_generation_tokens_total"),
+            await demo.metric("worker", "agentmem_generation_tokens_total"),
         )
 
     def __sub__(self, other: "Counts") -> "Counts":
@@ -59,15 +53,15 @@ class Chat:
     """A conversation as a client has it: it sends all of it each time, and never says who it is."""
 
     claude: anthropic.AsyncAnthropic
-    stack: Stack
+    demo: Stack
     messages: list[Any] = field(default_factory=list)
     agent: str = ""
 
     async def say(self, text: str, *, streamed: bool = False, **more: Any) -> anthropic.types.Message:
         """One turn, whose usage is what the worker counted."""
         self.messages.append({"role": "user", "content": text})
-        remembered = len((await self.stack.ledger(self.agent)).token_ids) if self.agent else 0
-        before = await Counts.now(self.stack)
+        remembered = len((await self.demo.ledger(self.agent)).token_ids) if self.agent else 0
+        before = await Counts.now(self.demo)
         asked = {**SHORT, "system": SYSTEM, "messages": self.messages, **more}
         if streamed:
             async with self.claude.messages.stream(**asked) as stream:
@@ -80,7 +74,7 @@ class Chat:
             answer = await self.claude.messages.create(**asked)
             report = (answer.model_extra or {})["agentmem"]
         self.messages.append({"role": "assistant", "content": answer.content})
-        told, counted = answer.usage, await Counts.now(self.stack) - before
+        told, counted = answer.usage, await Counts.now(self.demo) - before
         assert told.cache_read_input_tokens == counted.cached == remembered
         assert told.cache_creation_input_tokens == counted.prompt - counted.cached
         assert (told.input_tokens, told.output_tokens) == (0, counted.said)
@@ -94,8 +88,9 @@ def text(answer: anthropic.types.Message) -> str:
     return "".join(block.text for block in answer.content if block.type == "text")
 
 
-async def test_a_chat_is_remembered_without_any_header(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
-    chat = Chat(claude, stack)
+@pytest.mark.slow
+async def test_a_chat_is_remembered_without_any_header(demo: Stack, claude: anthropic.AsyncAnthropic) -> None:
+    chat = Chat(claude, demo)
     first = await chat.say("The colour of the boat is green.")
     assert first.stop_reason == "end_turn"
     assert first.usage.cache_read_input_tokens == 0
@@ -116,8 +111,8 @@ async def test_a_chat_is_remembered_without_any_header(stack: Stack, claude: ant
         {"role": m["role"], "content": m["content"] if isinstance(m["content"], str) else m["content"][0].text}
         for m in chat.messages
     ]
-    remembered = len((await stack.ledger(chat.agent)).token_ids)
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="unused") as other:
+    remembered = len((await demo.ledger(chat.agent)).token_ids)
+    async with openai.AsyncOpenAI(base_url=f"{demo.url}/v1", api_key="unused") as other:
         question: Any = {"role": "user", "content": "Where is the key?"}
         asked: Any = [*history, question]
         answer = await other.chat.completions.create(model="demo", messages=asked, temperature=0, max_tokens=40)
@@ -128,20 +123,22 @@ async def test_a_chat_is_remembered_without_any_header(stack: Stack, claude: ant
     assert answer.choices[0].message.content == "The key is in the cellar."
     chat.messages += [question, {"role": "assistant", "content": answer.choices[0].message.content}]
     await chat.say("The number of the locker is 417.")
-    assert (await stack.ledger(chat.agent)).turns[-1].version == 5
+    assert (await demo.ledger(chat.agent)).turns[-1].version == 5
 
 
-async def test_a_stream_says_what_an_answer_says(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
+@pytest.mark.slow
+async def test_a_stream_says_what_an_answer_says(demo: Stack, claude: anthropic.AsyncAnthropic) -> None:
     told = "The owner of the lantern is Alice."
-    whole = await Chat(claude, stack).say(told)
-    streamed = await Chat(claude, stack).say(told, streamed=True)
+    whole = await Chat(claude, demo).say(told)
+    streamed = await Chat(claude, demo).say(told, streamed=True)
     assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in whole.content]
     assert (streamed.stop_reason, streamed.usage.output_tokens) == (whole.stop_reason, whole.usage.output_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_why_an_answer_ends(stack: Stack, claude: anthropic.AsyncAnthropic, streamed: bool) -> None:
-    chat = Chat(claude, stack)
+async def test_why_an_answer_ends(demo: Stack, claude: anthropic.AsyncAnthropic, streamed: bool) -> None:
+    chat = Chat(claude, demo)
     await chat.say(f"The colour of the boat is {'green' if streamed else 'red'}.")
     question = "What is the colour of the boat?"
     stopped = await chat.say(question, streamed=streamed, stop_sequences=["nothing", " boat"])
@@ -151,7 +148,7 @@ async def test_why_an_answer_ends(stack: Stack, claude: anthropic.AsyncAnthropic
     assert (cut.stop_reason, cut.stop_sequence, cut.usage.output_tokens) == ("max_tokens", None, 2)
 
 
-async def test_refusals(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
+async def test_refusals(demo: Stack, claude: anthropic.AsyncAnthropic) -> None:
     hi: Any = [{"role": "user", "content": "hi"}]
     with pytest.raises(anthropic.NotFoundError, match="demo"):
         await claude.messages.create(model="gpt-9", max_tokens=9, messages=hi)
@@ -163,11 +160,12 @@ async def test_refusals(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
     assert (await claude.models.retrieve("demo")).max_input_tokens == 8192
 
 
-async def test_whoever_leaves_frees_the_engine(stack: Stack, claude: anthropic.AsyncAnthropic) -> None:
+@pytest.mark.slow
+async def test_whoever_leaves_frees_the_engine(demo: Stack, claude: anthropic.AsyncAnthropic) -> None:
     async def running_turns() -> float:
-        return await stack.metric("worker", "agentmem_num_requests_running")
+        return await demo.metric("worker", "agentmem_num_requests_running")
 
-    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
+    cancelled = await demo.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
     long: Any = [{"role": "user", "content": "The colour of the boat is green. " * 350}]
     asking = asyncio.create_task(claude.messages.create(**SHORT, messages=long))
     async with asyncio.timeout(60):
@@ -176,4 +174,4 @@ async def test_whoever_leaves_frees_the_engine(stack: Stack, claude: anthropic.A
         asking.cancel()
         while await running_turns():
             await asyncio.sleep(0.02)
-    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 1
+    assert await demo.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.system.stack import Stack, chat
 from tests.system.test_changed_models import change_json, stack, working  # noqa: F401 - a fixture
@@ -23,6 +25,7 @@ _NO = {"type": "boolean", "const": False}
 ANSWER = json.dumps({"type": "object", "properties": {"no": _NO}, "required": ["no"], "additionalProperties": False})
 
 
+@pytest.mark.slow
 async def test_a_stop_token_that_history_does_not_have_is_not_remembered(stack: Stack, tmp_path: Path) -> None:  # noqa: F811
     """Each next turn would leave it behind, and make an automatic snapshot in the place of one that is of use."""
     directory = write_gpt_oss(tmp_path / "m")
@@ -44,6 +47,7 @@ async def test_a_stop_token_that_history_does_not_have_is_not_remembered(stack: 
         assert not (await worker.client.agents.ListSnapshots(listed, timeout=10)).snapshots
 
 
+@pytest.mark.slow
 async def test_the_stop_token_gives_way_and_all_before_it_is_reused(stack: Stack, tmp_path: Path) -> None:  # noqa: F811
     directory = write_gpt_oss(tmp_path / "m")
     change_json(directory / "tokenizer_config.json", chat_template=RETURNS)

@@ -55,6 +55,8 @@ async def restarted(stack: Stack) -> None:
     await stack.up()
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_both_branches_of_a_fork_go_on_hot_and_after_a_crash(
     stack: Stack, client: Client, oracle: Oracle
 ) -> None:
@@ -77,6 +79,8 @@ async def test_both_branches_of_a_fork_go_on_hot_and_after_a_crash(
         await check(stack, oracle, turn, agent)
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_a_child_keeps_its_kv_when_the_parent_is_deleted(stack: Stack, client: Client, oracle: Oracle) -> None:
     common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
     assert (await fork(client, "b")).warm_tokens == len(common), "the fork has waited for the parent's KV"
@@ -89,6 +93,8 @@ async def test_a_child_keeps_its_kv_when_the_parent_is_deleted(stack: Stack, cli
     assert stack.block_files() == []
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_a_snapshot_is_the_exact_ledger_again_and_its_kv(stack: Stack, client: Client, oracle: Oracle) -> None:
     kept = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
     ledger = await stack.ledger("a")
@@ -107,6 +113,8 @@ async def test_a_snapshot_is_the_exact_ledger_again_and_its_kv(stack: Stack, cli
         await check(stack, oracle, turn)
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_a_turn_that_diverges_leaves_a_branch_to_return_to(stack: Stack, client: Client, oracle: Oracle) -> None:
     old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
     other = await client.turn("a", messages=chat(("user", "Quite another conversation. " * 30)), **ARGUMENTS)
@@ -126,6 +134,8 @@ async def prefill(client: Client, *messages: tuple[str, str]) -> None:
     await client.inference.Prefill(request, timeout=60)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_who_edits_and_returns_finds_all_that_was_there(
     stacks: SharedStacks, write: Callable[[Path], Path]
@@ -133,7 +143,7 @@ async def test_who_edits_and_returns_finds_all_that_was_there(
     """Hot, after a crash, and to a branch that was left two edits ago; the tail of a block and all."""
     oracle = Oracle(stacks.directory(write))
     history = [("user", LONG), ("assistant", "I see."), ("user", LONG + "And?"), ("assistant", "It is green.")]
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         await prefill(client, *history)
         old = await tokens(stack)
@@ -159,6 +169,8 @@ async def test_who_edits_and_returns_finds_all_that_was_there(
         assert all(each.automatic for each in listed.snapshots) and len(listed.snapshots) == 4
 
 
+@pytest.mark.slow
+@pytest.mark.slow("qwen3-next")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3, write_qwen3_next], ids=["llama", "gemma3", "qwen3-next"])
 async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedStacks, write: Writer) -> None:
     """A message is edited: hot, and from files after a crash, the fork copies what stands before it in the block.
@@ -166,7 +178,7 @@ async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedSt
     A model with windows or states needs a checkpoint besides, and has one at the block's beginning.
     """
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         assert len(common) % 256 > 32, "its end is well inside a block"
@@ -187,6 +199,7 @@ async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedSt
         assert (await check(stack, oracle, turn))[: len(old)] == old
 
 
+@pytest.mark.slow
 async def test_a_trimmed_agent_goes_on_from_all_that_stays(stack: Stack, client: Client, oracle: Oracle) -> None:
     old = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
     request = agent_pb2.TrimAgentRequest(key=client.key("a"), keep_tokens=330, if_version=1)
@@ -198,9 +211,10 @@ async def test_a_trimmed_agent_goes_on_from_all_that_stays(stack: Stack, client:
     assert (await check(stack, oracle, turn))[:330] == old[:330]
 
 
+@pytest.mark.slow
 async def test_forks_of_a_model_with_windows(stacks: SharedStacks) -> None:
     oracle = Oracle(stacks.directory(write_gemma3))
-    async with stacks.using(write_gemma3) as stack:
+    async with stacks.using(write_gemma3, killable=True) as stack:
         client = await stack.client()
         common = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         await fork(client, "b")

@@ -38,6 +38,7 @@ async def freed(stack: Stack) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_cancel_frees_the_engine_and_keeps_the_ledger(stack: Stack, client: Client) -> None:
     before = await client.say("a", "The boat is green.", max_tokens=4)
     cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
@@ -59,6 +60,7 @@ async def test_cancel_frees_the_engine_and_keeps_the_ledger(stack: Stack, client
     assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 2
 
 
+@pytest.mark.slow
 async def test_abort_ends_a_request_by_its_id(stack: Stack, client: Client) -> None:
     call = await begin(client, "a", request_id="long")
     other = inference_pb2.AbortRequest(namespace="another", request_id="long")
@@ -72,6 +74,7 @@ async def test_abort_ends_a_request_by_its_id(stack: Stack, client: Client) -> N
     assert not (await client.inference.Abort(abort)).aborted
 
 
+@pytest.mark.slow
 async def test_deadline_ends_a_turn(stack: Stack, client: Client) -> None:
     request = inference_pb2.GenerateRequest(key=client.key("a"), prompt="hello", **LONG)
     call = client.inference.Generate(request, timeout=1.0)
@@ -107,6 +110,7 @@ with httpx.stream("POST", f"{sys.argv[1]}/v1/chat/completions", json=body, heade
 }
 
 
+@pytest.mark.slow
 async def test_cancelled_waiters_leave_their_places_at_once(tiny: Path) -> None:
     async with running(f"tiny={tiny}", worker_flags=("--max-requests", "4")) as stack:
         client = await stack.client()
@@ -142,6 +146,8 @@ async def test_a_short_turn_ends_while_a_long_one_goes_on(stack: Stack, client: 
     long.cancel()
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_shutdown_answers_unavailable(stack: Stack, client: Client) -> None:
     call = await begin(client, "a")
     stack.processes["worker"].terminate()
@@ -152,6 +158,7 @@ async def test_shutdown_answers_unavailable(stack: Stack, client: Client) -> Non
     assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 0
 
 
+@pytest.mark.slow("grpc")
 @pytest.mark.parametrize("door", ["grpc", "http"])
 async def test_a_client_that_is_killed_frees_the_engine(stack: Stack, door: str) -> None:
     await stack.renew("gateway")
@@ -168,6 +175,7 @@ async def test_a_client_that_is_killed_frees_the_engine(stack: Stack, door: str)
     assert not (await stack.ledger("gone")).token_ids
 
 
+@pytest.mark.slow
 async def test_a_dead_engine_is_not_serving(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "engine_dies")
     monkeypatch.setenv("FAULT_EXIT_SECONDS", "600")
@@ -208,6 +216,8 @@ async def test_a_worker_whose_engine_died_ends_to_be_restarted(tiny: Path, monke
         assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 70
 
 
+@pytest.mark.slow("stopped")
+@pytest.mark.kills
 @pytest.mark.parametrize("cancels", [False, True], ids=["stopped", "cancelled"])
 async def test_a_turn_whose_commit_is_not_answered_in_time_is_there_once(
     stack: Stack, client: Client, cancels: bool

@@ -175,6 +175,8 @@ def add_token(directory: Path) -> None:
     change_json(path, added_tokens=[*added, {**added[0], "id": 319, "content": "<|new|>"}])
 
 
+@pytest.mark.slow
+@pytest.mark.slow("weights of a hybrid")
 @pytest.mark.parametrize(
     ("write", "change"),
     [(write_llama, replace_weights), (write_gemma3, replace_weights), (write_llama, change_rope)],
@@ -200,6 +202,7 @@ async def test_kv_of_another_model_is_computed_again_from_the_ledger(
         assert (warm.miss, warm.cached) == ("UNSPECIFIED", {"warm": tokens})
 
 
+@pytest.mark.slow
 async def test_a_fingerprint_that_ignores_content_would_be_found_out(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +218,7 @@ async def test_a_fingerprint_that_ignores_content_would_be_found_out(
         assert await worker.difference("deceived", turn) > 100 * TOLERANCE
 
 
+@pytest.mark.slow
 async def test_kv_of_other_means_is_computed_again_once(stack: Stack, tmp_path: Path) -> None:
     """As is KV of a version that centred on none. Means that were lost are measured again, and are the same."""
     agent, directory = "means", write_llama(tmp_path / "m")
@@ -236,6 +240,7 @@ async def test_kv_of_other_means_is_computed_again_once(stack: Stack, tmp_path: 
         assert (turn.miss, turn.cached) == ("UNSPECIFIED", {"warm": len(after.token_ids)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["signs", "means"])
 async def test_what_reads_otherwise_than_was_written_would_be_found_out(
     fault: str, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -259,6 +264,7 @@ async def test_what_reads_otherwise_than_was_written_would_be_found_out(
     rotation._signs.cache_clear()
 
 
+@pytest.mark.slow
 async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_path: Path) -> None:
     """A branch under the new weights has the beginning; the old branch, restored, has what both share and no more."""
     agent, directory = "branches", write_llama(tmp_path / "m")
@@ -282,6 +288,8 @@ async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_
         assert (turn.match, turn.miss) == ("EXTEND", "EVICTED"), "it was of this model, and is gone"
 
 
+@pytest.mark.slow
+@pytest.mark.slow("split_more")
 @pytest.mark.parametrize("change", [split_more, add_token])
 async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
     stack: Stack, tmp_path: Path, change: Callable[[Path], None]
@@ -310,6 +318,7 @@ async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
         assert (await stack.ledger(agent)).text.startswith(before.text)
 
 
+@pytest.mark.slow
 async def test_another_template_reuses_what_still_matches_by_text(stack: Stack, tmp_path: Path) -> None:
     agent, directory = "template", write_llama(tmp_path / "m")
     before, _ = await remember(stack, directory, agent)

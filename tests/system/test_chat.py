@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from agentmem import AsyncClient
 from gateway.cli.chat import Conversation
 from tests.system.stack import Stack
@@ -34,6 +36,7 @@ talk_at_terminal(Client(sys.argv[1]), conversation)
 """`agentmem chat` whose answers do not end by themselves."""
 
 
+@pytest.mark.slow
 async def test_an_answer_that_ctrl_c_stops_leaves_the_memory_as_it_was(stack: Stack, tmp_path: Path) -> None:
     client = await stack.client("gateway")
     before = await client.say("eve", "the boat is green", max_tokens=4)

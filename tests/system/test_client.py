@@ -28,6 +28,8 @@ async def said_alike(agent: AsyncAgent, other: AsyncAgent) -> None:
     assert (await agent.info()).turns == (await other.info()).turns
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 @pytest.mark.parametrize("victim", ["worker", "gateway"])
 async def test_what_is_killed_in_the_middle_of_an_answer(stack: Stack, victim: str) -> None:
     await stack.renew("gateway")
@@ -48,6 +50,8 @@ async def test_what_is_killed_in_the_middle_of_an_answer(stack: Stack, victim: s
         await said_alike(broken, whole)
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_an_answer_that_is_asked_for_while_the_worker_is_killed(stack: Stack) -> None:
     await stack.renew("gateway")
     async with AsyncClient(address(stack)) as client:
@@ -86,6 +90,7 @@ with Client(sys.argv[1]) as client:
 """
 
 
+@pytest.mark.slow
 async def test_ctrl_c_ends_the_turn_at_the_server(stack: Stack) -> None:
     await stack.renew("gateway")
     async with asyncio.timeout(60):  # what an earlier test has left is no turn of this one
@@ -113,6 +118,7 @@ async def streamed(agent: AsyncAgent, said: str, **options: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [AsyncAgent.ask, streamed])
 async def test_a_deadline_ends_the_turn_at_the_server(stack: Stack, way: Callable[..., Awaitable[object]]) -> None:
     await stack.renew("gateway")

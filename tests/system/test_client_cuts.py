@@ -50,6 +50,8 @@ def points(size: int) -> Iterator[int]:
     yield from (size - end for end in ENDS if end < size - 20)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("asked", "streamed")
 @pytest.mark.parametrize("turn", [told, asked, streamed])
 async def test_an_answer_that_is_cut_anywhere_is_one_turn(stack: Stack, turn: Turn) -> None:
     await stack.renew("gateway")
@@ -126,6 +128,7 @@ phases: [{name: talk, agents: [marco, lena], rounds: 3, prompts: "What is the co
 """
 
 
+@pytest.mark.slow
 async def test_a_run_of_a_workflow_through_cuts(stack: Stack) -> None:
     await stack.renew("gateway")
     async with behind_a_proxy(stack) as (proxy, client, outages):

@@ -16,7 +16,7 @@ from agentmem.client.workflow_events import Heard, Listened, PhaseStarted, RunFi
 from tests.gateway.running import running as gateway_running
 from tests.gateway.secured import add_key, revoke
 from tests.scripted_model import write_scripted
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -61,7 +61,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
     """All three processes with two models: the demo's, and one that calls tools."""
     scripted = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
     flags = ("--model", f"scripted={scripted}", "--loaded-models", "2", "--pool-bytes", str(1 << 26))
-    async with running("demo", "store", "worker", "gateway", worker_flags=flags) as stack:
+    async with hosting("demo", "store", "worker", "gateway", worker_flags=flags) as stack:
         yield stack
 
 
@@ -73,6 +73,7 @@ async def client(stack: Stack) -> AsyncIterator[AsyncClient]:
             await client.agent(agent.name, model=agent.model).delete()
 
 
+@pytest.mark.slow
 async def test_a_tool_is_called_and_its_result_said(client: AsyncClient) -> None:
     marco = client.agent("marco", model="scripted")
     stream = marco.stream("hi", tools=[WEATHER])
@@ -93,6 +94,7 @@ async def test_a_tool_is_called_and_its_result_said(client: AsyncClient) -> None
     assert (probed.match, probed.dropped_tokens) == ("extend", 0)
 
 
+@pytest.mark.slow
 async def test_calls_are_required_and_chosen(stack: Stack, client: AsyncClient) -> None:
     """The model would say something first, and call get_weather for a city that the schema does not have."""
     free = await client.agent("free", model="scripted").ask("hi", tools=TOOLS)
@@ -185,6 +187,7 @@ phases: [{name: talk, agents: [marco, lena], rounds: 2, prompts: "What is the co
 ENDLESS = RUN.replace("rounds: 2", "rounds: 100")
 
 
+@pytest.mark.slow
 async def test_a_workflow_is_run_watched_and_looked_at(stack: Stack) -> None:
     def live() -> None:
         with Client(f"127.0.0.1:{stack.ports['grpc']}") as client:
@@ -228,6 +231,7 @@ async def test_a_run_is_followed_from_elsewhere_and_cancelled(client: AsyncClien
     await client.workflows.delete(found[0].id)
 
 
+@pytest.mark.slow
 async def test_keys_and_tls_on_the_way_to_a_memory(stack: Stack, tmp_path: Path) -> None:
     ca = trustme.CA()
     server, mine = ca.issue_cert("127.0.0.1"), ca.issue_cert("me@example.org")

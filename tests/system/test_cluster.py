@@ -144,6 +144,7 @@ async def until_said(client: Client, agent: str, text: str) -> Turn:
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.essential("a commit on two nodes of a cluster")
 async def test_an_agent_stays_on_its_node_and_moves_when_that_dies(two: Cluster) -> None:
     """Through either gateway it is hot on the same node; killed with -9, it speaks on the other one within seconds."""
     a, b = [await machine.gateway() for machine in two.machines.values()]
@@ -165,6 +166,7 @@ async def test_an_agent_stays_on_its_node_and_moves_when_that_dies(two: Cluster)
     await two.check(third, left, "ada")
 
 
+@pytest.mark.slow
 async def test_a_turn_on_another_node_takes_the_blocks_of_the_one_before(
     two: Cluster, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
@@ -185,6 +187,7 @@ async def test_a_turn_on_another_node_takes_the_blocks_of_the_one_before(
             await recorded.show()
 
 
+@pytest.mark.slow
 async def test_a_deletion_takes_files_and_memory_of_all_nodes(two: Cluster) -> None:
     client = await two.machines["a"].gateway()
     await until_said(client, "sue", LONG)

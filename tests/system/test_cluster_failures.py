@@ -63,6 +63,7 @@ async def until(stack: Stack, name: str, state: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 async def test_a_turn_in_which_its_node_died_runs_elsewhere_when_it_is_sent_again(two: Cluster) -> None:
     home, _, _, client = await begun(two)
     message = types_pb2.Append(messages=chat(("user", "Tell me more.")))
@@ -80,6 +81,7 @@ async def test_a_turn_in_which_its_node_died_runs_elsewhere_when_it_is_sent_agai
     assert (await client.turn("ada", append=message, **LONG)).finished.replayed
 
 
+@pytest.mark.slow
 async def test_a_node_that_died_is_passed_over_and_taken_back(two: Cluster) -> None:
     home, name, other, client = await begun(two)
     home.kill("gateway", "worker", "store")
@@ -93,6 +95,7 @@ async def test_a_node_that_died_is_passed_over_and_taken_back(two: Cluster) -> N
     assert third.cached["hot"] > 0, "it ran where the state was committed last"
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_hangs_is_passed_over(two: Cluster) -> None:
     home, _, other, client = await begun(two)
     await client.say("ada", "And the oars?", **SHORT)  # over a connection that stays
@@ -107,6 +110,7 @@ async def test_a_gateway_that_hangs_is_passed_over(two: Cluster) -> None:
     assert await turns(other) == 1
 
 
+@pytest.mark.slow
 async def test_a_node_that_leaves_costs_no_turn(two: Cluster) -> None:
     home, _, other, client = await begun(two)
 

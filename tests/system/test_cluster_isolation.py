@@ -61,6 +61,7 @@ async def told_wrong(asker: Caller, nobody: Caller) -> set[str]:
     return {rpc for rpc in READING for entry in RPCS[rpc] if await try_rpc(asker, nobody, rpc, entry)}
 
 
+@pytest.mark.slow
 async def test_a_key_opens_its_own_namespace_only_on_every_node(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two strangers ask, one at each node, for what bob has made through the first one. Then the second node's gateway
     is one with a fault, which the same questions must find.

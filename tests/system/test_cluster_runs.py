@@ -89,6 +89,7 @@ def numbers(names: Sequence[str]) -> list[int]:
     return [int(name.rpartition("/")[2]) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [("store", "worker", "gateway"), ("gateway",)], ids=["node", "gateway"])
 async def test_another_node_finishes_the_run_of_one_that_was_killed(two: Cluster, killed: tuple[str, ...]) -> None:
     a, b = two.machines["a"], two.machines["b"]

@@ -60,6 +60,7 @@ async def long(client: Client, agent: str, contexts: int) -> list[types_pb2.Cont
     pytest.fail("this takes too many turns")
 
 
+@pytest.mark.slow
 async def test_contexts_of_turns_and_the_system_prompt_is_still_known(stack: Stack) -> None:
     client = await stack.client("gateway", "short")
     first = await begin(client, "ada")
@@ -78,6 +79,7 @@ async def test_contexts_of_turns_and_the_system_prompt_is_still_known(stack: Sta
     assert again.cached.get("warm", 0) > 0
 
 
+@pytest.mark.slow
 async def test_what_was_dropped_is_in_the_snapshot(stack: Stack) -> None:
     client = await stack.client("gateway", "short")
     await begin(client, "bob")
@@ -98,6 +100,7 @@ async def test_what_was_dropped_is_in_the_snapshot(stack: Stack) -> None:
     assert (await stack.ledger("bob", "short")).text == whole
 
 
+@pytest.mark.slow
 async def test_a_retry_tells_what_was_dropped(stack: Stack) -> None:
     client = await stack.client("gateway", "short")
     await begin(client, "cyd")
@@ -110,6 +113,7 @@ async def test_a_retry_tells_what_was_dropped(stack: Stack) -> None:
     pytest.fail("nothing was dropped")
 
 
+@pytest.mark.slow
 async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> None:
     client = await stack.client("gateway", "short")
     await begin(client, "dan")
@@ -138,6 +142,7 @@ async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> No
         assert answer.headers["x-agent-warning"] == report["warning"]
 
 
+@pytest.mark.slow
 async def test_forks_and_new_agents_have_their_policies(stack: Stack) -> None:
     client = await stack.client("gateway", "short")
     await begin(client, "eve", context_policy=types_pb2.CONTEXT_POLICY_REFUSE)
@@ -150,6 +155,7 @@ async def test_forks_and_new_agents_have_their_policies(stack: Stack) -> None:
     assert "context policy" in (error.value.details() or "")
 
 
+@pytest.mark.slow
 async def test_a_chat_that_is_sent_whole_is_refused(stack: Stack) -> None:
     """A client that keeps its history itself learns that it is too long, and nothing is left out."""
     said = [{"role": ("user", "assistant")[n % 2], "content": FILLER[n % 3]} for n in range(101)]

@@ -55,6 +55,8 @@ async def told(client: Client, agent: str) -> None:
     await client.inference.Prefill(request, timeout=60)
 
 
+@pytest.mark.essential("damage is never served")
+@pytest.mark.kills
 async def test_damaged_blocks_are_refused_and_healed(stack: Stack, client: Client, tiny: Path) -> None:
     for agent in TEXTS:
         await told(client, agent)
@@ -91,6 +93,8 @@ async def test_damaged_blocks_are_refused_and_healed(stack: Stack, client: Clien
         assert turn.cached == {"warm": tokens}, "what was healed is written again"
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_everything_gone_is_prefilled_from_the_ledger(stack: Stack, client: Client, tiny: Path) -> None:
     await told(client, "a")
     await stack.on_disk("a")
@@ -105,6 +109,8 @@ async def test_everything_gone_is_prefilled_from_the_ledger(stack: Stack, client
     assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 @pytest.mark.parametrize("is_there", [False, True], ids=["missing", "empty"])
 async def test_files_without_their_ledger_are_not_served_as_a_new_directory(
     stack: Stack, client: Client, is_there: bool
@@ -130,6 +136,7 @@ async def test_files_without_their_ledger_are_not_served_as_a_new_directory(
     assert (turn.match, turn.cached) == ("EXTEND", {"warm": tokens})
 
 
+@pytest.mark.kills
 async def test_sockets_that_are_removed_are_found_again(stack: Stack, client: Client) -> None:
     """By a worker that was started since, and by a client of it."""
     await told(client, "a")
@@ -142,6 +149,8 @@ async def test_sockets_that_are_removed_are_found_again(stack: Stack, client: Cl
     assert (await again.say("a", "And who told you?", max_tokens=3)).match == "EXTEND"
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 @pytest.mark.parametrize("kind", ["store", "worker"])
 async def test_hit_metrics_move_by_exactly_what_was_reused(stack: Stack, client: Client, kind: str) -> None:
     await told(client, "a")

@@ -47,6 +47,7 @@ async def readiness(stack: Stack, words: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 async def test_a_worker_without_room_for_files_answers_and_writes_them_later(shimmed: tuple[Stack, Slot]) -> None:
     stack, slot = shimmed
     client = await stack.client()
@@ -72,6 +73,7 @@ async def test_a_worker_without_room_for_files_answers_and_writes_them_later(shi
     assert (await client.say("ada", "Do you remember?", max_tokens=4)).cached.keys() == {"warm"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentmem.process.checkup import State
 from agentmem.process.settings import load
 from gateway.cli.doctor.checks import Running, judge_running, ports, running
@@ -36,6 +38,7 @@ async def doctor(stack: Stack, *arguments: str) -> tuple[int | None, dict[str, l
     return process.returncode, found
 
 
+@pytest.mark.slow
 async def test_while_all_runs(stack: Stack) -> None:
     await stack.renew("gateway")
     client = await stack.client("gateway")
@@ -67,6 +70,7 @@ async def test_ports_of_metrics_are_known_by_their_pages(stack: Stack) -> None:
         assert [each.state for each in strangers if taken in each.found] == [State.PROBLEM]
 
 
+@pytest.mark.kills
 async def test_a_service_that_is_gone(stack: Stack) -> None:
     stack.kill("worker")
     found = judge_running(await running(stack.run))

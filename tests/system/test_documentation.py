@@ -13,7 +13,8 @@ import pytest
 
 from agentmem.client import aio, answers, connection, inputs, stream, sync
 from tests.system.files import metadata
-from tests.system.stack import Stack, running
+from tests.system.shared import DEMO, SharedStacks
+from tests.system.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = (aio, answers, connection, inputs, stream, sync)
@@ -29,9 +30,10 @@ def blocks(language: str) -> list[str]:
     return list(dict.fromkeys(block for page in found for block in page))
 
 
-async def test_curl_does_what_it_says(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_curl_does_what_it_says(stacks: SharedStacks, tmp_path: Path) -> None:
     (script,) = blocks("bash")
-    async with running("demo", "store", "worker", "gateway") as stack:
+    async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         process = await asyncio.create_subprocess_exec(
             *("bash", "-ec", script.replace("http://127.0.0.1:8080", stack.url)),
             cwd=tmp_path,
@@ -62,9 +64,10 @@ async def output(stack: Stack, code: str) -> str:
     return out.decode()
 
 
-async def test_examples_do_what_they_say() -> None:
+@pytest.mark.essential("README's examples")
+async def test_examples_do_what_they_say(stacks: SharedStacks) -> None:
     client_example, openai_example, anthropic_example, grpc_example = blocks("python")
-    async with running("demo", "store", "worker", "gateway") as stack:
+    async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         client = await stack.client("gateway")
         await client.say("marco", "The key is in the cellar.", max_tokens=30)
         assert "cellar" in await output(stack, client_example)
@@ -95,9 +98,12 @@ def failures(module: ModuleType | None, page: str = "") -> list[str]:
     return said
 
 
-async def test_examples_of_the_client_do_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+async def test_examples_of_the_client_do_what_they_say(
+    stacks: SharedStacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of its page, in their order, and those of its docstrings, each on a stack without agents."""
-    async with running("demo", "store", "worker", "gateway") as stack:
+    async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         monkeypatch.setenv("AGENTMEM_ADDRESS", f"127.0.0.1:{stack.ports['grpc']}")
         monkeypatch.chdir(tmp_path)
         page = (ROOT / "docs" / "guides" / "python.md").read_text()

@@ -2,7 +2,7 @@
 
 What is acknowledged is kept token for token, /readyz tells the truth within seconds, clients hear of nothing but what
 they can try again, and the alert rules, run over what a real Prometheus recorded, fire. With AGENTMEM_FULL_MATRIX=1
-there are 21 kills, else 2.
+there are 21 kills, else one, and then there is no store that hangs, no full quota and no Prometheus.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.system.stack import Client, serving
 from tests.system.supervised import Supervised, Watched, supervised
 from tests.system.test_kill_loop import Told, check
 
-KILLS = 7 * [("worker",), ("store",), ("worker", "store")] if FULL else [("worker",), ("worker", "store")]
-RESTARTS = [("worker",), ("store",)]
+KILLS = 7 * [("worker",), ("store",), ("worker", "store")] if FULL else [("worker", "store")]
+RESTARTS = [("worker",), ("store",)] if FULL else [("store",)]
 AGENTS = 3 if FULL else 2
 TRUTH_SECONDS = 2.0
 """How soon /readyz must have noticed, in the median: ten times as many processes may want the processors."""
@@ -230,6 +230,7 @@ class Drill:
         await self.talking.goes_on()
 
 
+@pytest.mark.essential("the stack heals by itself")
 @pytest.mark.timeout(900)
 async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
     rng = random.Random(int(os.environ.get("AGENTMEM_TEST_SEED", "20260101")))
@@ -244,10 +245,13 @@ async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
             for victims in RESTARTS:
                 await drill.end(*victims, number=signal.SIGTERM)
             drill.expected.append(Expected("AgentmemRestarts", began, time.time()))
-            await drill.freeze(10)
+            if FULL:
+                await drill.freeze(10)
             told = list(talking.refusals)
-            await drill.fill()
-        record.check(drill.expected)
+            if FULL:
+                await drill.fill()
+        if FULL:
+            record.check(drill.expected)
     for what, seconds in (("noticed", drill.noticed), ("recovered", drill.recovered)):
         said = f"{what} by /readyz after {statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s"
         print(f"{said}, {len(seconds)} faults")  # noqa: T201 - shown by pytest -s
@@ -261,7 +265,10 @@ async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def recording(stack: Supervised, folder: Path) -> AsyncIterator[Record]:
-    """A Prometheus that scrapes the stack each second, where there is one."""
+    """A Prometheus that scrapes the stack each second, where there is one and alerts are tested."""
+    if not FULL:
+        yield Record(folder)
+        return
     try:
         found = await asyncio.to_thread(prometheus.programs)
     except prometheus.Unavailable as problem:

@@ -70,6 +70,8 @@ def largest_difference(oracle: Oracle, turns: list[Turn], ledger: cache_store_pb
     )
 
 
+@pytest.mark.essential("warm equals hot equals cold")
+@pytest.mark.kills
 async def test_warm_equals_hot_equals_cold(stack: Stack, tiny: Path) -> None:
     hot, hot_ledger = await converse(stack, restart=False)
     await stack.empty()
@@ -117,6 +119,7 @@ def _inside_character(text: bytes, at: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_template_that_rewrites_earlier_turns(tmp_path: Path) -> None:
     """Reasoning is stripped from history: the beginning before it is kept, the rest computed, and nothing is wrong."""
     directory = write_llama(tmp_path / "m", template=STRIPS_THINKING)

@@ -36,6 +36,8 @@ def same(one: Turn, two: Turn) -> bool:
     return one.text == two.text and one.token_ids == two.token_ids and one.logprobs == two.logprobs
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_it_goes_on_elsewhere_as_it_would_here(stack: Stack, client: Client, tiny: Path) -> None:
     await told(client)
     file = await exported(client, "a")
@@ -79,6 +81,7 @@ async def centred_otherwise(stack: Stack, factor: float) -> None:
     await stack.up("worker")
 
 
+@pytest.mark.slow
 async def test_kv_that_is_centred_otherwise_is_left_out_and_its_means_are_taken_where_there_are_none(
     tiny: Path, tmp_path: Path
 ) -> None:
@@ -116,6 +119,7 @@ async def test_kv_that_is_centred_otherwise_is_left_out_and_its_means_are_taken_
         assert same(await client.say("a", "And now?", **ARGUMENTS), await there.say("b", "And now?", **ARGUMENTS))
 
 
+@pytest.mark.slow
 async def test_an_indexers_keys_go_along(tmp_path: Path) -> None:
     """They are full-attention KV of another shape than the latents beside them."""
     directory = write_deepseek32(tmp_path / "m")
@@ -131,6 +135,7 @@ async def test_an_indexers_keys_go_along(tmp_path: Path) -> None:
         await check(elsewhere, Oracle(directory), there_turn, "b")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", MODELS)
 async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores_disk(
@@ -159,6 +164,8 @@ async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores
         assert metadata(await exported(there, "b"))["kv_tokens"] == "0", "blocks alone are of no use"
 
 
+@pytest.mark.slow("write_qwen3_next")
+@pytest.mark.slow("write_baichuan_m1")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", MODELS)
 async def test_without_its_last_checkpoint_it_goes_on_from_the_one_before(stacks: SharedStacks, write: Writer) -> None:
@@ -183,6 +190,7 @@ async def test_without_its_last_checkpoint_it_goes_on_from_the_one_before(stacks
         await check(stack, oracle, turn, "b")
 
 
+@pytest.mark.slow
 async def test_without_files_the_ledger_is_exported_and_computed_again(stack: Stack, client: Client) -> None:
     await told(client)
     files = await stack.on_disk("a")
@@ -207,6 +215,7 @@ async def test_without_files_the_ledger_is_exported_and_computed_again(stack: St
     assert (await imported(client, empty, "c")).tokens == tokens
 
 
+@pytest.mark.slow
 async def test_another_models_file_is_refused(client: Client, tmp_path: Path) -> None:
     await told(client)
     file = await exported(client, "a")
@@ -283,6 +292,8 @@ async def test_seeded_damage_is_refused_and_harms_nobody(stack: Stack, client: C
     assert (await imported(client, file, "b")).tokens == (await client.agent("a")).tokens
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_an_import_that_is_broken_off_leaves_nothing(stack: Stack, client: Client) -> None:
     await told(client)
     file = await exported(client, "a")

@@ -14,18 +14,19 @@ from inference_service.portable.format import DTYPE_BYTES, Manifest
 from tests.oracle import Oracle
 from tests.system.files import exported, forged, imported, messages, metadata, refusal
 from tests.system.shared import SharedStacks, Writer
-from tests.system.stack import running
+from tests.system.stack import hosting
 from tests.system.test_hybrid import ARGUMENTS, LONG, check, recurrent
 
 STATE = "state_0_0"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @recurrent
 async def test_the_states_of_a_cut_answer_are_those_before_it(stacks: SharedStacks, write: Writer) -> None:
     """So the KV ends there, in the middle of a block, and is found by a turn whose ledger goes on."""
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack, running(f"tiny={stacks.directory(write)}") as elsewhere:
+    async with stacks.using(write) as stack, hosting(f"tiny={stacks.directory(write)}") as elsewhere:
         client, there = await stack.client(), await elsewhere.client()
         arguments: dict[str, Any] = {**ARGUMENTS, "max_tokens": 30}
         free = await client.say("free", LONG, **arguments)
@@ -45,6 +46,7 @@ async def test_the_states_of_a_cut_answer_are_those_before_it(stacks: SharedStac
         await check(elsewhere, oracle, turn, "b")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @recurrent
 async def test_states_that_are_no_good_are_refused_by_name(stacks: SharedStacks, write: Writer) -> None:

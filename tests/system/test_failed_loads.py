@@ -47,7 +47,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     models[UNDECODED] = write_undecoded(root / UNDECODED)
     models[WORDS] = write_words(root / WORDS)
     models[LARGE] = write_gemma3(root / LARGE, window=2048)  # its least KV is more than the pool
-    several = Several(models, ("--batch-bytes", str(1 << 25), "--pool-bytes", str(1 << 18)))
+    several = Several(models, ("--batch-bytes", str(1 << 25), "--pool-bytes", str(1 << 18)), hosted=True)
     asyncio.run(several.stack.up())
     for name in (NO_SHARD, CUT, UNREADABLE, LIES):
         break_weights(name, models[name] / "model.safetensors")
@@ -140,6 +140,7 @@ async def test_whole_words_are_served_between_spaces(several: Several) -> None:
     assert await several.difference("agent", WORDS, second) < TOLERANCE
 
 
+@pytest.mark.slow
 async def test_a_default_model_that_cannot_be_loaded_leaves_the_others(tmp_path: Path) -> None:
     several = Several({EXITS: write_olmo(tmp_path / EXITS), "good": write_llama(tmp_path / "good")})
     try:

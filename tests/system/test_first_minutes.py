@@ -62,6 +62,7 @@ def run(environment: dict[str, str], *command: str | Path, status: int = 0) -> s
     return done.stderr if status else done.stdout
 
 
+@pytest.mark.slow
 def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
     uvx = UV.with_name("uvx")
     assert run(environment, uvx, "--from", wheel, "agentmem", "--version").startswith("agentmem, version ")
@@ -95,6 +96,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+@pytest.mark.slow
 async def test_readme_leads_to_a_conversation_in_the_page(wheel: Path, home: Path, environment: dict[str, str]) -> None:
     """Its commands, in their order; the index, the hub and the ports are this test's.
 

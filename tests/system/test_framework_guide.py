@@ -29,7 +29,7 @@ from gateway.edge.keys import new
 from tests import older_frameworks
 from tests.scripted_model import write_scripted
 from tests.system.frameworks import recorded
-from tests.system.stack import running
+from tests.system.stack import hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -108,7 +108,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
         "worker_flags": ("--model", f"qwen={tools}", "--loaded-models", "2"),
         "gateway_flags": ("--keys", str(folder / "keys.json")),
     }
-    async with running("demo", "store", "worker", "gateway", **flags) as stack:
+    async with hosting("demo", "store", "worker", "gateway", **flags) as stack:
         yield Gateway(stack.url, str(shown))
 
 
@@ -154,6 +154,8 @@ async def test_every_sample_is_tested() -> None:
     assert {path.stem for path in PROGRAMS.glob("*_calls.py")} == set(CALLS.values())
 
 
+@pytest.mark.slow
+@pytest.mark.slow("LangChain", "LiteLLM", "LlamaIndex", "OpenAI's Agents SDK", "pydantic-ai")
 @pytest.mark.parametrize("section", [section for section in SAMPLES if section != "Vercel's AI SDK"])
 async def test_samples_and_what_they_leave_out(section: str, gateway: Gateway, tmp_path: Path) -> None:
     codes = samples(section)
@@ -181,6 +183,7 @@ async def test_a_program_that_reaches_for_more_is_found(gateway: Gateway, tmp_pa
     assert said == {"printed": {"sample": ""}, "tried": ["192.0.2.1", "example.org", "('192.0.2.1', 443)"]}
 
 
+@pytest.mark.slow
 async def test_vercels_sdk(gateway: Gateway, node_packages: Path, tmp_path: Path) -> None:
     (sample,) = samples("Vercel's AI SDK")
     (tmp_path / "node_modules").symlink_to(node_packages / "node_modules")
@@ -218,6 +221,7 @@ def message(stream: list[dict[str, Any]]) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
+@pytest.mark.slow
 async def test_claude_code(gateway: Gateway) -> None:
     """A session whose memory goes on, although its system prompt begins with another checksum each time."""
     headers = {**recorded.CLAUDE_HEADERS, "authorization": f"Bearer {gateway.key}"}

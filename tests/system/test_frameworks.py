@@ -15,7 +15,7 @@ import pytest_asyncio
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from tests.scripted_model import write_scripted
-from tests.system.stack import running
+from tests.system.stack import hosting
 
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
@@ -50,7 +50,7 @@ def get_weather(city: City) -> str:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
-    async with running(f"scripted={directory}", "store", "worker", "gateway") as stack:
+    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as stack:
         yield f"{stack.url}/v1"
 
 
@@ -70,6 +70,7 @@ async def chat(url: str) -> AsyncIterator[ChatOpenAI]:
         )
 
 
+@pytest.mark.slow
 async def test_instructor(sdk: openai.AsyncOpenAI) -> None:
     """It names the function that the model has to call."""
     import instructor
@@ -83,6 +84,7 @@ async def test_instructor(sdk: openai.AsyncOpenAI) -> None:
         assert isinstance(alarm, Alarm)
 
 
+@pytest.mark.slow("True")
 @pytest.mark.parametrize("responses", [False, True])
 async def test_langchain_with_structured_output(chat: ChatOpenAI, responses: bool) -> None:
     model = chat.model_copy(update={"use_responses_api": responses})
@@ -106,6 +108,8 @@ async def test_langchain_calls_a_tool_and_tells_its_result(chat: ChatOpenAI) -> 
     assert [one["name"] for one in only.tool_calls] == ["get_weather"]
 
 
+@pytest.mark.slow
+@pytest.mark.slow("False")
 @pytest.mark.parametrize("responses", [False, True])
 async def test_pydantic_ai(sdk: openai.AsyncOpenAI, responses: bool) -> None:
     from pydantic_ai import Agent
@@ -121,6 +125,7 @@ async def test_pydantic_ai(sdk: openai.AsyncOpenAI, responses: bool) -> None:
     assert CITIES
 
 
+@pytest.mark.slow
 async def test_openai_agents(sdk: openai.AsyncOpenAI) -> None:
     """They make every tool and every type of an output strict."""
     from agents import Agent as OpenAIAgent

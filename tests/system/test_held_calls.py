@@ -16,7 +16,7 @@ import pytest_asyncio
 from agentmem.v1 import inference_pb2, types_pb2
 from tests.json_schemas import Schema, fits
 from tests.scripted_model import TEMPLATE, write_scripted
-from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.system.stack import Client, Stack, Turn, chat, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,7 +46,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
     effort = "<|im_start|>system\nEffort: {{ reasoning_effort | default('any') }}<|im_end|>\n{% if tools %}"
     template = TEMPLATE.replace("{% if tools %}", effort, 1)
     directory = write_scripted(tmp_path_factory.mktemp("held") / "m", special_markers=True, template=template)
-    async with running(f"scripted={directory}", "store", "worker", "gateway") as started:
+    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as started:
         yield started
 
 
@@ -95,6 +95,7 @@ async def test_a_call_that_the_model_opens_by_itself_fits_where_its_own_would_no
     assert turn.finished.reason == types_pb2.FINISH_REASON_TOOL_CALLS
 
 
+@pytest.mark.slow
 async def test_required_calls_come_at_once_and_only_from_the_tools_that_are_named(client: Client) -> None:
     turns = await asyncio.gather(
         *(held(client, f"required-{seed}", seed=seed, required=True) for seed in range(4)),
@@ -124,6 +125,7 @@ async def test_what_was_called_is_found_again_and_goes_on(client: Client) -> Non
     assert sum(second.cached.values()) >= first.finished.usage.prompt_tokens
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_held_is_refused_in_words(client: Client) -> None:
     broken = types_pb2.Messages(messages=chat(("user", "hi")).messages)
     odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
@@ -139,6 +141,7 @@ async def test_what_cannot_be_held_is_refused_in_words(client: Client) -> None:
     assert loose.finished.reason in (types_pb2.FINISH_REASON_TOOL_CALLS, types_pb2.FINISH_REASON_LENGTH)
 
 
+@pytest.mark.slow
 async def test_the_sdk_requires_names_and_limits_calls(sdk: openai.AsyncOpenAI) -> None:
     asked: Any = {"model": "scripted", "messages": HI, "seed": 5}
     for tools, fields in (
@@ -161,6 +164,7 @@ async def test_the_sdk_requires_names_and_limits_calls(sdk: openai.AsyncOpenAI) 
     assert message.tool_calls or fits(message.content or "", {"enum": ["a", "b"]})
 
 
+@pytest.mark.slow
 async def test_responses_and_messages_require_calls_too(
     sdk: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
 ) -> None:

@@ -49,7 +49,7 @@ async def hot_and_after_a_restart(
 ) -> list[tuple[BlockHeader, dict[str, TensorSpec]]]:
     """Five turns, each from the end of the one before, the last one after a restart; the checkpoints' files by then."""
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         assert tokens > WINDOW + SLACK, "longer than what a sliding layer keeps"
@@ -67,16 +67,19 @@ async def hot_and_after_a_restart(
         return files
 
 
+@pytest.mark.essential("sliding windows resume exactly")
+@pytest.mark.slow("gpt_oss", "llama4")
 @models
 async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
     for header, _ in await hot_and_after_a_restart(stacks, write):
         assert header.token_count <= WINDOW + SLACK
 
 
+@pytest.mark.slow
 @models
 async def test_back_inside_the_window_and_outside(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
 
         async def cut_to(tokens: int) -> Turn:
@@ -95,10 +98,11 @@ async def test_back_inside_the_window_and_outside(stacks: SharedStacks, write: W
         assert (outside.match, outside.cached, outside.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE")
 
 
+@pytest.mark.slow
 async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks) -> None:
     """A prompt that was answered before is known up to its cue, however long the answer was."""
     oracle = Oracle(stacks.directory(write_gemma3))
-    async with stacks.using(write_gemma3) as stack:
+    async with stacks.using(write_gemma3, killable=True) as stack:
         client = await stack.client()
         messages = chat(("system", LONG), ("user", "Who told you?"))
         long = {**ARGUMENTS, "max_tokens": 400}
@@ -115,6 +119,8 @@ async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks)
             assert prompt - 12 < cached < prompt, "all but the cue"
 
 
+@pytest.mark.slow
+@pytest.mark.slow("llama4")
 @all_kinds
 async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
@@ -128,10 +134,11 @@ async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, writ
         await check(stack, oracle, other, "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_gemma3, write_qwen3_next], ids=["gemma3", "qwen3_next"])
 async def test_a_damaged_checkpoint_is_only_a_miss(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
         await restarted(stack, "a")

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from agentmem.v1 import agent_pb2
-from tests.system.stack import Client, Stack, running
+from tests.system.stack import Client, Stack
 
 Messages = list[dict[str, str]]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack() -> AsyncIterator[Stack]:
-    async with running("demo", "store", "worker", "gateway") as started:
-        yield started
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,8 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 class Chat:
     """One client that sends its whole conversation each time, as SDKs do."""
 
-    def __init__(self, stack: Stack, first: str) -> None:
-        self.url = f"{stack.url}/v1/chat/completions"
+    def __init__(self, demo: Stack, first: str) -> None:
+        self.url = f"{demo.url}/v1/chat/completions"
         self.messages: Messages = [{"role": "user", "content": first}]
         self.told: list[dict[str, Any]] = []
 
@@ -60,24 +52,25 @@ async def ids(client: Client) -> list[str]:
     return [agent.key.agent_id for agent in answer.agents]
 
 
-async def test_a_conversation_is_one_agent_whose_memory_grows(stack: Stack) -> None:
-    chat = Chat(stack, "The colour of the boat is green.")
+async def test_a_conversation_is_one_agent_whose_memory_grows(demo: Stack) -> None:
+    chat = Chat(demo, "The colour of the boat is green.")
     await chat.answer()
     await chat.say("What is the colour of the boat?")
     await chat.say("Where is the key?")
     assert len(set(chat.agents())) == 1
     assert [told["agentmem"]["match"] for told in chat.told] == ["new", "extend", "extend"]
     assert 0 == chat.cached()[0] < chat.cached()[1] < chat.cached()[2]
-    client = await stack.client("gateway")
+    client = await demo.client("gateway")
     agent = await client.agent(chat.agents()[0])
     assert (agent.turns, agent.delete_after.seconds, agent.ttl.seconds) == (3, 30 * 86400, 7 * 86400)
 
 
-async def test_conversations_that_share_a_beginning_fork(stack: Stack) -> None:
+@pytest.mark.slow
+async def test_conversations_that_share_a_beginning_fork(demo: Stack) -> None:
     facts = "The number of the locker is 417. " * 60  # more than a block: an older state has no tail any more
-    first = Chat(stack, facts)
+    first = Chat(demo, facts)
     await first.answer()
-    second = Chat(stack, facts)
+    second = Chat(demo, facts)
     second.told = first.told[:1]
     await first.say("What is the number of the locker?")
     await second.say("Where is the boat?")
@@ -88,12 +81,13 @@ async def test_conversations_that_share_a_beginning_fork(stack: Stack) -> None:
     await second.say("What is the number of the locker?")
     assert first.agents()[-1] != second.agents()[-1]
     assert "417" in second.told[-1]["choices"][0]["message"]["content"]
-    client = await stack.client("gateway")
+    client = await demo.client("gateway")
     assert [(await client.agent(chat.agents()[-1])).turns for chat in (first, second)] == [3, 3]
 
 
-async def test_clients_at_the_same_time_never_overwrite_each_other(stack: Stack) -> None:
-    chats = [Chat(stack, "The colour of the door is red.") for _ in range(6)]
+@pytest.mark.slow
+async def test_clients_at_the_same_time_never_overwrite_each_other(demo: Stack) -> None:
+    chats = [Chat(demo, "The colour of the door is red.") for _ in range(6)]
     await asyncio.gather(*(chat.answer() for chat in chats))
     assert len({chat.agents()[0] for chat in chats}) == 6
     for chat in chats[1:]:
@@ -106,20 +100,20 @@ async def test_clients_at_the_same_time_never_overwrite_each_other(stack: Stack)
         assert chat.told[2]["agentmem"]["match"] == "extend"
 
 
-async def test_an_agent_with_a_name_stays_as_it_is(stack: Stack) -> None:
-    named = Chat(stack, "The name of the dog is Rex.")
+async def test_an_agent_with_a_name_stays_as_it_is(demo: Stack) -> None:
+    named = Chat(demo, "The name of the dog is Rex.")
     await named.answer({"X-Agent-ID": "rex"})
-    other = Chat(stack, "The name of the dog is Rex.")
+    other = Chat(demo, "The name of the dog is Rex.")
     other.told = named.told[:1]
     told = await other.say("What is the name of the dog?")
     assert told["agentmem"]["agent_id"] != "rex"
     assert told["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
-    client = await stack.client("gateway")
+    client = await demo.client("gateway")
     assert (await client.agent("rex")).turns == 1
 
 
-async def test_a_retry_is_the_same_turn_of_the_same_agent(stack: Stack) -> None:
-    chat = Chat(stack, "The key is in the cellar.")
+async def test_a_retry_is_the_same_turn_of_the_same_agent(demo: Stack) -> None:
+    chat = Chat(demo, "The key is in the cellar.")
     first = await chat.answer({"Idempotency-Key": "once"})
     again = await chat.answer({"Idempotency-Key": "once"})
     assert again["agentmem"]["replayed"] and not first["agentmem"]["replayed"]
@@ -129,10 +123,10 @@ async def test_a_retry_is_the_same_turn_of_the_same_agent(stack: Stack) -> None:
     assert told["agentmem"]["replayed"] and chat.agents()[-1] == chat.agents()[0]
 
 
-async def test_a_label_keeps_equal_conversations_apart(stack: Stack) -> None:
-    chat = Chat(stack, "The colour of the car is blue.")
+async def test_a_label_keeps_equal_conversations_apart(demo: Stack) -> None:
+    chat = Chat(demo, "The colour of the car is blue.")
     await chat.answer(prompt_cache_key="one")
-    other = Chat(stack, "The colour of the car is blue.")
+    other = Chat(demo, "The colour of the car is blue.")
     other.told = chat.told[:1]
     await other.say("What is the colour of the car?", prompt_cache_key="two")
     await chat.say("What is the colour of the car?", prompt_cache_key="one")
@@ -140,25 +134,25 @@ async def test_a_label_keeps_equal_conversations_apart(stack: Stack) -> None:
     assert other.agents()[-1] != chat.agents()[0]
 
 
-async def test_other_choices_leave_no_agents(stack: Stack) -> None:
-    client = await stack.client("gateway")
+async def test_other_choices_leave_no_agents(demo: Stack) -> None:
+    client = await demo.client("gateway")
     before = await ids(client)
-    chat = Chat(stack, "The number of the room is 12.")
+    chat = Chat(demo, "The number of the room is 12.")
     told = await chat.answer(n=3, temperature=2, seed=5)
     assert [choice["index"] for choice in told["choices"]] == [0, 1, 2]
     assert len({choice["message"]["content"] for choice in told["choices"]}) > 1
     assert told["usage"]["completion_tokens"] > 12
     assert set(await ids(client)) - set(before) == {told["agentmem"]["agent_id"]}
-    again = await Chat(stack, "The number of the room is 12.").answer(n=3, temperature=2, seed=5)
+    again = await Chat(demo, "The number of the room is 12.").answer(n=3, temperature=2, seed=5)
     assert again["choices"] == told["choices"]
 
 
-async def test_a_turn_that_fails_leaves_no_fork(stack: Stack) -> None:
-    client = await stack.client("gateway")
-    named = Chat(stack, "The name of the cat is Tom.")
+async def test_a_turn_that_fails_leaves_no_fork(demo: Stack) -> None:
+    client = await demo.client("gateway")
+    named = Chat(demo, "The name of the cat is Tom.")
     await named.answer({"X-Agent-ID": "tom"})
     before = await ids(client)
-    other = Chat(stack, "The name of the cat is Tom.")
+    other = Chat(demo, "The name of the cat is Tom.")
     other.told = named.told[:1]
     with pytest.raises(httpx.HTTPStatusError):
         await other.say("word " * 20_000)  # more than the context holds

@@ -18,7 +18,7 @@ import pytest
 
 from agentmem.layout import GATEWAY_FILE
 from gateway.ui.files import STATIC
-from tests.system.stack import running
+from tests.system.stack import hosting
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
@@ -65,8 +65,9 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path / "venv" / "bin"
 
 
+@pytest.mark.slow
 async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> None:
-    async with running("demo", "store", "worker", "gateway") as stack:
+    async with hosting("demo", "store", "worker", "gateway") as stack:
         environment = {"PATH": os.environ["PATH"], "AGENTMEM_ADDRESS": f"127.0.0.1:{stack.ports['grpc']}"}
 
         async def run(program: str, *arguments: str, status: int = 0) -> str:
@@ -93,6 +94,7 @@ async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> N
         assert "No module named 'mlx'" in await run("python", "-c", "import mlx", status=1)
 
 
+@pytest.mark.slow
 async def test_the_page_is_in_the_wheel(tmp_path: Path) -> None:
     uv("build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"))
     (wheel,) = (tmp_path / "dist").glob("*.whl")

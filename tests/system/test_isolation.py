@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import MethodDescriptor
 from starlette.routing import BaseRoute, Mount, Route
@@ -92,6 +93,7 @@ def make_keys(path: Path, **keys: dict[str, Any]) -> dict[str, str]:
     return shown
 
 
+@pytest.mark.essential("a namespace is closed to the keys of others")
 async def test_a_key_opens_its_own_namespace_only(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     keys = make_keys(

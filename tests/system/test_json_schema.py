@@ -15,7 +15,7 @@ import pytest_asyncio
 from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.json_schemas import HOSTILE, Schema, fits
-from tests.system.stack import Client, Stack, Turn, running
+from tests.system.stack import Client, Stack, Turn, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,7 +50,7 @@ LONG = 2000
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with running("demo", "store", "worker", "gateway", worker_flags=("--default-max-tokens", "4000")) as started:
+    async with hosting("demo", "store", "worker", "gateway", worker_flags=("--default-max-tokens", "4000")) as started:
         yield started
 
 
@@ -78,6 +78,7 @@ def whole(turn: Turn, schema: Schema) -> bool:
     return turn.finished.reason == types_pb2.FINISH_REASON_STOP and fits(turn.text, schema)
 
 
+@pytest.mark.slow
 async def test_held_and_free_turns_run_together_and_each_keeps_to_its_own(client: Client) -> None:
     free = {"sampling": types_pb2.Sampling(temperature=1.0, seed=5, ignore_eos=True), "max_tokens": 60}
     alone = await client.say("free-alone", "What is the colour of the boat?", **free)
@@ -91,6 +92,7 @@ async def test_held_and_free_turns_run_together_and_each_keeps_to_its_own(client
     assert len({turn.text for turn in turns}) == 5
 
 
+@pytest.mark.slow
 async def test_memory_and_retries_are_as_for_any_turn(client: Client) -> None:
     first = await held(client, "keeper", FACT, request_id="once")
     again = await held(client, "keeper", FACT, request_id="once")
@@ -111,6 +113,7 @@ async def test_memory_and_retries_are_as_for_any_turn(client: Client) -> None:
     assert following.finished.version.version == first.finished.version.version + 1
 
 
+@pytest.mark.slow
 async def test_what_cuts_a_text_cuts_json_too(client: Client) -> None:
     cut = await held(client, "cut", FACT, max_tokens=3)
     assert cut.finished.reason == types_pb2.FINISH_REASON_LENGTH
@@ -144,6 +147,7 @@ async def test_bad_schemas_are_refused_before_any_effect(client: Client) -> None
     assert absent.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.slow
 async def test_streams_go_on_while_a_hostile_schema_compiles(client: Client) -> None:
     """Not by the clock: a stream gets tokens between the schema's sending and its refusal."""
     hostile = json.dumps(HOSTILE["patterns on patterns"])
@@ -171,6 +175,7 @@ async def test_streams_go_on_while_a_hostile_schema_compiles(client: Client) -> 
         await counting
 
 
+@pytest.mark.slow
 async def test_response_format_through_the_sdk(sdk: openai.AsyncOpenAI) -> None:
     named: Any = {"type": "json_schema", "json_schema": {"name": "fact", "schema": FACT, "strict": True}}
     asked: dict[str, Any] = {

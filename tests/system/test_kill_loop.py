@@ -75,6 +75,8 @@ async def check(stack: Stack, told: Told) -> None:
     assert start == len(ledger.token_ids) == len(ledger.offsets)
 
 
+@pytest.mark.essential("a turn that was acknowledged survives kill -9")
+@pytest.mark.kills
 @pytest.mark.timeout(600)
 async def test_acknowledged_turns_survive_sigkill_at_any_moment(stack: Stack) -> None:
     seed = int(os.environ.get("AGENTMEM_TEST_SEED", "20260101"))

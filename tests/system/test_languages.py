@@ -29,7 +29,7 @@ from tests.gateway import running as gateways
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 from tests.system.languages import CPP, GO, TYPESCRIPT, Program, command, ended
 from tests.system.proxies import CANCEL, INTERNAL_ERROR, LosingAnswers, ResettingStreams
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,7 +39,7 @@ END_OF_TURN: Final = "<|im_end|>"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path) -> AsyncIterator[Stack]:
     """One for all of these tests; each has agents of its own."""
-    async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:
+    async with hosting(f"tiny={tiny}", "store", "worker", "gateway") as stack:
         yield stack
 
 
@@ -69,6 +69,7 @@ async def said(stack: Stack, agent: str) -> str:
     return (await stack.ledger(agent)).text.decode(errors="replace").removesuffix(END_OF_TURN)
 
 
+@pytest.mark.slow
 async def test_generates_lists_and_forks(stack: Stack, program: Program, agent: str) -> None:
     first = await program.run("generate", agent, "The boat is green.")
     assert first.out
@@ -85,6 +86,7 @@ async def test_generates_lists_and_forks(stack: Stack, program: Program, agent: 
     assert f"{agent} 2\ttiny\t{tokens} tokens\t2 turns\thot" in listed
 
 
+@pytest.mark.slow("TypeScript")
 async def test_ctrl_c_cancels_the_turn(stack: Stack, program: Program, agent: str) -> None:
     await program.run("generate", agent, "The boat is green.")
     ledger = await stack.ledger(agent)
@@ -133,6 +135,7 @@ async def test_a_turn_that_another_client_aborts_is_not_tried_again(stack: Stack
     assert not (await stack.ledger(agent)).token_ids
 
 
+@pytest.mark.slow
 async def test_a_request_id_is_one_turn(stack: Stack, program: Program, agent: str) -> None:
     question = ("generate", "--request-id", f"{agent}-1", agent, "The boat is green.")
     first = await program.run(*question)
@@ -148,6 +151,7 @@ async def test_a_request_id_is_one_turn(stack: Stack, program: Program, agent: s
     assert "version 2]" in named_anew.err, "without the id it is another turn"
 
 
+@pytest.mark.slow("TypeScript")
 async def test_an_answer_that_is_lost_is_no_second_turn(stack: Stack, client: tuple[str, ...], agent: str) -> None:
     async with LosingAnswers(stack.ports["grpc"], after=3000) as network:
         program = Program(f"127.0.0.1:{network.port}", *client)
@@ -165,6 +169,7 @@ async def test_an_answer_that_is_lost_is_no_second_turn(stack: Stack, client: tu
     assert await stack.ledger(agent) == ledger
 
 
+@pytest.mark.slow("TypeScript-cancel", "TypeScript-internal-error", "TypeScript-unknown")
 @pytest.mark.parametrize(
     ("code", "status"),
     [(CANCEL, "CANCELLED"), (INTERNAL_ERROR, "INTERNAL"), (0x99, "(UNKNOWN|INTERNAL)")],
@@ -182,6 +187,7 @@ async def test_a_stream_that_is_reset_is_asked_for_again(
     assert (await said(stack, agent)).endswith(done.out), "all of it, and nothing twice"
 
 
+@pytest.mark.slow("TypeScript")
 async def test_what_the_gateway_says_is_not_tried_again(client: tuple[str, ...]) -> None:
     """The same codes as those of a connection that broke, with details."""
     root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
@@ -201,6 +207,7 @@ async def test_what_the_gateway_says_is_not_tried_again(client: tuple[str, ...])
     assert len(worker.generated) == len(failures)
 
 
+@pytest.mark.slow("TypeScript")
 async def test_moves_agents(stack: Stack, program: Program, agent: str, tmp_path: Path) -> None:
     client = await stack.client("gateway")
     await client.say(agent, "The key is in the cellar. " * 40, max_tokens=4)
@@ -219,6 +226,7 @@ async def test_moves_agents(stack: Stack, program: Program, agent: str, tmp_path
     assert await asyncio.to_thread(os.listdir, tmp_path) == ["agent"]
 
 
+@pytest.mark.slow
 async def test_says_what_failed(stack: Stack, program: Program, agent: str, tmp_path: Path) -> None:
     client = await stack.client("gateway")
     await client.say(agent, "hello", max_tokens=2)
@@ -314,6 +322,7 @@ async def door(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
         yield Door(gateway.addresses["grpc"], folder, str(shown))
 
 
+@pytest.mark.slow
 async def test_keys_and_tls(stack: Stack, door: Door, client: tuple[str, ...], agent: str) -> None:
     program = Program(door.address, *client, AGENTMEM_API_KEY=door.key, **door.certificates)
     answer = await program.run("generate", agent, "The boat is green.")

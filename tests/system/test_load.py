@@ -68,6 +68,7 @@ def question(fact: Fact, number: int) -> tuple[str, str]:
     return "user", fact.kind.questions[number].format(e=fact.entity)
 
 
+@pytest.mark.slow
 async def test_streams_at_once_are_each_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told a fact and asked for it, then asked again by the conversation's next turn, and that once more."""
     async with observed("demo", tmp_path, monkeypatch) as stack:
@@ -137,6 +138,7 @@ def more_objects(before: Holdings, after: Holdings) -> dict[str, int]:
     return {name: counts["objects"] - before.counts[name]["objects"] for name, counts in after.counts.items()}
 
 
+@pytest.mark.slow
 async def test_clients_that_leave_leak_nothing(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with observed(f"tiny={tiny}", tmp_path, monkeypatch) as stack:
         client = await stack.client("gateway")
@@ -167,6 +169,7 @@ async def test_clients_that_leave_leak_nothing(tiny: Path, tmp_path: Path, monke
         assert (await client.say("agent 0", "hello", max_tokens=3)).match == "NEW", "no cancelled turn was kept"
 
 
+@pytest.mark.slow
 async def test_readers_that_stall_are_cut_off_and_cost_others_nothing(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,9 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     tables = [f'[models.{name}]\nsource = "{name}"\n{options.get(name, "")}' for name in "cpqt"]
     (root / "models.toml").write_text("\n".join(tables))
     several = Several(
-        {name: models[name] for name in "ab"}, ("--models", f"{root}/models.toml", "--loaded-models", "2")
+        {name: models[name] for name in "ab"},
+        ("--models", f"{root}/models.toml", "--loaded-models", "2"),
+        hosted=True,
     )
     several.directories = models
     asyncio.run(several.stack.up())
@@ -48,6 +50,7 @@ async def generate(client: Client, agent: str, order: list[str], tokens: int) ->
     return turn
 
 
+@pytest.mark.slow
 async def test_two_models_generate_at_a_time_and_a_third_takes_the_place_of_the_one_used_longest_ago(
     several: Several,
 ) -> None:
@@ -83,6 +86,7 @@ async def test_a_load_tells_how_far_it_is(several: Several) -> None:
     assert [at.stage for at in await several.load("b")] == ["ready"]
 
 
+@pytest.mark.slow
 async def test_an_unload_waits_for_running_requests_and_later_ones_load_again(several: Several) -> None:
     a, order = await several.on("a"), []
     await a.turn("other", messages=chat(("user", "Hello?")), max_tokens=1)
@@ -106,6 +110,7 @@ async def test_an_unload_waits_for_running_requests_and_later_ones_load_again(se
     assert await several.stack.metric("worker", "agentmem_model_unloads_total", model_id="a", reason="request") >= 1
 
 
+@pytest.mark.slow
 async def test_a_model_leaves_when_its_time_is_over_and_comes_back_for_a_request(several: Several) -> None:
     t = await several.on("t")
     await t.turn("agent", messages=chat(("user", "Hello?")), **ARGUMENTS)
@@ -121,6 +126,7 @@ async def test_a_model_leaves_when_its_time_is_over_and_comes_back_for_a_request
     assert await several.difference("agent", "t", turn) < TOLERANCE
 
 
+@pytest.mark.slow
 async def test_a_pinned_model_makes_room_for_nobody_but_leaves_by_request(several: Several) -> None:
     try:
         for name in "pab":
@@ -141,6 +147,7 @@ async def test_a_pinned_model_makes_room_for_nobody_but_leaves_by_request(severa
             await several.unload(name)
 
 
+@pytest.mark.slow
 async def test_a_look_at_what_is_not_loaded_loads_nothing(several: Several) -> None:
     """Probes and prefetches are refused, and what needs only the store or the tokenizer is answered."""
     c = await several.on("c")

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests import npm_tokenizers
-from tests.system.stack import Client, Stack, chat, running
+from tests.system.stack import Client, Stack, chat, hosting
 from tests.tiny_models import write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -32,7 +32,7 @@ PROSE = "The colour of the boat by the sea is green, and the house is red. " * (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    async with running(f"tiny={tiny}") as stack:
+    async with hosting(f"tiny={tiny}") as stack:
         await stack.up("gateway")
         yield stack
 
@@ -67,6 +67,7 @@ def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory was taken")
 async def test_four_prompts_of_15_mib_at_once_cost_little(stack: Stack) -> None:
     memory = Memory(stack)
@@ -82,6 +83,7 @@ async def test_four_prompts_of_15_mib_at_once_cost_little(stack: Stack) -> None:
 TOOL = {"type": "function", "function": {"name": "f", "description": WORDS, "parameters": {"type": "object"}}}
 
 
+@pytest.mark.slow("look-alikes", "token_ids")
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -101,6 +103,7 @@ async def test_every_door_refuses_what_cannot_fit(stack: Stack, path: str, body:
     assert "tokens and the model's context holds 4096; shorten it" in answer.text
 
 
+@pytest.mark.slow
 async def test_the_contract_refuses_what_cannot_fit(stack: Stack) -> None:
     client = await stack.client("gateway")
     key = client.key("ada")
@@ -130,7 +133,7 @@ async def gemma(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         shutil.copy(files / file, directory / file)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "bos_token_id": 2, "eos_token_id": [1, 106]}))
-    async with running(f"gemma={directory}") as stack:
+    async with hosting(f"gemma={directory}") as stack:
         await stack.up("gateway")
         yield stack
 
@@ -157,6 +160,7 @@ async def test_gemmas_runs_of_spaces_are_spaces(gemma: Stack) -> None:
     assert sum(second.cached.values()) >= len(ledger.token_ids) - 4, "the run that goes on may have other tokens"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory was taken")
 async def test_a_long_text_is_tokenized_no_further_than_needed(gemma: Stack) -> None:
     """Nothing says of prose that it cannot fit until twice the context's tokens were counted."""

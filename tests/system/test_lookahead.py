@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import pytest
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.system.stack import Client, Stack, running
@@ -41,6 +42,7 @@ async def hot(client: Client, agents: str = "abcdef") -> str:
     return "".join(agent for agent in agents if tiers.get(agent) == types_pb2.TIER_HOT)
 
 
+@pytest.mark.slow
 async def test_by_hints_the_farthest_goes_and_the_next_speaker_stays(tmp_path: Path) -> None:
     """Three agents fit. Then the worker is ended while prefetches are under way, and leaves cleanly."""
     directory = write_llama(tmp_path / "m")

@@ -1,4 +1,4 @@
-"""What a request of a named agent does with its memory, by OpenAI's and Anthropic's SDKs and gRPC, on a real stack."""
+"""What a request of a named agent does with its memory, by OpenAI's and Anthropic's SDKs and gRPC, on a real demo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from tests.system.stack import Client, Stack, chat, running
+from tests.system.stack import Client, Stack, chat
 
 FACT = "The colour of the boat is green."
 OTHER = "The number of the locker is 417."
@@ -25,15 +25,9 @@ ASKED: Any = {"model": "demo", "temperature": 0, "max_tokens": 20}
 NAMES = (f"agent-{number}" for number in itertools.count())
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack() -> AsyncIterator[Stack]:
-    async with running("demo", "store", "worker", "gateway") as started:
-        yield started
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def sdk(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+async def sdk(demo: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -82,8 +76,8 @@ class Named:
         return Told(text, report, warning)
 
 
-async def memory(stack: Stack, agent: str) -> str:
-    return (await stack.ledger(agent)).text.decode()
+async def memory(demo: Stack, agent: str) -> str:
+    return (await demo.ledger(agent)).text.decode()
 
 
 async def snapshots(client: Client, agent: str) -> list[str]:
@@ -92,31 +86,31 @@ async def snapshots(client: Client, agent: str) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_only_the_newest_message_each_time(stack: Stack, sdk: openai.AsyncOpenAI, stream: bool) -> None:
+async def test_only_the_newest_message_each_time(demo: Stack, sdk: openai.AsyncOpenAI, stream: bool) -> None:
     named = Named(sdk, stream=stream)
     told = [await named.ask(user(text)) for text in (FACT, "Where is the key?", QUESTION)]
     assert told[-1].text == ANSWER
     assert [each.report["match"] for each in told] == ["new", "extend", "extend"]
     assert [each.report["appended"] for each in told] == [False, True, True]
     assert not any(each.warning or each.report["warning"] for each in told)
-    client = await stack.client("gateway")
+    client = await demo.client("gateway")
     agent = await client.agent(named.agent)
     assert (agent.turns, await snapshots(client, named.agent)) == (3, [])
-    text = await memory(stack, named.agent)
+    text = await memory(demo, named.agent)
     assert text.count(FACT) == text.count(QUESTION) + 1 == 2, "each once, and the model's answer"
 
 
-async def test_the_whole_conversation_each_time(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_the_whole_conversation_each_time(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named, said = Named(sdk), [system(), user(FACT)]
     for question in ("Where is the key?", QUESTION):
         told = await named.ask(*said)
         said += [assistant(told.text), user(question)]
     told = await named.ask(*said)
     assert (told.text, told.report["match"], told.report["appended"]) == (ANSWER, "extend", False)
-    assert (await memory(stack, named.agent)).count(SYSTEM) == 1
+    assert (await memory(demo, named.agent)).count(SYSTEM) == 1
 
 
-async def test_both_habits_mixed(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_both_habits_mixed(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     noted = await named.ask(system(), user(FACT))
     where = await named.ask(user("Where is the key?"))
@@ -125,26 +119,26 @@ async def test_both_habits_mixed(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     assert (told.text, told.report["match"], told.report["appended"]) == (ANSWER, "extend", False)
     told = await named.ask(system(), user(QUESTION))
     assert (told.text, told.report["appended"]) == (ANSWER, True)
-    assert (await memory(stack, named.agent)).count(SYSTEM) == 1, "the system message that is there is not said again"
+    assert (await memory(demo, named.agent)).count(SYSTEM) == 1, "the system message that is there is not said again"
 
 
-async def test_another_system_message_is_never_lost(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_another_system_message_is_never_lost(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     await named.ask(system(), user(FACT))
-    before = await memory(stack, named.agent)
+    before = await memory(demo, named.agent)
     for other in ("You are", f"{SYSTEM} And kind.", "You are lena."):
         with pytest.raises(openai.BadRequestError, match="X-Agent-Memory: append") as refused:
             await named.ask(system(other), user(QUESTION))
         assert refused.value.code == "failed_precondition"
-    assert await memory(stack, named.agent) == before
+    assert await memory(demo, named.agent) == before
     told = await named.ask(system("You are lena."), user(QUESTION), mode="append")
     assert (told.text, told.report["match"]) == (ANSWER, "extend")
-    assert (await memory(stack, named.agent)).startswith(before)
-    assert "You are lena." in await memory(stack, named.agent)
+    assert (await memory(demo, named.agent)).startswith(before)
+    assert "You are lena." in await memory(demo, named.agent)
 
 
-async def test_what_is_prefilled_may_be_only_what_is_new(stack: Stack) -> None:
-    client, name = await stack.client("gateway"), next(NAMES)
+async def test_what_is_prefilled_may_be_only_what_is_new(demo: Stack) -> None:
+    client, name = await demo.client("gateway"), next(NAMES)
     for number, said in enumerate((FACT, OTHER)):
         await client.inference.Prefill(
             inference_pb2.PrefillRequest(
@@ -154,7 +148,7 @@ async def test_what_is_prefilled_may_be_only_what_is_new(stack: Stack) -> None:
                 request_id=f"{name}-{number}",
             )
         )
-    text = await memory(stack, name)
+    text = await memory(demo, name)
     assert [text.count(each) for each in (SYSTEM, FACT, OTHER)] == [1, 1, 1]
     request = inference_pb2.PrefillRequest(
         key=client.key(name),
@@ -172,34 +166,35 @@ async def test_what_is_prefilled_may_be_only_what_is_new(stack: Stack) -> None:
         await client.inference.Prefill(request)
 
 
-async def test_what_is_prefilled_is_a_beginning_and_not_said_twice(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named, client = Named(sdk), await stack.client("gateway")
+async def test_what_is_prefilled_is_a_beginning_and_not_said_twice(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named, client = Named(sdk), await demo.client("gateway")
     beginning = chat(("system", SYSTEM), ("user", FACT))
     await client.inference.Prefill(inference_pb2.PrefillRequest(key=client.key(named.agent), messages=beginning))
     told = await named.ask(system(), user(FACT), user(QUESTION))
     assert (told.report["match"], told.report["appended"]) == ("extend", False)
-    assert (await memory(stack, named.agent)).count(FACT) == 1
+    assert (await memory(demo, named.agent)).count(FACT) == 1
 
 
-async def test_a_conversation_that_shares_nothing_is_refused(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+@pytest.mark.slow
+async def test_a_conversation_that_shares_nothing_is_refused(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     for stream in (False, True):
         named = Named(sdk, stream=stream)
         await named.ask(system(), user(FACT))
-        before = await memory(stack, named.agent)
+        before = await memory(demo, named.agent)
         other = [system(), user(OTHER), assistant("Noted."), user("Where is the key?")]
         with pytest.raises(openai.BadRequestError, match=r"X-Agent-Memory: append.* replace"):
             await named.ask(*other)
-        assert await memory(stack, named.agent) == before
+        assert await memory(demo, named.agent) == before
         told = await named.ask(*other, mode="replace")
-        assert FACT not in await memory(stack, named.agent)
-        kept = (await snapshots(await stack.client("gateway"), named.agent))[0]
+        assert FACT not in await memory(demo, named.agent)
+        kept = (await snapshots(await demo.client("gateway"), named.agent))[0]
         for warning in (told.warning, told.report["warning"]):
             assert warning is not None and kept in warning
         assert told.report["dropped_tokens"] > 0
 
 
-async def test_what_is_left_behind_warns_and_stays_in_a_snapshot(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named, client = Named(sdk), await stack.client("gateway")
+async def test_what_is_left_behind_warns_and_stays_in_a_snapshot(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named, client = Named(sdk), await demo.client("gateway")
     noted = await named.ask(user(FACT))
     await named.ask(user("Where is the key?"))
     told = await named.ask(user(FACT), assistant(noted.text), user(QUESTION))
@@ -208,40 +203,40 @@ async def test_what_is_left_behind_warns_and_stays_in_a_snapshot(stack: Stack, s
     assert told.warning == told.report["warning"] and "auto-2" in str(told.warning)
     restore = agent_pb2.RestoreSnapshotRequest(key=client.key(named.agent), name="auto-2")
     await client.agents.RestoreSnapshot(restore, timeout=10)
-    assert "Where is the key?" in await memory(stack, named.agent)
+    assert "Where is the key?" in await memory(demo, named.agent)
 
 
-async def test_refuse_takes_continuations_only(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_refuse_takes_continuations_only(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     noted = await named.ask(user(FACT), mode="refuse")
-    before = await memory(stack, named.agent)
+    before = await memory(demo, named.agent)
     for bad in ([user(QUESTION)], [user(FACT)], [user(FACT), assistant("Other."), user(QUESTION)]):
         with pytest.raises(openai.BadRequestError, match="does not continue"):
             await named.ask(*bad, mode="refuse")
-    assert await memory(stack, named.agent) == before
+    assert await memory(demo, named.agent) == before
     told = await named.ask(user(FACT), assistant(noted.text), user(QUESTION), mode="refuse")
     assert told.text == ANSWER
 
 
-async def test_append_and_replace_by_header(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_append_and_replace_by_header(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     await named.ask(user(FACT), mode="append")
     told = await named.ask(user("Who are you?"), assistant("Marco."), user(QUESTION), mode="append")
     assert (told.text, told.report["appended"]) == (ANSWER, True)
-    assert "Marco." in await memory(stack, named.agent)
+    assert "Marco." in await memory(demo, named.agent)
     await named.ask(user(OTHER), mode="replace")
-    assert FACT not in await memory(stack, named.agent)
+    assert FACT not in await memory(demo, named.agent)
 
 
-async def test_a_retry_is_replayed_and_not_appended_again(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_a_retry_is_replayed_and_not_appended_again(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     await named.ask(user(FACT))
     first = await named.ask(user(QUESTION), key="once")
-    before = await memory(stack, named.agent)
+    before = await memory(demo, named.agent)
     for mode in ("", "append", "refuse"):
         again = await named.ask(user(QUESTION), key="once", mode=mode)
         assert (again.text, again.report["replayed"]) == (first.text, True)
-    assert await memory(stack, named.agent) == before
+    assert await memory(demo, named.agent) == before
 
 
 async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.AsyncOpenAI) -> None:
@@ -255,21 +250,22 @@ async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.Async
     assert answer.model_extra["agentmem"]["match"] == "new"
 
 
-async def test_other_choices_have_the_memory_too(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_other_choices_have_the_memory_too(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     named = Named(sdk)
     await named.ask(user(FACT))
     headers = {"X-Agent-ID": named.agent}
     answer = await sdk.chat.completions.create(**ASKED, messages=[user(QUESTION)], n=3, extra_headers=headers)
     assert [choice.message.content for choice in answer.choices] == [ANSWER] * 3
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    assert (await memory(stack, named.agent)).count(QUESTION) == 1
+    assert (await memory(demo, named.agent)).count(QUESTION) == 1
 
 
-async def test_the_other_endpoints(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+@pytest.mark.slow
+async def test_the_other_endpoints(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     for stream in (False, True):
         agent = next(NAMES)
         headers = {"X-Agent-ID": agent}
-        claude = anthropic.AsyncAnthropic(base_url=stack.url, api_key="none", max_retries=0)
+        claude = anthropic.AsyncAnthropic(base_url=demo.url, api_key="none", max_retries=0)
         more: Any = {"extra_body": {"temperature": 0}, "extra_headers": headers, "max_tokens": 20, "model": "demo"}
         async with claude:
             await claude.messages.create(messages=[user(FACT)], system=SYSTEM, **more)
@@ -284,11 +280,11 @@ async def test_the_other_endpoints(stack: Stack, sdk: openai.AsyncOpenAI) -> Non
         if stream:
             answer = [event async for event in answer][-1].response
         assert answer.output_text == ANSWER
-        text = await memory(stack, agent)
+        text = await memory(demo, agent)
         assert (text.count(QUESTION), text.count(SYSTEM)) == (2, 1)
 
 
-async def test_raw_prompts_are_whole_unless_the_header_says_otherwise(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_raw_prompts_are_whole_unless_the_header_says_otherwise(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
     agent = next(NAMES)
 
     async def complete(prompt: Any, mode: str = "") -> Any:
@@ -296,36 +292,36 @@ async def test_raw_prompts_are_whole_unless_the_header_says_otherwise(stack: Sta
         return await sdk.completions.create(**{**ASKED, "max_tokens": 4}, prompt=prompt, extra_headers=headers)
 
     await complete(f"{FACT} {OTHER}")
-    before = await memory(stack, agent)
+    before = await memory(demo, agent)
     with pytest.raises(openai.BadRequestError, match="all of it behind"):
         await complete("Where is the key?")
-    assert await memory(stack, agent) == before
+    assert await memory(demo, agent) == before
     told = await complete(" Where is the key?", "append")
     assert told.model_extra["agentmem"]["appended"]
-    assert (await memory(stack, agent)).startswith(f"{before} Where is the key?")
-    before = await memory(stack, agent)
+    assert (await memory(demo, agent)).startswith(f"{before} Where is the key?")
+    before = await memory(demo, agent)
     await complete([5, 6, 7], "append")
-    assert (await memory(stack, agent)).startswith(before)
+    assert (await memory(demo, agent)).startswith(before)
     await complete("Where is the key?", "replace")
-    assert FACT not in await memory(stack, agent)
+    assert FACT not in await memory(demo, agent)
 
 
-async def test_headers_that_mean_nothing_are_refused(stack: Stack) -> None:
+async def test_headers_that_mean_nothing_are_refused(demo: Stack) -> None:
     body = {**ASKED, "messages": [user(FACT)]}
-    async with httpx.AsyncClient(base_url=stack.url) as http:
+    async with httpx.AsyncClient(base_url=demo.url) as http:
         for headers in ({"X-Agent-Memory": "append"}, {"X-Agent-Memory": "forget", "X-Agent-ID": "x"}):
             answer = await http.post("/v1/chat/completions", json=body, headers=headers)
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "X-Agent-Memory")
 
 
-async def test_by_grpc_an_input_is_what_its_field_says_unless_asked(stack: Stack) -> None:
-    client, agent = await stack.client("gateway"), next(NAMES)
+async def test_by_grpc_an_input_is_what_its_field_says_unless_asked(demo: Stack) -> None:
+    client, agent = await demo.client("gateway"), next(NAMES)
     await client.turn(agent, messages=chat(("user", FACT)), max_tokens=12)
     told = await client.turn(
         agent, messages=chat(("user", QUESTION)), max_tokens=12, memory_mode=inference_pb2.MEMORY_MODE_AUTO
     )
     assert (told.text, told.started.appended, told.started.dropped_tokens) == (ANSWER, True, 0)
-    held = len((await stack.ledger(agent)).token_ids)
+    held = len((await demo.ledger(agent)).token_ids)
     told = await client.turn(agent, messages=chat(("user", OTHER)), max_tokens=12)
     assert not told.started.appended
     assert 0 < told.started.dropped_tokens <= held

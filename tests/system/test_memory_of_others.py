@@ -74,6 +74,7 @@ async def generating(stack: Stack, turns: int) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 @on_host
 async def test_who_runs_goes_on_and_who_comes_waits_for_the_others_memory(tmp_path: Path) -> None:
     """The floor is so high that the worker may take 3 GiB, of which somebody takes all."""

@@ -12,7 +12,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack, hosting
 from tests.tiny_models import write_llama, write_lora
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -33,7 +33,7 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack
         *("--model", f"org/b={write_llama(root / 'b', seed=1)}", "--model", f"damaged={damaged.parent}"),
         *("--adapter", f"a+support={write_lora(root / 'lora', base)}", "--min-residency", "0", "--swap-wait", "1"),
     ]
-    async with running(f"a={base}", "store", "worker", "gateway", worker_flags=tuple(flags)) as started:
+    async with hosting(f"a={base}", "store", "worker", "gateway", worker_flags=tuple(flags)) as started:
         yield started
 
 
@@ -60,6 +60,7 @@ async def swaps(stack: Stack) -> float:
     )
 
 
+@pytest.mark.slow
 async def test_each_model_keeps_its_memory(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     histories: dict[str, list[Any]] = {name: [] for name in MODELS}
     cached: dict[str, list[int]] = {name: [] for name in MODELS}
@@ -80,6 +81,7 @@ async def test_each_model_keeps_its_memory(stack: Stack, sdk: openai.AsyncOpenAI
     assert len(said) == len(MODELS), "models that say the same may be the same"
 
 
+@pytest.mark.slow
 async def test_the_other_dialect(claude: anthropic.AsyncAnthropic) -> None:
     read: dict[str, list[int]] = {"org/b": [], "a+support": []}
     history: dict[str, list[Any]] = {name: [] for name in read}
@@ -126,6 +128,7 @@ async def test_a_model_that_nobody_knows(sdk: openai.AsyncOpenAI, claude: anthro
         await claude.messages.create(model="b", messages=hi, max_tokens=6)
 
 
+@pytest.mark.slow
 async def test_a_swap_that_takes_too_long_is_waited_for(
     sdk: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic
 ) -> None:

@@ -154,6 +154,7 @@ async def test_a_full_worker_is_tried_again_when_it_says(stack: Stack, sdk: open
     assert second - first >= wait, "the SDK by itself would wait for half a second at most"
 
 
+@pytest.mark.slow
 async def test_closing_a_stream_cancels_the_turn(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     named: Any = {"extra_headers": {"X-Agent-ID": "leaving"}}
     await sdk.chat.completions.create(**MODEL, messages=[said(FACT)], max_tokens=4, **named)
@@ -252,6 +253,7 @@ async def test_responses_are_remembered_by_content_too(sdk: openai.AsyncOpenAI) 
     assert len({report(one)["agent_id"] for one in (first, second, third)}) == 1, "whichever endpoint it came through"
 
 
+@pytest.mark.slow
 async def test_responses_branch(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     root = await respond(sdk, FACTS)
     left = await respond(sdk, "Where is the key?", root)
@@ -293,6 +295,7 @@ async def test_what_is_unknown_or_not_stored_cannot_be_followed(stack: Stack, sd
         await sdk.responses.retrieve(stored.id)
 
 
+@pytest.mark.slow
 async def test_a_response_is_followed_after_a_restart(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     first = await respond(sdk, f"Listen: {FACTS}")
     await stack.on_disk(report(first)["agent_id"])

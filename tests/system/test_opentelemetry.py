@@ -171,6 +171,7 @@ def check_times(spans: list[Seen], timings: types_pb2.Timings) -> None:
     assert decode.end <= only(spans, "worker", "commit").start
 
 
+@pytest.mark.slow
 async def test_http_and_a_restored_agent(stack: Stack, collector: Collector, client: Client) -> None:
     await said(client, "warm", caller()[2], "the boat is green " * 60)
     evicting = await stack.client()

@@ -40,11 +40,12 @@ async def cut(client: Client, agent: str, ids: Sequence[int]) -> Turn:
     return await client.turn(agent, token_ids=types_pb2.TokenIds(ids=[*ids, 7, 8, 9]), **ARGUMENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @models
 async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         first = await tell(client, "a", story())
         assert STEP < first.started.cache.prompt_tokens < 2 * STEP
@@ -57,11 +58,12 @@ async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stack
         assert (early.match, early.cached, early.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE"), "there is none so early"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @models
 async def test_tokens_that_cut_the_ledger_go_on_from_the_checkpoint_before(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         await tell(client, "a", story())
         ids = list((await stack.ledger("a")).token_ids)
@@ -74,11 +76,12 @@ async def test_tokens_that_cut_the_ledger_go_on_from_the_checkpoint_before(stack
             await restarted(stack, "a")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @models
 async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         await tell(client, "a", story())
         await restarted(stack, "a")
@@ -91,6 +94,7 @@ async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedS
         assert turn.cached == {"hot": STEP}
 
 
+@pytest.mark.slow
 async def test_many_short_turns_leave_an_end_that_serves_as_well(stacks: SharedStacks) -> None:
     oracle = Oracle(stacks.directory(write_qwen3_next))
     async with stacks.using(write_qwen3_next) as stack:

@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from agentmem.v1 import agent_pb2
 from tests.system.languages import EXAMPLES, Program
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tiny: Path) -> AsyncIterator[Stack]:
     """One for all of these tests; each has agents of its own."""
-    async with running(f"tiny={tiny}") as stack:
+    async with hosting(f"tiny={tiny}") as stack:
         await stack.up("gateway")
         yield stack
 
@@ -66,6 +66,7 @@ async def test_python_moves_agents(stack: Stack, python: Program, tmp_path: Path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 async def test_python_generates_lists_and_forks(stack: Stack, python: Program) -> None:
     first = await python.run("generate", "pia", "The boat is green.")
     ledger = await stack.ledger("pia")

@@ -1,6 +1,6 @@
 """The pool under load, in a real worker: many agents in little memory, and what happens when it is full.
 
-With AGENTMEM_FULL_MATRIX=1 there are a thousand turns of forty agents, else 144 of sixteen, which are longer.
+With AGENTMEM_FULL_MATRIX=1 there are a thousand turns of forty agents, else 60 of twelve, which are longer.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from tests.tiny_states import write_mamba2
 
 BLOCK = 2 * 2 * 2 * 64 * 256 * 5 // 8
 """Bytes of a block of the tiny model in float32: layers, K and V, heads, width, tokens; 5 bits an element."""
-AGENTS, ROUNDS, REPEATED = (40, 25, 1) if FULL else (16, 9, 4)
+AGENTS, ROUNDS, REPEATED = (40, 25, 1) if FULL else (12, 5, 8)
 """How many agents take how many turns, of how many sentences: in the end each has four blocks."""
 BYTES = {write_llama: (320, 0), write_qwen3_next: (320, 38_912)}
 """Of a token's KV in float32, and of a checkpoint."""
@@ -68,6 +68,8 @@ async def settled(stack: Stack, agents: Iterable[str]) -> None:
         await asyncio.sleep(0.3)
 
 
+@pytest.mark.essential("memory for KV is bounded")
+@pytest.mark.slow("qwen3_next")
 @pytest.mark.parametrize("write", BYTES, ids=[write.__name__.removeprefix("write_") for write in BYTES])
 async def test_turns_of_many_agents_in_a_pool_for_six(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     """Memory ends where it began, and the worker, which checks its pool whenever it is idle, is still there."""
@@ -112,6 +114,7 @@ async def test_turns_of_many_agents_in_a_pool_for_six(tmp_path: Path, write: Cal
         assert np.abs(wanted - np.array(last.logprobs)).max() < 1e-3
 
 
+@pytest.mark.slow
 async def test_a_full_pool_refuses_and_the_same_request_works_later(tmp_path: Path) -> None:
     directory = write_llama(tmp_path / "m")
     flags = ("--pool-bytes", str(8 * BLOCK), "--room-wait", "0.2")

@@ -130,6 +130,7 @@ async def _mistakes(stack: Stack, client: Client) -> None:
         assert (await http.post("/v1/chat/completions", json=body | {"max_tokens": 4})).status_code == 200
 
 
+@pytest.mark.slow
 def test_every_panel_and_every_rule_has_data(recorded: Recorded, subtests: pytest.Subtests) -> None:
     """One test, for the processes of a run would record each for itself what several tests ask about."""
     for name in NAMES:

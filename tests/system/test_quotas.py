@@ -6,10 +6,11 @@ from pathlib import Path
 
 import grpc
 import httpx
+import pytest
 
 from agentmem.errors import ResourceExhausted, from_rpc
 from agentmem.v1 import agent_pb2, types_pb2
-from tests.system.stack import Client, Stack, running
+from tests.system.stack import Client, Stack, hosting
 
 ARGUMENTS = {"max_tokens": 4, "sampling": types_pb2.Sampling(ignore_eos=True)}
 LONG = "The colour of the boat is green. " * 30
@@ -40,9 +41,10 @@ async def delete(client: Client, agent: str) -> None:
     await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key(agent)), timeout=30)
 
 
+@pytest.mark.slow
 async def test_a_turn_without_room_in_the_quota_is_refused_until_an_agent_is_deleted(tiny: Path) -> None:
     flags = ("--namespace-bytes", str(FEW_TURNS))
-    async with running(f"tiny={tiny}", "store", "worker", "gateway", store_flags=flags) as stack:
+    async with hosting(f"tiny={tiny}", "store", "worker", "gateway", store_flags=flags) as stack:
         client = await stack.client("gateway")
         await client.say("a", "The key is in the cellar.", **ARGUMENTS)
         before, ledger = await client.agent("a"), await stack.ledger("a")
@@ -70,7 +72,7 @@ async def test_a_turn_without_room_in_the_quota_is_refused_until_an_agent_is_del
 
 
 async def test_kv_above_the_quota_is_not_kept_and_the_turns_are(tiny: Path) -> None:
-    async with running(f"tiny={tiny}", store_flags=("--namespaces", f"default={KV_OF_ONE_TURN}")) as stack:
+    async with hosting(f"tiny={tiny}", store_flags=("--namespaces", f"default={KV_OF_ONE_TURN}")) as stack:
         client = await stack.client()
         await client.say("a", LONG, **ARGUMENTS)
         await stack.on_disk("a")

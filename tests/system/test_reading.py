@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +14,7 @@ from click.testing import CliRunner
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from gateway.cli.main import main
-from tests.system.stack import Stack, chat, running
+from tests.system.stack import Stack, chat
 
 FACT = "The colour of the boat is green."
 QUESTION = "What is the colour of the boat?"
@@ -24,12 +23,11 @@ SYSTEM = "You are marco."
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack() -> AsyncIterator[Stack]:
-    async with running("demo", "store", "worker", "gateway") as started:
-        client = await started.client("gateway")
-        await client.turn("marco", messages=chat(("system", SYSTEM), ("user", FACT)), max_tokens=20)
-        await client.turn("marco", append=types_pb2.Append(messages=chat(("user", QUESTION))), request_id="asked")
-        yield started
+async def stack(demo: Stack) -> Stack:
+    client = await demo.client("gateway")
+    await client.turn("marco", messages=chat(("system", SYSTEM), ("user", FACT)), max_tokens=20)
+    await client.turn("marco", append=types_pb2.Append(messages=chat(("user", QUESTION))), request_id="asked")
+    return demo
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -78,6 +76,7 @@ async def test_rest_reads_it_in_pages(stack: Stack) -> None:
     assert not second["next_page_token"]
 
 
+@pytest.mark.slow
 async def test_a_whole_chat_and_what_it_left_behind(stack: Stack) -> None:
     """Each turn shows what is new in it; a raw prompt and what is left of a turn are shown as they were rendered."""
     client = await stack.client("gateway")

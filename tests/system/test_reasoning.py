@@ -180,6 +180,7 @@ async def test_a_request_can_have_its_history_rendered(gpt: openai.AsyncOpenAI) 
     assert unknown.value.param == "X-Agent-History"
 
 
+@pytest.mark.slow
 async def test_a_named_agent_goes_on_after_a_restart_and_goes_back(client: Client, stack: Stack) -> None:
     asked = [("user", "one?")]
     first = await client.turn("named", messages=chat(*asked))

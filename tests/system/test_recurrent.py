@@ -15,19 +15,23 @@ from tests.tiny_states import STATES
 
 EVERY = [*HYBRIDS, write_kimi_linear, *STATES]
 pytestmark = pytest.mark.sampled(3)
-every = pytest.mark.parametrize("write", EVERY, ids=[write.__name__.removeprefix("write_") for write in EVERY])
+NAMES = [write.__name__.removeprefix("write_") for write in EVERY]
+every = pytest.mark.parametrize("write", EVERY, ids=NAMES)
 
 
+@pytest.mark.essential("recurrent layers resume exactly")
+@pytest.mark.slow(*set(NAMES) - {"mamba2"})
 @every
 async def test_hot_and_after_a_restart(stacks: SharedStacks, write: Writer) -> None:
     for _, tensors in await hot_and_after_a_restart(stacks, write):
         assert any(name.startswith(STATE) for name in tensors)
 
 
+@pytest.mark.slow
 @recurrent
 async def test_a_cut_resumes_at_the_checkpoint_before_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         await client.say("a", LONG, **ARGUMENTS)
         before = await check(stack, oracle, await client.say("a", "Who told you?", **ARGUMENTS))
@@ -44,11 +48,12 @@ async def test_a_cut_resumes_at_the_checkpoint_before_it(stacks: SharedStacks, w
         await check(stack, oracle, outside)
 
 
+@pytest.mark.slow
 @recurrent
 async def test_a_stop_string_costs_the_answer_and_nothing_before(stacks: SharedStacks, write: Writer) -> None:
     """Tokens behind a stop string are in the state: what is left of the turn goes on from before its cue."""
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         free = await client.say("free", LONG, **{**ARGUMENTS, "max_tokens": 30})
         middle = len(free.text) // 2
@@ -65,6 +70,7 @@ async def test_a_stop_string_costs_the_answer_and_nothing_before(stacks: SharedS
             tokens = await check(stack, oracle, after)
 
 
+@pytest.mark.slow
 async def test_the_next_turn_waits_for_the_checkpoint_before_a_cut_answer(
     stacks: SharedStacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,10 +88,11 @@ async def test_the_next_turn_waits_for_the_checkpoint_before_a_cut_answer(
         await check(stack, Oracle(directory), after)
 
 
+@pytest.mark.slow
 @recurrent
 async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         client = await stack.client()
         messages = chat(("system", LONG), ("user", "Who told you?"))
         first = await client.turn("a", messages=messages, **ARGUMENTS)

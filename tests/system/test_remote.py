@@ -9,7 +9,7 @@ import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests import s3
-from tests.system.stack import Client, Stack, chat, running
+from tests.system.stack import Client, Stack, chat, hosting
 from tests.system.test_hybrid import ARGUMENTS, LONG
 from tests.system.test_probe import probed
 from tests.tiny_models import write_gemma3, write_llama
@@ -35,11 +35,12 @@ async def evict(client: Client, agent: str) -> None:
     await client.agents.EvictAgent(request, timeout=30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_a_turn_resumes_from_the_object_store(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     append = types_pb2.Append(messages=chat(("user", "And now?")))
     messages = chat(("system", LONG), ("user", "Who told you?"))
-    async with running(f"tiny={write(tmp_path / 'm')}") as stack:
+    async with hosting(f"tiny={write(tmp_path / 'm')}") as stack:
         client = await stack.client()
         for agent in ("stays", "leaves"):
             await client.turn(agent, messages=messages, **ARGUMENTS)
@@ -63,8 +64,9 @@ async def test_a_turn_resumes_from_the_object_store(tmp_path: Path, write: Calla
         )
 
 
+@pytest.mark.slow
 async def test_what_the_object_store_lost_is_computed_again(tiny: Path, bucket: s3.Bucket) -> None:
-    async with running(f"tiny={tiny}") as stack:
+    async with hosting(f"tiny={tiny}") as stack:
         client = await stack.client()
         await client.turn("a", messages=chat(("system", LONG), ("user", "Who told you?")), **ARGUMENTS)
         await uploaded(stack, "a")
@@ -80,7 +82,7 @@ async def test_what_the_object_store_lost_is_computed_again(tiny: Path, bucket: 
 
 
 async def test_an_agent_is_erased_from_the_object_store(tiny: Path, bucket: s3.Bucket) -> None:
-    async with running(f"tiny={tiny}") as stack:
+    async with hosting(f"tiny={tiny}") as stack:
         client = await stack.client()
         await client.turn("a", messages=chat(("system", LONG), ("user", "Who told you?")), **ARGUMENTS)
         await uploaded(stack, "a")

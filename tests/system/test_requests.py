@@ -135,6 +135,7 @@ async def test_a_turn_can_be_bound_to_a_state(stack: Stack, client: Client) -> N
     assert moved.code() is grpc.StatusCode.ABORTED
 
 
+@pytest.mark.slow
 async def test_kill_between_fsync_and_answer_replays(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack, hosting
 
 FILE = {"content-type": "application/octet-stream"}
 TOLD = "The colour of the boat is green. " * 30
@@ -25,7 +25,7 @@ TOLD = "The colour of the boat is green. " * 30
 async def shared_stack(tiny: Path) -> AsyncIterator[Stack]:
     """One stack for all of these tests."""
     flags = ("--default-max-tokens", "8")
-    async with running(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=flags) as stack:
+    async with hosting(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=flags) as stack:
         yield stack
 
 
@@ -67,6 +67,7 @@ class Agent:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_the_whole_life_of_an_agent(http: httpx.AsyncClient) -> None:
     a = Agent(http, "a")
     assert (await a.answer("GET")).status_code == 404

@@ -72,11 +72,13 @@ async def a_number_comes_back(stack: Stack, oracle: Oracle) -> None:
     assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
 
 
+@pytest.mark.slow
 async def test_what_was_lost_is_neither_used_nor_continued(tiny: Path) -> None:
     async with running(f"tiny={tiny}") as stack:
         await a_number_comes_back(stack, Oracle(tiny))
 
 
+@pytest.mark.slow
 async def test_a_worker_that_compares_numbers_is_found(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "by_number")
     async with running(f"tiny={tiny}", worker_module="tests.system.faulty_worker") as stack:

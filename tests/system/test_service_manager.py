@@ -37,6 +37,7 @@ def manager(stopped: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         yield start
 
 
+@pytest.mark.slow
 async def test_what_a_service_manager_hears(stopped: Stack, manager: Callable[[str], Heard]) -> None:
     worker = manager("worker")
     said = await worker.wait_for("STATUS=loading the model")

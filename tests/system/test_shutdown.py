@@ -28,6 +28,7 @@ async def begin(client: Client, agent: str) -> grpc.aio.UnaryStreamCall[object, 
     return call
 
 
+@pytest.mark.slow
 async def test_a_worker_ends_in_order(tiny: Path) -> None:
     async with running(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=PATIENT) as stack:
         client, worker = await stack.client("gateway"), f"unix:{stack.run}/worker.sock"
@@ -59,6 +60,7 @@ async def test_a_worker_ends_in_order(tiny: Path) -> None:
         assert await serving(f"unix:{stack.run}/store.sock"), "nobody else has ended"
 
 
+@pytest.mark.slow
 async def test_a_store_ends_in_order(tiny: Path) -> None:
     """Turns of the worker that come meanwhile fail with a time to try again, and succeed when it is back."""
     async with running(f"tiny={tiny}", "store", "worker", "gateway") as stack:

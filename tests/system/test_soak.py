@@ -20,8 +20,8 @@ from tests.system.load import ALL, MEGABYTE, check_flat, complete, holdings, idl
 from tests.system.stack import Client, Stack
 
 AGENTS = 30 if FULL else 10
-SECONDS = 600 if FULL else 8
-WARM_UP_SECONDS = 60 if FULL else 4
+SECONDS = 600 if FULL else 3
+WARM_UP_SECONDS = 60 if FULL else 2
 LEAST_TURNS = 4 * AGENTS
 """Of each stretch, however long they take on a busy machine."""
 PATIENCE_SECONDS = 120
@@ -126,6 +126,7 @@ def bytes_on_disk(stack: Stack) -> int:
     return total
 
 
+@pytest.mark.essential("memory does not grow")
 @pytest.mark.timeout(3600 if FULL else 600)
 async def test_nothing_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {

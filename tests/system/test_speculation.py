@@ -165,6 +165,7 @@ async def plain(stack: Stack) -> Answer:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_quotation_is_the_one_of_plain_steps(
     stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, stream: bool
@@ -180,6 +181,8 @@ async def test_a_quotation_is_the_one_of_plain_steps(
     assert text.decode().startswith(answer.text)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("23", "24")
 @pytest.mark.parametrize("most", [1, 23, 24])
 async def test_no_token_is_beyond_max_tokens(stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, most: int) -> None:
     agent = Agent(stack, sdk, f"most-{most}")
@@ -192,6 +195,7 @@ async def test_no_token_is_beyond_max_tokens(stack: Stack, sdk: openai.AsyncOpen
     assert text == "".join(answer.tokens).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_nothing_is_behind_a_stop_string(
     stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, stream: bool
@@ -209,6 +213,7 @@ async def test_nothing_is_behind_a_stop_string(
     assert len(answer.text) - len(text.decode()) < 8
 
 
+@pytest.mark.slow
 async def test_what_was_drafted_is_there_after_sigkill(stack: Stack, sdk: openai.AsyncOpenAI, directory: Path) -> None:
     """The next turn goes on from its KV on disk, and is what a recomputation of the ledger gives."""
     agent = Agent(stack, sdk, "killed")

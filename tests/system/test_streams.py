@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from agentmem.v1 import inference_pb2
 from tests.system.stack import Stack, Turn, running
@@ -41,6 +42,7 @@ async def converse(model: Path, transfer: str) -> tuple[list[Turn], list[str]]:
         return turns, [path.name for path in (*stack.block_files(), *stack.window_files())]
 
 
+@pytest.mark.slow
 async def test_a_restart_resumes_by_stream_as_by_path(tmp_path: Path) -> None:
     """With windows, too."""
     model = write_gemma3(tmp_path)
@@ -58,6 +60,8 @@ async def test_auto_takes_the_path_on_one_disk(stack: Stack) -> None:
     assert 'transfer="path"' in stack.logs("worker")
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_auto_streams_where_the_disk_is_not_shared(stack: Stack) -> None:
     """A probe that is another store's, as where two machines have the same paths; then a store that can be seen."""
     client = await stack.client()

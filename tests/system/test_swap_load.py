@@ -150,6 +150,7 @@ async def check(several: Several, memory: Memory, *, recompute: bool) -> None:
         assert max(abs(wanted - turn.logprobs), default=0) < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several) -> None:
     seed = int(os.environ.get("AGENTMEM_TEST_SEED", "20260101"))

@@ -41,6 +41,7 @@ async def say(client: Client, agent: str, line: str) -> Turn:
     return await client.turn(agent, append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["a", "c"], ids=["full attention", "hybrid"])
 async def test_a_model_that_comes_back_finds_its_agents_warm(several: Several, model: str) -> None:
     address = f"unix:{several.stack.run}/worker.sock"
@@ -69,6 +70,7 @@ async def test_a_model_that_comes_back_finds_its_agents_warm(several: Several, m
     assert both[0].text != both[1].text, "two memories"
 
 
+@pytest.mark.slow
 async def test_a_prompt_of_many_chunks_runs_on_the_model_that_has_come(several: Several) -> None:
     prompt = random.Random(5).choices(range(3, 300), k=900)  # the first chunk of a model has at most 512
     for model, other in (("a", "b"), ("b", "a")):
@@ -78,6 +80,7 @@ async def test_a_prompt_of_many_chunks_runs_on_the_model_that_has_come(several: 
         assert await several.difference("long", model, turn, several.directories[other]) > 100 * TOLERANCE
 
 
+@pytest.mark.slow
 async def test_a_model_leaves_while_the_store_is_down_and_the_ledger_has_its_agents(several: Several) -> None:
     stack, a = several.stack, await several.on("a")
     for number, line in enumerate(LINES[:2]):
@@ -94,6 +97,7 @@ async def test_a_model_leaves_while_the_store_is_down_and_the_ledger_has_its_age
     assert await several.difference("homeless", "a", turn) < TOLERANCE
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_killed_in_the_middle_of_a_swap_loses_nothing(several: Several) -> None:
     """At several moments of it: while the old model drains and is written, and while the new one is loaded."""
     stack = several.stack

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.scripted_model import TEMPLATE, write_scripted
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,7 +24,7 @@ ASKED = [{"role": "user", "content": "What is the colour of the boat, and of the
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     template = TEMPLATE.replace("{% if tools %}", THINKS, 1)
     directory = write_scripted(tmp_path_factory.mktemp("arguments") / "m", special_markers=True, template=template)
-    async with running(f"scripted={directory}", "store", "worker", "gateway") as started:
+    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as started:
         yield started
 
 

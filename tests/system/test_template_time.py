@@ -13,7 +13,7 @@ import pytest_asyncio
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from inference_service.text import template
 from tests.system.files import exported, imported
-from tests.system.stack import Stack, chat, running
+from tests.system.stack import Stack, chat, hosting
 from tests.system.test_changed_models import Running, stack, working  # noqa: F401 - a fixture
 from tests.tiny_models import CHATML, write_llama
 
@@ -71,7 +71,7 @@ TIMED = "It is {{ strftime_now('%S.%f') }}.\n" + CHATML
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def timed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     directory = write_llama(tmp_path_factory.mktemp("timed"), template=TIMED)
-    async with running(f"tiny={directory}", "store", "worker", "gateway") as started:
+    async with hosting(f"tiny={directory}", "store", "worker", "gateway") as started:
         yield started
 
 

@@ -31,7 +31,7 @@ def directory(stacks: SharedStacks, write: Writer) -> Path:
 
 @pytest.fixture
 async def stack(stacks: SharedStacks, write: Writer) -> AsyncIterator[Stack]:
-    async with stacks.using(write) as stack:
+    async with stacks.using(write, killable=True) as stack:
         yield stack
 
 
@@ -57,6 +57,8 @@ async def check(stack: Stack, directory: Path, turn: Turn) -> None:
     assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", WRITERS, indirect=True)
 async def test_what_was_prefetched_after_a_restart_is_hot(stack: Stack, client: Client, directory: Path) -> None:
     await client.say("a", LONG, **ARGUMENTS)
@@ -98,6 +100,7 @@ async def test_evictions_go_down_the_tiers_and_the_ledger_heals_them(
     assert (await client.agent("a")).warm_bytes > 0
 
 
+@pytest.mark.slow
 async def test_a_damaged_file_ends_a_prefetch_before_it(stack: Stack, client: Client, directory: Path) -> None:
     await client.say("a", LONG, **ARGUMENTS)
     tokens = (await client.agent("a")).tokens

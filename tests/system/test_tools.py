@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, model_pb2, types_pb2
 from tests.scripted_model import write_scripted
-from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.system.stack import Client, Stack, Turn, chat, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,7 +32,7 @@ TOOLS: list[Any] = [WEATHER]
 async def scripted(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """All three processes; the markers of calls are special tokens."""
     directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m", special_markers=True)
-    async with running(f"scripted={directory}", "store", "worker", "gateway") as stack:
+    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as stack:
         yield stack
 
 

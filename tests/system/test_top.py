@@ -121,6 +121,8 @@ def negatives(figures: object) -> list[object]:
     return [figures] if isinstance(figures, int | float) and figures < 0 else []
 
 
+@pytest.mark.slow
+@pytest.mark.kills
 async def test_figures_are_what_was_done_through_a_killed_worker(served: Stack) -> None:
     client = await served.client("gateway")
     async with watching(served) as top:
@@ -186,6 +188,7 @@ async def test_figures_are_what_was_done_through_a_killed_worker(served: Stack) 
         assert [found for line in top.lines for found in negatives(line)] == []
 
 
+@pytest.mark.slow
 async def test_without_a_terminal_there_is_one_view(served: Stack) -> None:
     client = await served.client("gateway")
     await client.say("ada", "the boat is green", **TURN)
@@ -240,6 +243,7 @@ STYLE = re.compile(r"\x1b\[[0-9;]*m")
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
 
+@pytest.mark.slow
 async def test_the_live_view_gives_the_terminal_back(served: Stack) -> None:
     client = await served.client("gateway")
     await client.say("ada", "the boat is green", **TURN)

@@ -111,6 +111,7 @@ def dilemma() -> str:
     return (EXAMPLES / "prisoners-dilemma.yaml").read_text()
 
 
+@pytest.mark.slow
 async def test_the_prisoners_dilemma_re_prefills_nothing(runs: Any, dilemma: str, stack: Stack) -> None:
     events = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
     assert ended(events) == "SUCCEEDED"
@@ -126,6 +127,7 @@ async def test_the_prisoners_dilemma_re_prefills_nothing(runs: Any, dilemma: str
     assert not [agent for agent in listed.agents if agent.key.agent_id.startswith("wf-")], "they were of this run only"
 
 
+@pytest.mark.slow
 async def test_kill_9_between_phases_changes_no_word(runs: Any, dilemma: str, stack: Stack) -> None:
     undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
     call = runs.RunWorkflow(asked(dilemma))
@@ -141,6 +143,7 @@ async def test_kill_9_between_phases_changes_no_word(runs: Any, dilemma: str, st
     assert types_pb2.TIER_WARM in tiers, "what was on disk was not computed again"
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_is_killed_leaves_a_run_to_be_resumed(runs: Any, dilemma: str, stack: Stack) -> None:
     undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
     request = asked(dilemma)
@@ -172,6 +175,7 @@ async def newest(runs: Any) -> Sequence[workflow_pb2.Workflow]:
     return found
 
 
+@pytest.mark.slow
 async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
     runs: Any, dilemma: str, stack: Stack, tmp_path: Path
 ) -> None:
@@ -198,6 +202,7 @@ async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
     assert all(json.dumps(text, ensure_ascii=False) in page for _, text in said)
 
 
+@pytest.mark.slow
 async def test_who_asks_twice_joins(runs: Any, stack: Stack) -> None:
     request = asked(LONG.replace("100", "3"))
     events, joined = await asyncio.gather(*(events_of(runs.RunWorkflow(request)) for _ in range(2)))
@@ -211,6 +216,7 @@ async def test_who_asks_twice_joins(runs: Any, stack: Stack) -> None:
     assert error.field == "request_id"
 
 
+@pytest.mark.slow
 async def test_a_run_goes_on_without_its_client_until_it_is_cancelled(runs: Any, stack: Stack) -> None:
     cancelled_before = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
     begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke")
@@ -271,6 +277,7 @@ variables: {what: "The colour of the boat is green."}
     assert bytes((await stack.ledger("visitor")).text).count(b"You are marco.") == 1
 
 
+@pytest.mark.slow
 async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(runs: Any, stack: Stack) -> None:
     events = await events_of(runs.RunWorkflow(asked(secrets_of_agents.WORKFLOW)))
     assert ended(events) == "SUCCEEDED"

@@ -8,7 +8,8 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from tests.system.page.browser import launched
-from tests.system.stack import Stack, running
+from tests.system.shared import DEMO, SharedStacks
+from tests.system.stack import Stack
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -18,8 +19,8 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def live() -> AsyncIterator[Stack]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def live(stacks: SharedStacks) -> AsyncIterator[Stack]:
     """Store, worker and gateway with the demo model."""
-    async with running("demo", "store", "worker", "gateway") as stack:
+    async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         yield stack

@@ -32,6 +32,7 @@ async def act(page: Page, what: str, button: str, field: tuple[str, str] | None 
     await expect(dialog).not_to_be_visible()
 
 
+@pytest.mark.slow
 async def test_the_table_leads_to_a_memory(browser: Browser, live: Stack) -> None:
     for name in ("crew danny", "crew marco", "crew polo"):
         await known(live, name)
@@ -61,6 +62,7 @@ async def test_the_table_leads_to_a_memory(browser: Browser, live: Stack) -> Non
         await screenshot(page, "memory")
 
 
+@pytest.mark.slow
 async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> None:
     client = await known(live, "ada")
     tokens = (await client.agent("ada")).tokens
@@ -94,6 +96,7 @@ async def test_what_can_be_done_to_an_agent(browser: Browser, live: Stack) -> No
     assert (await client.agent("ada")).pinned and (await client.agent("ada's fork")).tokens == tokens
 
 
+@pytest.mark.slow
 async def test_a_fork_of_a_snapshot_has_the_memory_of_then(browser: Browser, live: Stack) -> None:
     client = await live.client("gateway")
     await client.say("kim", "The boat is green.", max_tokens=5)
@@ -109,6 +112,7 @@ async def test_a_fork_of_a_snapshot_has_the_memory_of_then(browser: Browser, liv
     assert (await client.agent("kim then")).tokens == then < (await client.agent("kim")).tokens
 
 
+@pytest.mark.slow
 async def test_when_it_expires_and_what_a_full_context_does(browser: Browser, live: Stack) -> None:
     client = await known(live, "kim")
     async with opened(browser, live.url, "#/agents/demo/kim") as page:
@@ -140,6 +144,7 @@ async def test_when_it_expires_and_what_a_full_context_does(browser: Browser, li
     assert described.context_policy == types_pb2.CONTEXT_POLICY_REFUSE
 
 
+@pytest.mark.slow
 async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
     client = await known(live, "root")
     await client.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=client.key("root"), name="before the move"))
@@ -158,6 +163,7 @@ async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_names_that_a_browser_cannot_ask_for_are_not_given(browser: Browser, live: Stack) -> None:
     client = await known(live, "lee")
     async with opened(browser, live.url, "#/agents/demo/lee") as page:
@@ -172,6 +178,7 @@ async def test_names_that_a_browser_cannot_ask_for_are_not_given(browser: Browse
     assert not (await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key("lee")))).snapshots
 
 
+@pytest.mark.slow
 async def test_nothing_is_deleted_by_accident(browser: Browser, live: Stack) -> None:
     client = await known(live, "eve")
     async with opened(browser, live.url, "#/agents/demo/eve") as page:
@@ -191,6 +198,7 @@ async def test_nothing_is_deleted_by_accident(browser: Browser, live: Stack) -> 
     assert gone.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+@pytest.mark.slow
 async def test_a_probe_says_how_far_and_why_no_further(browser: Browser, live: Stack) -> None:
     client = await known(live, "noa")
     before = (await client.agent("noa")).version
@@ -208,6 +216,7 @@ async def test_a_probe_says_how_far_and_why_no_further(browser: Browser, live: S
     assert (await client.agent("noa")).version == before
 
 
+@pytest.mark.slow
 async def test_the_answer_to_the_latest_probe_is_shown(browser: Browser, live: Stack) -> None:
     await known(live, "uma")
     async with opened(browser, live.url, "#/agents/demo/uma/probe") as page:

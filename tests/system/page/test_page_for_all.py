@@ -105,6 +105,7 @@ async def problems(page: Page, axe: str, rules: Sequence[str] = ()) -> list[str]
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_serious(browser: Browser, live: Stack, axe: str, scheme: str) -> None:
     await remembers(live)
@@ -123,6 +124,7 @@ async def test_axe_finds_nothing_serious(browser: Browser, live: Stack, axe: str
         assert await problems(page, axe, rules) == [], "the question before a deletion"
 
 
+@pytest.mark.slow
 async def test_axe_would_find_something(browser: Browser, live: Stack, axe: str) -> None:
     async with opened(browser, live.url) as page:
         await page.evaluate("document.querySelector('main').innerHTML = '<input><a href=\"#\"></a>'")
@@ -131,6 +133,7 @@ async def test_axe_would_find_something(browser: Browser, live: Stack, axe: str)
         assert [each.partition(":")[0] for each in await problems(page, axe, ["label"])] == ["label"]
 
 
+@pytest.mark.slow
 async def test_a_phone_shows_all_of_it(browser: Browser, live: Stack) -> None:
     await remembers(live)
     async with opened(browser, live.url, **PHONE) as page:
@@ -152,6 +155,7 @@ async def test_the_documentation_has_all_pictures() -> None:
     assert not [name for name in shown if not (IMAGES / name).is_file()]
 
 
+@pytest.mark.slow
 async def test_light_and_dark_are_a_choice(browser: Browser, live: Stack) -> None:
     async with opened(browser, live.url, color_scheme="light") as page:
         ground = page.locator("html")

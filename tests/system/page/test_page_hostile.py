@@ -40,6 +40,7 @@ def agent(name: str, **fields: object) -> agent_pb2.Agent:
     return agent_pb2.Agent(key=key, version=types_pb2.AgentVersion(uid="u", version=1), **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_ten_thousand_agents(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.page = 1000
@@ -67,6 +68,7 @@ async def test_ten_thousand_agents(browser: Browser) -> None:
             await expect(page.get_by_label("Search")).to_be_focused()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1200])
 async def test_no_title_of_a_column_is_cut_off(browser: Browser, width: int) -> None:
     with served() as gateway:
@@ -79,6 +81,7 @@ async def test_no_title_of_a_column_is_cut_off(browser: Browser, width: int) -> 
                 assert await column.evaluate(cut) == 0, await column.inner_text()
 
 
+@pytest.mark.slow
 async def test_names_and_texts_are_text(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.page = 100
@@ -108,6 +111,7 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
             assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
 
 
+@pytest.mark.slow
 async def test_a_text_of_a_megabyte(browser: Browser) -> None:
     with served(max_body_bytes=1 << 20) as gateway:
         text = "".join(f"{n:07} {'x' * 55}\n" for n in range(16_384))
@@ -133,6 +137,7 @@ async def test_a_text_of_a_megabyte(browser: Browser) -> None:
             assert len(gateway.worker.generated[-1].append.messages.messages[0].content) == 1 << 19
 
 
+@pytest.mark.slow
 async def test_a_stream_that_fails_is_repeated_under_its_name(browser: Browser) -> None:
     with served() as gateway:
 
@@ -155,6 +160,7 @@ async def test_a_stream_that_fails_is_repeated_under_its_name(browser: Browser) 
         assert first.request_id and first.request_id == second.request_id
 
 
+@pytest.mark.slow
 async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
     key, other = add_key(tmp_path), add_key(tmp_path)
     with served(keys=tmp_path / "keys.json") as gateway:
@@ -222,6 +228,7 @@ async def test_enter_on_stop_stops(browser: Browser) -> None:
             await expect(page.locator("article[data-state=stopped]")).to_contain_text("Unless it had just ended")
 
 
+@pytest.mark.slow
 async def test_a_name_that_is_a_step_in_a_path_is_refused(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.agents = [agent(".."), agent(".")]
@@ -237,6 +244,7 @@ async def test_a_name_that_is_a_step_in_a_path_is_refused(browser: Browser) -> N
         assert gateway.worker.requests == []
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_is_away(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.agents = [agent("marco")]
@@ -250,6 +258,7 @@ async def test_a_gateway_that_is_away(browser: Browser) -> None:
             await expect(page.get_by_role("link", name="marco")).to_be_visible()
 
 
+@pytest.mark.slow
 async def test_a_fork_that_is_made_after_its_reader_has_left(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.agents = [agent("marco")]

@@ -86,6 +86,7 @@ def long_run(turns: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return ended, [*events, {"sequence": len(events), "finished": {"workflow": ended}}]
 
 
+@pytest.mark.slow
 async def test_a_run_of_thousands_of_turns_is_drawn_bit_by_bit(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("", encoding="utf-8")
@@ -105,6 +106,7 @@ async def test_a_run_of_thousands_of_turns_is_drawn_bit_by_bit(browser: Browser,
         await expect(turns.last).to_contain_text(f"Turn {TURNS - 1}.")
 
 
+@pytest.mark.slow
 async def test_what_is_far_away_is_drawn_when_it_is_scrolled_to(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("", encoding="utf-8")
@@ -119,6 +121,7 @@ async def test_what_is_far_away_is_drawn_when_it_is_scrolled_to(browser: Browser
         assert await turns.count() < 2 * AT_ONCE
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_followed_draws_what_is_new(browser: Browser) -> None:
     async def slow(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
         yield started()
@@ -142,6 +145,7 @@ async def test_a_run_that_is_followed_draws_what_is_new(browser: Browser) -> Non
             assert await box.evaluate("e => e.scrollHeight - e.scrollTop - e.clientHeight") < 60
 
 
+@pytest.mark.slow
 async def test_a_memory_is_read_on_without_drawing_it_again(browser: Browser, live: Stack) -> None:
     client = await live.client()
     for number in range(REMEMBERED):

@@ -40,6 +40,7 @@ async def talk(client: Client) -> None:
         await client.say("talks", "Tell me all.", max_tokens=200, **ENDLESS)
 
 
+@pytest.mark.slow
 async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Stack) -> None:
     client = await live.client()
     await client.say("counted", "The colour of the boat is green.", max_tokens=20)
@@ -70,6 +71,7 @@ async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Sta
         await expect(page.get_by_text("No turn.")).to_be_visible()
 
 
+@pytest.mark.slow
 async def test_a_model_is_unloaded_and_loaded(browser: Browser, live: Stack) -> None:
     client = await live.client()
     async with opened(browser, live.url, "#/models") as page:
@@ -107,6 +109,7 @@ TURN = """name => {
 }"""
 
 
+@pytest.mark.slow
 async def test_who_runs_and_who_waits(browser: Browser) -> None:
     with served() as gateway:
 
@@ -128,6 +131,7 @@ async def test_who_runs_and_who_waits(browser: Browser) -> None:
             await expect(page.get_by_text("No turn.")).to_be_visible()
 
 
+@pytest.mark.slow
 async def test_another_key_may_see_what_this_one_may_not(browser: Browser, tmp_path: Path) -> None:
     plain, admin = add_key(tmp_path), add_key(tmp_path, admin=True)
     with served(keys=tmp_path / "keys.json") as gateway:
@@ -143,6 +147,7 @@ async def test_another_key_may_see_what_this_one_may_not(browser: Browser, tmp_p
             await expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.slow
 async def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser) -> None:
     with served() as gateway:
         async with opened(browser, gateway.url, "#/overview") as page:
@@ -186,6 +191,7 @@ async def test_what_bits_do_to_the_quality(browser: Browser) -> None:
             await expect(page.locator(".kl tbody tr").nth(3)).to_contain_text("infinite, too much")
 
 
+@pytest.mark.slow
 async def test_the_overview_without_what_draws_its_lines(browser: Browser, live: Stack) -> None:
     async with opened(browser, live.url, "nothing") as page:
         await page.route("**/uplot.js", lambda route: route.abort())

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from tests.system.page.browser import opened
+from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def live(stacks: SharedStacks) -> AsyncIterator[Stack]:
+    """The services of `live`, as processes."""
+    async with stacks.using(DEMO, "store", "worker", "gateway", killable=True) as stack:
+        yield stack
+
+
+@pytest.mark.slow
 async def test_a_gateway_that_is_killed(browser: Browser, live: Stack) -> None:
     client = await live.client()
     await client.say("survivor", "The key is in the cellar.", max_tokens=20)

@@ -22,6 +22,7 @@ async def say(page: Page, text: str, pane: str = "talker") -> None:
     await expect(chat.locator("article[data-state=done]")).to_have_count(turns + 1)
 
 
+@pytest.mark.slow
 async def test_answers_say_what_the_memory_gave(browser: Browser, live: Stack) -> None:
     client = await live.client()
     async with opened(browser, live.url, "#/talk") as page:
@@ -42,6 +43,7 @@ async def test_answers_say_what_the_memory_gave(browser: Browser, live: Stack) -
     assert (await client.agent("talker")).turns == 2
 
 
+@pytest.mark.slow
 async def test_a_turn_that_the_memory_tells_of_late_is_shown_once(browser: Browser, live: Stack) -> None:
     client = await live.client()
     await client.say("late", "The colour of the boat is green.", max_tokens=20)
@@ -57,6 +59,7 @@ async def test_a_turn_that_the_memory_tells_of_late_is_shown_once(browser: Brows
         )
 
 
+@pytest.mark.slow
 async def test_stop_leaves_the_memory_as_it_was(browser: Browser, live: Stack) -> None:
     client = await live.client()
     await client.say("stopped", "The key is in the cellar.", max_tokens=20)
@@ -76,6 +79,7 @@ async def test_stop_leaves_the_memory_as_it_was(browser: Browser, live: Stack) -
     assert (await client.agent("stopped")).version == before
 
 
+@pytest.mark.slow
 async def test_a_fork_beside_goes_its_own_way(browser: Browser, live: Stack) -> None:
     client = await live.client()
     await client.say("danny", "The number of the locker is 417.", max_tokens=30)
@@ -94,6 +98,7 @@ async def test_a_fork_beside_goes_its_own_way(browser: Browser, live: Stack) -> 
     assert ((await client.agent("danny")).turns, (await client.agent("danny 2/2")).turns) == (2, 2)
 
 
+@pytest.mark.slow
 async def test_without_a_mouse(browser: Browser, live: Stack) -> None:
     async with opened(browser, live.url, "#/talk") as page:
         await expect(page.get_by_label("Model")).to_have_value("demo")

@@ -29,6 +29,7 @@ async def shown(page: Page, tier: str) -> None:
     await expect(others).to_have_count(0)
 
 
+@pytest.mark.slow
 async def test_where_the_text_is(
     browser: Browser, bucket: s3.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

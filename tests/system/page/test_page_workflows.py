@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from benchmarks.cluster.proxy import Proxy
 from tests.system.page.browser import opened, opened_file, screenshot
-from tests.system.stack import Stack, running
+from tests.system.shared import DEMO, SharedStacks
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -103,6 +103,7 @@ def logged(path: Path) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.slow
 async def test_a_file_is_checked_and_run(browser: Browser, live: Stack, tmp_path: Path) -> None:
     async with opened(browser, live.url, "#/workflows/new", accept_downloads=True) as page:
         wrong = YARD.replace("to: {marco: [lena]", "to: {marco: [elena]")
@@ -161,6 +162,7 @@ async def test_a_file_is_checked_and_run(browser: Browser, live: Stack, tmp_path
         assert await page.get_by_role("button").count() == 0
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_watched_from_its_middle_and_cancelled(browser: Browser, live: Stack) -> None:
     async with opened(browser, live.url, "#/workflows/new") as page, opened(browser, live.url, "#/workflows") as other:
         await run(page, LONG)
@@ -186,15 +188,12 @@ async def test_a_run_that_is_watched_from_its_middle_and_cancelled(browser: Brow
         await expect(other.get_by_role("alert")).to_contain_text("does not exist")
 
 
-@asynccontextmanager
-async def own_stack() -> AsyncIterator[Stack]:
-    """Processes that a test may kill."""
-    async with running("demo", "store", "worker", "gateway") as stack:
-        yield stack
-
-
-async def test_a_run_that_breaks_off_and_is_resumed(browser: Browser, tmp_path: Path) -> None:
-    async with own_stack() as stack, opened(browser, stack.url, "#/workflows/new", accept_downloads=True) as page:
+@pytest.mark.slow
+async def test_a_run_that_breaks_off_and_is_resumed(browser: Browser, stacks: SharedStacks, tmp_path: Path) -> None:
+    async with (
+        stacks.using(DEMO, "store", "worker", "gateway", killable=True) as stack,
+        opened(browser, stack.url, "#/workflows/new", accept_downloads=True) as page,
+    ):
         await run(page, LONG.replace("rounds: 60", "rounds: 12"))
         done = page.locator("article.turn:not([aria-busy])")
         await expect(done.nth(3)).to_be_visible()
@@ -221,6 +220,7 @@ async def test_a_run_that_breaks_off_and_is_resumed(browser: Browser, tmp_path: 
         assert await box.evaluate("e => e.scrollTop") == 0  # a run that had ended is read from its beginning
 
 
+@pytest.mark.slow
 async def test_a_connection_that_breaks_doubles_nothing(
     browser: Browser, live: Stack, network: Proxy, tmp_path: Path
 ) -> None:
@@ -241,6 +241,7 @@ async def test_a_connection_that_breaks_doubles_nothing(
         assert await lanes(page) == there
 
 
+@pytest.mark.slow
 async def test_without_a_mouse(browser: Browser, live: Stack) -> None:
     async with opened(browser, live.url, "#/workflows/new") as page:
         await page.get_by_label("Workflow, in YAML").focus()

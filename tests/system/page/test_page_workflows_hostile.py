@@ -46,6 +46,7 @@ def saying(text: str, piece: int = 1 << 16) -> object:
     return script
 
 
+@pytest.mark.slow
 async def test_what_agents_say_is_text(browser: Browser, tmp_path: Path) -> None:
     text = "".join(f"{each}\n" for each in (*HOSTILE, "</script><!-- ]]>", "\u2028\u2029\\u003c"))
     with served() as gateway:
@@ -70,6 +71,7 @@ async def shows(page: Page, text: str) -> None:
     assert await page.locator(".outcome td").text_content() == text.strip()
 
 
+@pytest.mark.slow
 async def test_a_file_of_a_megabyte(browser: Browser) -> None:
     with served(max_body_bytes=4 << 20) as gateway:
         async with opened(browser, gateway.url, "#/workflows/new") as page:
@@ -82,6 +84,7 @@ async def test_a_file_of_a_megabyte(browser: Browser) -> None:
             await expect(page.get_by_text("can be run")).to_be_visible()
 
 
+@pytest.mark.slow
 async def test_a_long_text(browser: Browser, tmp_path: Path) -> None:
     text = "".join(f"{n:07} {'x' * 55}\n" for n in range(3000))
     with served() as gateway:
@@ -97,6 +100,7 @@ async def test_a_long_text(browser: Browser, tmp_path: Path) -> None:
         assert text.splitlines()[-1] in report.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 async def test_a_run_that_fails_says_why_and_goes_on(browser: Browser, tmp_path: Path) -> None:
     with served() as gateway:
 
@@ -120,6 +124,7 @@ async def test_a_run_that_fails_says_why_and_goes_on(browser: Browser, tmp_path:
             await expect(page.locator(".problem")).to_contain_text("<b>no room")
 
 
+@pytest.mark.slow
 async def test_more_runs_than_are_shown_at_first(browser: Browser) -> None:
     with served() as gateway:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
@@ -138,6 +143,7 @@ async def test_more_runs_than_are_shown_at_first(browser: Browser) -> None:
             await expect(page.get_by_role("button", name="Show more")).to_have_count(0)
 
 
+@pytest.mark.slow
 async def test_a_run_that_begins_after_its_reader_has_left(browser: Browser) -> None:
     with served() as gateway:
         async with opened(browser, gateway.url, "#/workflows/new") as page:
@@ -152,6 +158,7 @@ async def test_a_run_that_begins_after_its_reader_has_left(browser: Browser) -> 
             assert page.url.endswith("#/models")
 
 
+@pytest.mark.slow
 async def test_who_takes_part_is_asked_for_again_where_that_failed(browser: Browser) -> None:
     with served() as gateway:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
@@ -173,6 +180,7 @@ async def test_who_takes_part_is_asked_for_again_where_that_failed(browser: Brow
             assert failures == -1  # once is enough
 
 
+@pytest.mark.slow
 async def test_a_run_is_followed_through_a_proxy_whose_gateway_is_away(browser: Browser) -> None:
     with served() as gateway:
         async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
