@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 STARTED := gateway.cli.up.command, gateway.app, cache_service.process, inference_service.process
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
-.PHONY: help setup demo test lint types imports stubs check proto dashboards docs docs-check format bench clean
+.PHONY: help setup demo test test-all lint types imports stubs check proto dashboards docs docs-check format bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,8 +35,13 @@ demo: setup  ## an agent that remembers after kill -9
 	$(BIN)/python -m benchmarks.demo
 
 # In the order of tests/conftest.py: by default files of one test come last, and the longest tests have files of their own.
-test: setup  ## all tests
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=40 --durations-min=5
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+test: setup  ## the tests of every commit, ten minutes; tests/README.md says what else there is
+	$(PYTEST) --quick --durations=10 --durations-min=5
+
+test-all: setup  ## all tests, at full length: more than an hour; SHARD=2/4 is the second of four parts
+	AGENTMEM_FULL_MATRIX=1 $(PYTEST) $(if $(SHARD),--shard=$(SHARD)) --durations=40 --durations-min=20
 
 lint: setup  ## style and common bugs
 	$(BIN)/ruff format --check $(PACKAGES)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import random
-import zlib
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.nodeid import coerce_node_id
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests import blas, postgres, s3
 from tests.faults import shim
@@ -23,20 +24,16 @@ from tests.full_matrix import FULL
 
 blas.preload()
 
-# Nothing that depends on the machine's speed.
+# Nothing that depends on the machine's speed; and at every commit the same examples, for its tests are always the same.
 settings.register_profile(
-    "unhurried", deadline=None, max_examples=200 if FULL else 30, suppress_health_check=[HealthCheck.too_slow]
+    "unhurried",
+    deadline=None,
+    max_examples=200 if FULL else 30,
+    derandomize=not FULL,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("unhurried")
-
-_SLOWEST = (
-    "tests/benchmarks/",
-    "tests/cache_service/test_",
-    "tests/cluster/",
-    "tests/inference_service/",
-    "tests/system/",
-)
-"""Where the tests are that take five sixths of the time of all."""
 
 
 def _as_text(record: logging.LogRecord) -> bool:
@@ -59,34 +56,30 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Thin out what is marked `sampled`, and what takes longest, unless the full matrix is wanted.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests of whole processes first: they are the longest, and one core would wait for the last of them.
 
-    Of a sampled test's cases one in n stays, the same ones each time, and at least one; those with an injected fault
-    all stay. Of the slowest packages the half stays that TEST_HALF says. Tests of whole processes go first:
-    they are the longest, and one core would wait for the last of them.
+    pytest-xdist runs one of several cases that have the same id, as those of Schemathesis have. They get their names.
     """
-    cases: dict[str, list[pytest.Item]] = {}
+    times = Counter(item.nodeid for item in items)
     for item in items:
-        marked = None if FULL else item.get_closest_marker("sampled")
-        if marked is not None and "fault" not in item.nodeid:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left: set[pytest.Item] = set()
-    for test, found in cases.items():
-        every = found[0].get_closest_marker("sampled").args[0]  # type: ignore[union-attr]
-        kept = random.Random(test).sample(found, -(-len(found) // every))
-        left.update(item for item in found if item not in kept)
-    left.update(item for item in items if not _in_half(item.nodeid))
-    if left:
-        config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
-        items[:] = [item for item in items if item not in left]
+        if times[item.nodeid] > 1:
+            item._id = coerce_node_id(f"{item.nodeid.rpartition('::')[0]}::{item.name}")
+    if len({item.nodeid for item in items}) < len(items):
+        raise pytest.UsageError("cases have the same id, of which pytest-xdist would run one")
     items.sort(key=lambda item: not item.nodeid.startswith("tests/system/"))
 
 
-def _in_half(test: str) -> bool:
-    """Whether a test is in the half that is wanted; those that are fast are in both."""
-    half = os.environ.get("TEST_HALF")
-    return not half or FULL or not test.startswith(_SLOWEST) or zlib.crc32(test.encode()) % 2 == int(half)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling:
+    """Give one process the tests of a file, and one those of the page: they share a browser and a stack."""
+    return _ByFile(config, log)
+
+
+class _ByFile(LoadFileScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "tests/system/page" if file.startswith("tests/system/page/") else str(file)
 
 
 @pytest.fixture(scope="session")

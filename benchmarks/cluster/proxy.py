@@ -10,8 +10,11 @@ from threading import Event, Lock, Thread
 from typing import Final, TypeAlias
 
 _CHUNK: Final = 1 << 16
-_CALL_BYTES: Final = 48
-"""What a client sends for a call is longer; its pings and windows, which HTTP/2 sends at any time, are shorter."""
+_PREFACE: Final = b"PRI * HTTP/2.0"
+_PREFACE_BYTES: Final = 24
+_FRAME_HEADER_BYTES: Final = 9
+_HEADERS: Final = 1
+"""The type of the frame that begins a call (RFC 9113, section 6.2)."""
 
 Target: TypeAlias = Path | tuple[str, int]
 """A Unix socket, or a host and a port."""
@@ -130,7 +133,7 @@ class Proxy:
 
     def _asked(self, question: bytes) -> int:
         with self._lock:
-            if self._cut_in is not None and len(question) >= _CALL_BYTES:
+            if self._cut_in is not None and _begins_a_call(question):
                 self._cut_at, self._cut_in = self.answered + self._cut_in, None
         return len(question)
 
@@ -142,3 +145,13 @@ class Proxy:
                 size, self._cut_at = self._cut_at - self.answered, None
             self.answered += size
         return size
+
+
+def _begins_a_call(data: bytes) -> bool:
+    """Return whether whole frames of HTTP/2 have one that begins a call, beside pings and windows of earlier ones."""
+    at = _PREFACE_BYTES if data.startswith(_PREFACE) else 0
+    while at + _FRAME_HEADER_BYTES <= len(data):
+        if data[at + 3] == _HEADERS:
+            return True
+        at += _FRAME_HEADER_BYTES + int.from_bytes(data[at : at + 3], "big")
+    return False

@@ -114,6 +114,7 @@ json_objects = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(arguments=json_objects, indent=st.none() | st.integers(0, 3), ascii_only=st.booleans())
 def test_arguments_are_what_their_text_spells(arguments: dict[str, Any], indent: int | None, ascii_only: bool) -> None:
     text = json.dumps(dict(reversed(arguments.items())), indent=indent, ensure_ascii=ascii_only)

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import arrivals
 
 
+@pytest.mark.slow
 def test_all_three_are_measured(tmp_path: Path) -> None:
     """In a process of its own, as it is run."""
     code = (

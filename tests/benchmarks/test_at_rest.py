@@ -21,6 +21,7 @@ STACK = Start(
 IDLE = {LATER: {"up": 0.0, "store": 0.001, "worker": 0.002, "gateway": 0.001}, MLX_LM: {"mlx_lm": 0.005}}
 
 
+@pytest.mark.slow
 async def test_agentmem_answers_and_is_known_by_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
     with scratch() as root:
@@ -35,6 +36,7 @@ async def test_agentmem_answers_and_is_known_by_its_processes(monkeypatch: pytes
         assert not any(process.is_running() for process in started.processes.values())
 
 
+@pytest.mark.slow
 async def test_mlx_lm_answers_and_ends() -> None:
     async with at_rest.mlx_lm() as started:
         assert started.start.processor["mlx_lm"] > 0

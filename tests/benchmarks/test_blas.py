@@ -21,6 +21,7 @@ async def test_processes_differ_in_their_blas() -> None:
     assert all(len(row) == len(threads.columns) for row in threads.rows)
 
 
+@pytest.mark.slow
 async def test_the_other_blas_is_no_sample() -> None:
     async with children.started("benchmarks.engine_alone", str(DEMO), computes=False) as system:
         with pytest.raises(RuntimeError, match="should have OpenBLAS: True; it has: False"):

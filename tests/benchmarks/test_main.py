@@ -26,6 +26,7 @@ def test_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the names are: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_through_the_command() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "gateway.cli.main", "bench", "transfer", "--help"],

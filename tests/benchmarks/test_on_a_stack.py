@@ -79,6 +79,7 @@ async def test_a_pool_of_another_size_is_refused(stack: LiveStack) -> None:
         await capacity.measure(stack, capacity.parser().parse_args(["--holds", "1", "--length", "512"]), Console())
 
 
+@pytest.mark.slow
 async def test_break_even(stack: LiveStack, written: Path) -> None:
     arguments = break_even.parser().parse_args(["--lengths", "16", "300", "--samples", "1", "--output", "try"])
     await break_even.measured(stack, arguments)
@@ -100,6 +101,7 @@ async def test_staggered(stack: LiveStack) -> None:
     assert staggered.tables(staggered.figures(sizes, [only]))
 
 
+@pytest.mark.slow
 async def test_throughput(stack: LiveStack) -> None:
     async with (
         children.started("benchmarks.decoding_clients", computes=False) as clients,
@@ -117,6 +119,7 @@ async def test_throughput(stack: LiveStack) -> None:
     assert throughput.figures_of(samples, 2, 16)["warm"]["end_to_end"]["median"] > 0
 
 
+@pytest.mark.slow
 async def test_page(stack: LiveStack, written: Path) -> None:
     asked = {
         "model": "demo",
@@ -135,6 +138,7 @@ async def test_page(stack: LiveStack, written: Path) -> None:
     assert len(page.claims(found)) == (not sample["late"])
 
 
+@pytest.mark.slow
 async def test_ttft_after_a_kill(stack: LiveStack, written: Path) -> None:
     arguments = ttft.parser().parse_args(["--lengths", "310", "--samples", "0", "--output", "try"])
     prompts = Prompts(DEMO)

@@ -67,6 +67,7 @@ def test_processes_that_come_together_make_it_once(tmp_path: Path) -> None:
     assert len(list((tmp_path / "made").iterdir())) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", PACKAGES)
 def test_a_package_is_what_was_pinned_or_nothing(client: str, tmp_path: Path) -> None:
     package = PACKAGES[client]

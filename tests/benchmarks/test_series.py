@@ -111,6 +111,7 @@ def test_without_gpus_one_after_the_other(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "b").stat().st_mtime - (tmp_path / "a").stat().st_mtime >= 1, "b began when a had ended"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("benchmark")
 def test_who_stops_the_series_stops_all_that_run(tmp_path: Path) -> None:
     program = "from benchmarks import series; series.take_turns([[n, {0!r}, '60'] for n in 'abc'], ['0', '1'], 50)"

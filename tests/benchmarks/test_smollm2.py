@@ -46,6 +46,7 @@ def test_it_knows_english_and_the_order_of_the_rows_for_rope(loaded: Any) -> Non
     assert math.exp(nll) < 15
 
 
+@pytest.mark.slow
 def test_it_answers_by_its_chat_template(loaded: Any) -> None:
     model, tokenizer = loaded
     messages = [{"role": "user", "content": "What is the capital of France?"}]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.speculation import LEAST, PROSE, REPEATED, REQUESTS, claims, main, tables
 from tests.tiny_models import write_llama
 
@@ -12,6 +14,7 @@ ASKED = [next(request for request in REQUESTS if request.kind == kind) for kind 
 TOKENS = 12
 
 
+@pytest.mark.slow
 def test_an_answer_of_each_kind(tmp_path: Path) -> None:
     """Of a random model, which repeats nothing: plain steps both times."""
     directory, output = write_llama(tmp_path / "model"), tmp_path / "speculation"

@@ -19,6 +19,7 @@ def _start(first_token: float, *, here: bool = True) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 async def test_a_start_ends_with_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTMEM_WORKER_QUALITY_CHECK", "false")
     with scratch() as root:

@@ -21,7 +21,7 @@ from .conftest import running
 _T = TypeVar("_T")
 LIMITS = DiskLimits(10**9, 0)
 EXAMPLES = settings(
-    max_examples=int(os.environ.get("AGENTMEM_MODEL_EXAMPLES", "30" if FULL else "15")),
+    max_examples=int(os.environ.get("AGENTMEM_MODEL_EXAMPLES", "30" if FULL else "4")),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

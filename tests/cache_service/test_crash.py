@@ -106,6 +106,7 @@ async def crash_often(data: Path, seed: int) -> int:
     return model.commits
 
 
+@pytest.mark.slow
 async def test_kill_9_in_the_middle_of_commits(data: Path) -> None:
     commits = await asyncio.gather(*(crash_often(data.with_name(f"d{seed}"), seed) for seed in range(STORES)))
     assert min(commits) > 0

@@ -141,6 +141,13 @@ async def without_limits(bench: Bench) -> View:
     return (await undisturbed(replace(bench, scenario=roomy))).after
 
 
+@pytest.mark.essential("the store survives SIGKILL at any change of a file")
+@pytest.mark.slow(
+    "start, first start",
+    "delete snapshot, quarantine, workflow record, delete workflow record",
+    "delete, snapshot, trim, restore",
+    "publish and evict, stage what vanished, evict, fork",
+)
 @pytest.mark.parametrize("group", groups(SCENARIOS), ids=name_of)
 async def test_sigkill_at_every_change_of_a_file(
     fault_shim: Path, template: Path, group: Sequence[Scenario], capsys: pytest.CaptureFixture[str]
@@ -151,6 +158,8 @@ async def test_sigkill_at_every_change_of_a_file(
     assert not problems, f"{len(problems)} of {counts.total()} points:\n" + "\n".join(problems[:10])
 
 
+@pytest.mark.slow("row_before_file-publish")
+@pytest.mark.slow("early_acknowledgement-append")
 @pytest.mark.parametrize(
     ("mistake", "name"),
     [("row_before_file", "publish"), ("no_transaction", "rewrite"), ("early_acknowledgement", "append")],

@@ -131,6 +131,13 @@ class Tried(NamedTuple):
     point: str
 
 
+@pytest.mark.slow
+@pytest.mark.slow(
+    "append, rewrite, create, publish",
+    "delete snapshot, quarantine, workflow record, delete workflow record",
+    "delete, snapshot, trim, restore",
+    "publish and evict, stage what vanished, evict, fork",
+)
 @pytest.mark.parametrize("group", groups(each for each in SCENARIOS if each.act is not None), ids=name_of)
 async def test_calls_on_a_disk_that_fails(
     fault_shim: Path, template: Path, group: Sequence[Scenario], capsys: pytest.CaptureFixture[str]
@@ -175,6 +182,7 @@ async def fail_everywhere(tested: Bench, course: Course, fault: Fault, problems:
     return tried, refused
 
 
+@pytest.mark.slow
 async def test_a_turn_that_failed_does_not_come_back_after_a_crash(fault_shim: Path, template: Path) -> None:
     """Where only the last fsync of a commit fails, the whole turn is in the WAL."""
     scenario = next(each for each in SCENARIOS if each.name == "append")
@@ -192,6 +200,7 @@ async def test_a_turn_that_failed_does_not_come_back_after_a_crash(fault_shim: P
                 expect(await view(store), [course.before], course.operations[number - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", groups(each for each in SCENARIOS if each.act is None), ids=name_of)
 async def test_starts_on_a_disk_that_fails(
     fault_shim: Path, template: Path, group: Sequence[Scenario], capsys: pytest.CaptureFixture[str]

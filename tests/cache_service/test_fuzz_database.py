@@ -103,6 +103,7 @@ def _without_turn(answer: pb.OpenCacheResponse | grpc.StatusCode) -> pb.OpenCach
     return copy
 
 
+@pytest.mark.slow
 async def test_damaged_pages_never_make_a_wrong_token(
     data: Path, template: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_no_two_are_the_same() -> None:
     assert len(set(HOSTILE)) == len(HOSTILE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 async def test_each_names_a_memory_of_its_own_with_files(deep: Running, part: str) -> None:
     for number, key in enumerate(keys(part)):
@@ -116,6 +117,7 @@ async def ids(store: Running) -> list[str]:
     return [agent.key.agent_id for agent in page.agents]
 
 
+@pytest.mark.slow
 async def test_each_names_a_snapshot(deep: Running) -> None:
     version = types_pb2.AgentVersion()
     for number, text in enumerate(SHORT):

@@ -78,6 +78,7 @@ async def test_without_warm_db_the_store_serves_and_ledgers_are_what_they_were(d
     assert held <= set(query_held(data)) and paths(data) == before
 
 
+@pytest.mark.slow
 async def test_a_kill_while_it_is_made_anew_loses_nothing_of_it(data: Path, fault_shim: Path) -> None:
     await fill_branches(data)
     (data / "warm.db").unlink()
@@ -166,6 +167,7 @@ async def test_a_copy_without_files_loses_their_rows(data: Path) -> None:
     assert query(data, "SELECT count(*) FROM files") == [(0,)] and check(data).findings == []
 
 
+@pytest.mark.slow
 async def test_warm_db_is_removed_under_the_store(data: Path) -> None:
     """Ledgers go on; the next start begins anew."""
     async with ready(data) as (process, channel):
@@ -179,6 +181,7 @@ async def test_warm_db_is_removed_under_the_store(data: Path) -> None:
         assert await ledger(store, "ada") == [1, 2, 3] and await ledger(store, "eve") == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [None, "missing", "of a newer version"])
 def test_a_disk_that_cannot_be_written_to_is_refused_in_words(data: Path, loss: str | None) -> None:
     """Mounted read-only: no start, nothing is changed, and the check reads what it can."""

@@ -87,6 +87,7 @@ async def test_only_the_owner_may_read_whatever_the_umask_is(data: Path, umask: 
         assert await process.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o000, 0o777])
 async def test_nobody_else_may_read_at_any_moment_also_after_a_kill(data: Path, umask: int) -> None:
     async with watched(data):
@@ -110,6 +111,7 @@ async def test_a_signal_ends_it_in_order(data: Path, number: signal.Signals) -> 
     assert not kv.exists(data / "run" / "store.sock")
 
 
+@pytest.mark.slow
 async def test_a_second_store_is_refused_by_any_name_and_harms_nothing(data: Path) -> None:
     async with ready(data) as (_, channel):
         store = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
@@ -130,6 +132,7 @@ async def test_a_second_store_is_refused_by_any_name_and_harms_nothing(data: Pat
         assert published.published == 1, "what was being written was not swept"
 
 
+@pytest.mark.slow
 async def test_a_directory_or_a_socket_that_is_taken_is_refused(data: Path) -> None:
     async with ready(data):
         second = await spawn(data, f"--run-dir={data}/other")

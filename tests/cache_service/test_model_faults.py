@@ -159,6 +159,10 @@ def a_cut_state_keeps_its_files(patch: Patch) -> None:
     patch.setattr(kv_changes, "give", careless)
 
 
+@pytest.mark.slow
+@pytest.mark.slow(
+    "a_cut_state_keeps_its_files", "a_deletion_leaves_quarantined_files", "a_repeated_commit_is_a_strangers"
+)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_broken_store_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FAULTS[name](monkeypatch)

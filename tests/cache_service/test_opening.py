@@ -126,6 +126,7 @@ def test_the_version_is_that_of_the_last_whole_transaction(data: Path) -> None:
     assert schema.first_page(data / "absent") is None
 
 
+@pytest.mark.slow
 async def test_a_damaged_database_is_refused_with_what_recovers_it(data: Path) -> None:
     await fill(data)
     zero_table(data, "segments")
@@ -164,6 +165,7 @@ async def test_a_database_that_is_held_is_told_to_be_tried_again(data: Path) -> 
     assert process.returncode == 75 and b"Traceback" not in problem and b"another program" in problem
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_start_is_told_to_be_tried_again(data: Path) -> None:
     mount = f"mount -t tmpfs -o size=4g tmpfs {data.parent}"
     if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:

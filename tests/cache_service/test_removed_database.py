@@ -38,6 +38,7 @@ async def commit_until_it_ends(process: asyncio.subprocess.Process, channel: grp
     return answered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["store.db"], ["store.db", "store.db-wal", "store.db-shm"]])
 async def test_a_database_that_is_removed_is_put_back(data: Path, names: list[str]) -> None:
     async with ready(data) as (process, channel):
@@ -54,6 +55,7 @@ async def test_a_database_that_is_removed_is_put_back(data: Path, names: list[st
     assert sorted(path.name for path in data.glob("store.db*")) == ["store.db", "store.db-shm", "store.db-wal"]
 
 
+@pytest.mark.slow
 async def test_a_database_in_whose_place_is_another_is_kept_beside_it(data: Path) -> None:
     async with ready(data) as (process, channel):
         await commit(channel, "early")

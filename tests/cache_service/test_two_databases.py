@@ -99,6 +99,8 @@ def scenario_of(name: str) -> Scenario:
     return next(each for each in SCENARIOS if each.name == name)
 
 
+@pytest.mark.slow("fork")
+@pytest.mark.slow("rewrite")
 @pytest.mark.parametrize("name", CHANGING)
 async def test_a_kill_between_the_ledger_and_warm_db(data: Path, template: Path, name: str) -> None:
     """The ledger's half is done; the next start does the other, and all is as if nothing had happened."""
@@ -142,6 +144,7 @@ async def test_without_following_at_start_a_kill_leaves_files(
         assert faults(store) != []
 
 
+@pytest.mark.slow
 async def test_a_ledger_that_forgets_too_early_leaves_files(data: Path, template: Path) -> None:
     """A start finds files of who is gone, but not those of tokens that an agent has no more."""
     shutil.copytree(template, data)

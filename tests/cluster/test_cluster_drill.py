@@ -27,6 +27,7 @@ def pair() -> Iterator[Pair]:
         pytest.skip(str(problem))
 
 
+@pytest.mark.slow
 async def test_a_history_of_three_nodes_is_one_of_a_single_ledger() -> None:
     """Clients ask any gateway, which finds the agent's node, or any worker, so that hot states are often old."""
     try:
@@ -39,6 +40,7 @@ async def test_a_history_of_three_nodes_is_one_of_a_single_ledger() -> None:
     assert found["faults"].keys() <= {fault.__name__ for fault in FAULTS}
 
 
+@pytest.mark.slow
 async def test_workers_that_trust_that_an_agent_is_theirs_are_found(pair: Pair) -> None:
     """Nothing has to fail for that."""
     kind = Kinds("tests.cluster.mistaken_worker", node=Node, ports=free_port)

@@ -101,6 +101,7 @@ async def two(tmp_path: Path, postgres_server: postgres.Server) -> AsyncIterator
         yield Two(a, b, proxies[1], urls[0])
 
 
+@pytest.mark.slow
 async def test_a_key_is_made_and_revoked_for_all_nodes(two: Two) -> None:
     key = two.create("--label", "ci")
     await two.until(key, LET_IN)
@@ -117,6 +118,7 @@ async def test_a_key_is_made_and_revoked_for_all_nodes(two: Two) -> None:
     assert json.loads(two.keys("list", "--json").stdout) == []
 
 
+@pytest.mark.slow
 async def test_a_key_expires_on_all_nodes(two: Two) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=5)
     key = two.create("--expires", soon.isoformat())
@@ -126,6 +128,7 @@ async def test_a_key_expires_on_all_nodes(two: Two) -> None:
     assert json.loads(two.keys("list", "--json").stdout)[0]["expired"]
 
 
+@pytest.mark.slow
 async def test_a_files_keys_are_brought_in(two: Two, tmp_path: Path) -> None:
     now, file = datetime.now(UTC), tmp_path / "keys.json"
     made = [new(name, now, label=name, max_running=2, admin=name == "ada") for name in ("ada", "bob")]
@@ -147,6 +150,7 @@ async def test_a_files_keys_are_brought_in(two: Two, tmp_path: Path) -> None:
     assert (refused.exit_code, f"another key has the id {taken.id}" in refused.output) == (2, True)
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_cut_off_lets_nobody_in_within_its_lease(two: Two) -> None:
     """It does not learn that a key was revoked, and so it may go on for as long as its lease, and no longer."""
     key = two.create()
@@ -167,6 +171,7 @@ async def test_a_node_that_is_cut_off_lets_nobody_in_within_its_lease(two: Two) 
     await two.until(other, LET_IN)
 
 
+@pytest.mark.slow
 async def test_where_keys_are_is_said_once(two: Two, tmp_path: Path) -> None:
     """What stands on the command line goes before the environment; a password may not stand there."""
     file = tmp_path / "k.json"

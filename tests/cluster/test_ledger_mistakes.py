@@ -53,6 +53,7 @@ def found(history: list[Append], settings: Settings) -> dict[str, set[Kind]]:
     return wrong
 
 
+@pytest.mark.slow
 def test_states_that_are_compared_by_number_are_found(pair: Pair, settings: Settings) -> None:
     """A commit that no standby has is seen, and lost with the server; the number comes back with other content."""
     with ExitStack() as stack:
@@ -76,6 +77,7 @@ def test_states_that_are_compared_by_number_are_found(pair: Pair, settings: Sett
         assert found(history, settings) == {WRONG: {Kind.BLIND}}
 
 
+@pytest.mark.slow
 def test_commits_that_were_cancelled_and_are_counted_are_found(pair: Pair, settings: Settings) -> None:
     """The row is there, and only a warning says that the standby has it not."""
     with closing(Deaf(settings)) as deaf, closing(LedgerNode(settings)) as careful:

@@ -139,6 +139,7 @@ def test_three_nodes_fit_into_the_connections_of_a_server(services: dict[str, An
     assert len(NODES) * (PostgresSettings.writers + PostgresSettings.readers + 3) < 97, "of 100, by default"
 
 
+@pytest.mark.slow
 def test_commits_of_compose_wait_for_the_standby() -> None:
     """Its two scripts with real servers, over Unix sockets: a node takes the first one, and refused it before."""
     scripts = {name: config["content"].replace("$$", "$") for name, config in compose(COMPOSE)["configs"].items()}

@@ -39,6 +39,7 @@ def test_promtool_takes_the_configuration_and_the_rules(promtool: prometheus.Pro
     promtool.check("check", "rules", "--lint=all", "--lint-fatal", *RULES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
 def test_the_rules_do_what_their_tests_say(promtool: prometheus.Programs, file: Path) -> None:
     assert "SUCCESS" in promtool.check("test", "rules", file)

@@ -39,6 +39,7 @@ async def start(run_dir: Path, *arguments: str) -> tuple[asyncio.subprocess.Proc
     raise AssertionError("it ended before it listened")
 
 
+@pytest.mark.slow
 async def test_listens_tells_where_and_ends(run_dir: Path) -> None:
     process, addresses = await start(run_dir)
     published = json.loads((run_dir / GATEWAY_FILE).read_text())
@@ -61,6 +62,7 @@ async def test_a_file_of_addresses_that_is_removed_is_written_again(gateway: Gat
     assert file.read_text() == published
 
 
+@pytest.mark.slow
 async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -> None:
     go_on = asyncio.Event()
 
@@ -94,6 +96,7 @@ async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -
     assert await process.wait() == 0
 
 
+@pytest.mark.slow
 async def test_streams_are_ended_after_the_grace(worker: ScriptedWorker, run_dir: Path) -> None:
     async def endless(_: Any) -> AsyncIterator[Any]:
         yield started()
@@ -132,6 +135,7 @@ async def test_a_gateway_does_not_go_on_without_its_http_server(gateway: Gateway
         await watched
 
 
+@pytest.mark.slow
 async def test_refuses_other_than_loopback() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "--http", "0.0.0.0:0", stderr=asyncio.subprocess.PIPE

@@ -22,6 +22,7 @@ PROMPT, ANSWER, SENT = "canary-of-the-prompt", "canary-of-the-answer", "canary-o
 BODY = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}]}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # asyncio's debug mode has its own
 async def test_canaries(
     worker: ScriptedWorker,

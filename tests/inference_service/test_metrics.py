@@ -133,6 +133,7 @@ async def running(place: Path, **settings: Any) -> AsyncIterator[Running]:
         await asyncio.to_thread(store.close)
 
 
+@pytest.mark.slow
 async def test_every_number_is_moved_by_what_it_counts(place: Path) -> None:
     async with running(place, max_requests=2, pool_bytes=1 << 20, speculation=True) as m:
         await _a_new_prompt(m)

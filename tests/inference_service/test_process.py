@@ -17,6 +17,7 @@ mx.eval(mx.compile(lambda x: mx.exp(x) * 2 + mx.sin(x))(mx.ones((4,))))
 """
 
 
+@pytest.mark.slow
 def test_what_mlx_compiles_is_this_users_alone(tmp_path: Path) -> None:
     """Also where MLX is imported already."""
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}

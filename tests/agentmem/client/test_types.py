@@ -24,11 +24,13 @@ def test_mypy_sees_exact_types() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_pyright_sees_exact_types(tmp_path: Path) -> None:
     """In strict mode; it, too, has to find the mistakes."""
     assert pyright.problems(SAMPLE, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_pyright_finds_what_is_wrong(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(

@@ -110,6 +110,7 @@ def test_a_missing_extra_is_refused_at_start(by: str, tmp_path: Path) -> None:
     assert not data.exists()
 
 
+@pytest.mark.slow
 def test_off_is_as_if_it_were_not_there() -> None:
     ended = python(OFF)
     assert (ended.returncode, ended.stderr) == (0, "")

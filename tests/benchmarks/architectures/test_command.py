@@ -128,6 +128,7 @@ def test_the_two_ways_agree_where_little_is_lost(
         assert 0.01 < np.median(np.abs(found - expected)) < 0.5
 
 
+@pytest.mark.slow
 def test_keys_and_values_of_two_bits_are_found(tmp_path: Path, texts: list[Text], plain: list[LogProbs]) -> None:
     model = models.loaded(DEMO, tmp_path, 2)
     samples = models.compare(model, texts, plain)
@@ -136,6 +137,7 @@ def test_keys_and_values_of_two_bits_are_found(tmp_path: Path, texts: list[Text]
     assert recall(samples, (DECODE,)).lost > 0
 
 
+@pytest.mark.slow
 def test_another_agent_s_blocks_are_found_in_decode(
     demo: LoadedModel, texts: list[Text], plain: list[LogProbs], monkeypatch: pytest.MonkeyPatch
 ) -> None:

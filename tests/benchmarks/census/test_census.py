@@ -38,6 +38,7 @@ def chosen() -> list[str]:
     return [name for name in installed.types() if name in kept or name not in working]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="the page is of Linux, where types that need Metal are refused")
 @pytest.mark.timeout(1200)
 def test_the_page_is_what_the_census_finds(monkeypatch: pytest.MonkeyPatch) -> None:

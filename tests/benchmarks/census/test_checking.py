@@ -35,6 +35,7 @@ def of(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("model", names, indirect=True)
 
 
+@pytest.mark.slow("qwen3_next")
 @of("llama", "exaone4", "qwen3_next", "deepseek_v3")
 def test_what_is_right_is_found_right(model: LoadedModel) -> None:
     found = checking.checked(model)
@@ -46,12 +47,14 @@ def wrong(model: LoadedModel) -> set[str]:
     return set(checking.wrong(checking.checked(model)))
 
 
+@pytest.mark.slow
 @of("llama")
 def test_rows_that_see_padding(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchQuantizedKVCache, "make_mask", lambda *_, **__: None)
     assert wrong(model) == {"batched"}
 
 
+@pytest.mark.slow
 @of("qwen3_next")
 def test_rows_that_go_on_from_a_neighbours_state(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     original = BatchStateCache.extend
@@ -65,6 +68,7 @@ def test_rows_that_go_on_from_a_neighbours_state(model: LoadedModel, monkeypatch
     assert "alone" not in wrong(model)
 
 
+@pytest.mark.slow
 @of("llama", "exaone4")
 def test_layers_that_get_each_others_kv_back(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Arenas.caches
@@ -79,6 +83,7 @@ def test_layers_that_get_each_others_kv_back(model: LoadedModel, monkeypatch: py
     assert wrong(model) == {"hot", "warm", "partial"}
 
 
+@pytest.mark.slow
 @of("qwen3_next")
 def test_a_state_of_another_position(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Arenas.uploaded

@@ -40,6 +40,7 @@ def test_a_page_without_marks() -> None:
         replaced("# Title", "")
 
 
+@pytest.mark.slow
 def test_the_page_has_all_types() -> None:
     text = between(PAGE.read_text())
     assert [name for name in installed.types() if f"| `{name}`" not in text] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.cluster import commits
 from benchmarks.cluster.commits import POSTGRESQL, SQLITE
 from tests import postgres
@@ -9,6 +11,7 @@ from tests import postgres
 DURABLE = {**postgres.DURABLE, "full_page_writes": "on"}
 
 
+@pytest.mark.slow
 async def test_both_are_measured() -> None:
     with postgres.serving(DURABLE) as server:
         found = await commits.measure({SQLITE: "", POSTGRESQL: server.conninfo}, [1, 4], 0.5, 1)

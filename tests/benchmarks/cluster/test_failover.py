@@ -15,6 +15,7 @@ from tests.cluster.nodes import Node
 ASKED = {"agents": 2, "slots": 4, "prefill": 0.01, "answer": 0.1, "detection": 0.2, "between": 0.5}
 
 
+@pytest.mark.slow
 async def test_agents_speak_again_and_no_turn_is_lost() -> None:
     try:
         found = await failover.sample(0, ASKED, Node)

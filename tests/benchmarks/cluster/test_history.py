@@ -171,6 +171,7 @@ def test_a_read_of_what_is_lost_is_found(history: Recorded, data: st.DataObject)
     assert history.changed(read, replace(read, found=other)).kinds() == {Kind.FORKED}
 
 
+@pytest.mark.slow
 @given(recorded(), st.data())
 def test_a_turn_that_continued_something_else_is_found(history: Recorded, data: st.DataObject) -> None:
     assume(taken := history.taken("a"))

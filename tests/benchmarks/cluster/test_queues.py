@@ -43,6 +43,7 @@ def erlang_c(servers: int, offered: float) -> float:
     return last / (sum(each) + last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "used"), [(1, 0.5), (1, 0.7), (4, 0.7), (16, 0.8)])
 def test_slots_are_servers(servers: int, used: float) -> None:
     """M/M/c: nothing takes time but answers, whose steps are as long for many as for one."""
@@ -51,6 +52,7 @@ def test_slots_are_servers(servers: int, used: float) -> None:
     assert waited(costs, used * servers) == pytest.approx(expected, rel=NEAR)
 
 
+@pytest.mark.slow
 def test_prompts_are_computed_one_after_the_other() -> None:
     """M/G/1, by Pollaczek and Khinchine: prompts of two lengths, no answers, and slots that are not the limit."""
     costs = replace(FREE, tokens=[1.0, 2.0], prompt=[0.4, 1.6], answer=0.0, step=[0.0, *[1.0] * 500])
@@ -59,6 +61,7 @@ def test_prompts_are_computed_one_after_the_other() -> None:
     assert waited(costs, rate) == pytest.approx(mean + rate * square / (2 * (1 - rate * mean)), rel=NEAR)
 
 
+@pytest.mark.slow
 def test_a_disk_reads_for_one_turn_after_the_other() -> None:
     """M/D/1."""
     costs = replace(FREE, disk=[1.0], answer=0.0, step=[0.0, *[1.0] * 500], memory_agents=0, pool_agents=0)
@@ -73,6 +76,7 @@ def test_answers_share_the_gpu(used: float) -> None:
     assert sum(found.presence) / len(found.commits) == pytest.approx(1 / (1 - used), rel=NEAR)
 
 
+@pytest.mark.slow
 def test_answers_stand_still_while_a_prompt_is_computed() -> None:
     """One turn after the other, so that each takes its prompt and its answer; M/G/1 again, with one slot."""
     costs = replace(FREE, prompt=[0.5], answer=0.5)
@@ -80,6 +84,7 @@ def test_answers_stand_still_while_a_prompt_is_computed() -> None:
     assert waited(costs, rate) == pytest.approx(0.5 + rate * square / (2 * (1 - rate)), rel=NEAR)
 
 
+@pytest.mark.slow
 def test_nodes_of_rendezvous_are_as_many_queues() -> None:
     """Each of 8 nodes is an M/M/1 with an eighth of the agents."""
     assert waited(FREE, 8 * 0.6, nodes=8) == pytest.approx(0.6 / (1 - 0.6), rel=NEAR)

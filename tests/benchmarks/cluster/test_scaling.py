@@ -24,6 +24,7 @@ def sample(rate: float, processors: float, slots: float) -> dict[str, Any]:
     return {"rate": rate, "slots": slots, "processors": kinds, **times}
 
 
+@pytest.mark.slow
 async def test_one_node_and_two_take_turns() -> None:
     try:
         postgres.programs()

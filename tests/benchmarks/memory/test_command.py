@@ -10,6 +10,7 @@ from benchmarks.memory import command
 from benchmarks.plots import drawable
 
 
+@pytest.mark.slow
 async def test_one_hybrid_model_through_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ def cached(found: dict[str, Any], scenario: str, server: str) -> list[int]:
     return [turn["cached"] for sample in found["scenarios"][scenario][server] for turn in sample["turns"]]
 
 
+@pytest.mark.slow
 async def test_agentmem_and_mlx_lm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     scenarios = "--scenarios growing restart edit disconnects"

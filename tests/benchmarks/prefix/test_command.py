@@ -49,6 +49,7 @@ def test_plots_are_of_the_greatest_rate_of_each_tokenizer() -> None:
     assert command.plots({"rows": []}) == []
 
 
+@pytest.mark.slow
 async def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(results, "RESULTS", tmp_path)
     await command.main(["continued", "reasoning"], 1, [0.01], 0, "prefix-test")

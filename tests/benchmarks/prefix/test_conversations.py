@@ -17,6 +17,7 @@ def vocabulary() -> Vocabulary:
     return trained(["the colour of the boat is green\n\n", "def f(x):\n    return x + 1\n", *OTHERS] * 8, size=700)
 
 
+@pytest.mark.slow
 def test_a_split_token_is_two_that_say_the_same() -> None:
     text = answer(Random(1), 2)
     whole, split = (vocabulary().answer(text, Random(2), rate) for rate in (0.0, 0.5))

@@ -68,6 +68,7 @@ def test_facts_were_asked_for(figures: dict[str, Any]) -> None:
     assert figures["variants"]["8"]["recall"]["right"] >= figures["recall"]["right"] - 1
 
 
+@pytest.mark.slow
 def test_without_a_network_it_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,6 +62,7 @@ def test_sums_are_those_of_one_pass(demo: LoadedModel, every: dict[str, NewCache
     assert found["5/4"].same == (plain.argmax(-1) == given.argmax(-1)).sum()
 
 
+@pytest.mark.slow
 def test_more_bits_are_closer(demo: LoadedModel, every: dict[str, NewCaches], token_ids: list[int]) -> None:
     found, _ = read(demo.engine.model, token_ids, every, CHUNK)
     kl = {name: sums.divergence for name, sums in found.items()}
@@ -88,6 +89,7 @@ def test_bytes_are_those_of_the_arrays(demo: LoadedModel, every: dict[str, NewCa
     assert stored_bytes(caches["4"]) == demo.geometry.bytes_per_token
 
 
+@pytest.mark.slow
 def test_every_question_is_asked_of_the_chat_alone(
     demo: LoadedModel, every: dict[str, NewCaches], token_ids: list[int]
 ) -> None:

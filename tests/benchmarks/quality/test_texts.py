@@ -26,6 +26,7 @@ def test_in_each_conversation_user_and_assistant_take_turns() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_there_is_enough_of_every_kind() -> None:
     """80,000 tokens in pieces of 4,096, no kind more than a quarter of them."""
     found = pieces(real_model.text().tokenizer, real_model.render, 4096, 5)
@@ -35,6 +36,7 @@ def test_there_is_enough_of_every_kind() -> None:
     assert max(by_kind.values()) <= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_only_dialogues_have_special_tokens(kind: Kind) -> None:
     tokenizer = real_model.text().tokenizer
@@ -42,6 +44,7 @@ def test_only_dialogues_have_special_tokens(kind: Kind) -> None:
     assert [bool(tokenizer.special_ids & {*piece.token_ids}) for piece in found] == [kind is DIALOGUE]
 
 
+@pytest.mark.slow
 def test_code_is_code() -> None:
     real_model.text()
     compile(text_of(CODE, real_model.render).partition("\n\nimport dataclasses")[0], "compiler.py", "exec")

@@ -69,6 +69,7 @@ async def test_a_deletion_takes_the_objects_along(two: tuple[Node, Node], bucket
     assert not bucket.objects()
 
 
+@pytest.mark.slow
 async def test_an_upload_that_another_node_deletes_meanwhile_leaves_nothing(
     two: tuple[Node, Node], bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +262,7 @@ async def test_what_arrives_of_a_node_that_died_is_deleted_again(
         await until(lambda: not bucket.objects())
 
 
+@pytest.mark.slow
 async def test_rows_and_objects_are_compared_now_and_then(
     two: tuple[Node, Node], bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def another(pair: Pair) -> Iterator[Postgres]:
     ledger.close()
 
 
+@pytest.mark.slow
 async def test_a_turn_that_is_in_doubt_is_replayed_when_the_standby_has_it(
     pair: Pair, another: Postgres, data: Path
 ) -> None:

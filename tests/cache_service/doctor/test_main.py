@@ -33,6 +33,7 @@ def states(found: dict[str, list[Finding]], check: str) -> set[State]:
     return {finding.state for finding in found[check]}
 
 
+@pytest.mark.slow
 async def test_a_directory_that_a_store_uses_and_that_none_uses(data: Path) -> None:
     before = tree(data)
     at_rest = half("--data", str(data))
@@ -50,6 +51,7 @@ def test_settings_that_the_store_would_refuse(tmp_path: Path) -> None:
     assert list(found) == ["store settings"] and states(found, "store settings") == {State.PROBLEM}
 
 
+@pytest.mark.slow
 def test_somebody_elses_directory(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     found = half("--data", str(tmp_path))

@@ -23,6 +23,7 @@ from tests.cache_service.offline.directory import everything, fill
 from tests.cache_service.process import ready, spawn
 
 
+@pytest.mark.slow
 async def test_a_lock_that_is_removed_lets_no_second_store_in(data: Path) -> None:
     async with ready(data) as (first, _):
         (data / "lock").unlink()
@@ -55,6 +56,7 @@ def test_a_lock_of_an_older_version_holds(data: Path) -> None:
         other.communicate("\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["closed", "without a lock", "killed"])
 async def test_a_directory_on_a_read_only_disk_is_checked(data: Path, left: str) -> None:
     if left == "killed":

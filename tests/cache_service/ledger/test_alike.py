@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -213,6 +214,7 @@ class Alike(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
+@pytest.mark.slow
 def test_both_engines_do_the_same(postgres: Postgres) -> None:
     Alike.postgres = postgres
     run_state_machine_as_test(Alike, settings=settings(max_examples=200 if FULL else 30, stateful_step_count=30))

@@ -226,6 +226,8 @@ def begin(connection: sqlite3.Connection, now: Moment) -> None:
     agents.change(connection, key, ttl=DAY, delete_after=30 * DAY)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("since before", "while it was stopped")
 @pytest.mark.parametrize(
     "processes",
     [

@@ -125,6 +125,7 @@ async def test_nothing_is_left_after_forks_snapshots_trims_and_quarantine(store:
     assert (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("eve")))).agent.tokens == 1
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_after_kill_9_right_after_the_answer(data: Path) -> None:
     """Staged files, too: the next start sweeps what a worker had begun to write."""
     async with running(data) as store:
@@ -146,6 +147,7 @@ async def test_nothing_is_left_after_kill_9_right_after_the_answer(data: Path) -
     assert traces(data, *patterns) == [] and on_disk(data) == []
 
 
+@pytest.mark.slow
 async def test_a_kill_before_the_scrub_is_made_good_at_the_next_start(data: Path) -> None:
     async with running(data) as store:
         patterns = await secrets(store)

@@ -73,6 +73,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_file_system_that_fills_up(data: Path) -> None:
     """A real one."""
     mount = f"mount -t tmpfs -o size=60m tmpfs {data.parent}"

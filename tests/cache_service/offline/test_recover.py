@@ -187,6 +187,7 @@ async def test_a_whole_directory_is_copied_whole(data: Path) -> None:
         assert await ledger(store, "ada") == ADA
 
 
+@pytest.mark.slow
 async def test_a_leaf_of_ledgers_costs_the_turns_on_it_and_what_follows_them(
     data: Path, told: dict[str, list[int]]
 ) -> None:
@@ -226,6 +227,7 @@ async def test_the_first_and_the_last_leaf(data: Path, told: dict[str, list[int]
     await serves(new(data), told, found.agents)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("are_known", [True, False])
 async def test_lost_rows_of_agents_are_made_again_or_named(
     data: Path, told: dict[str, list[int]], are_known: bool
@@ -384,6 +386,7 @@ async def test_agents_on_one_page_that_is_lost_are_made_again(data: Path) -> Non
     assert result.exit_code == 1 and "made again without its label" in result.output
 
 
+@pytest.mark.slow("1")
 @pytest.mark.parametrize("seed", range(8))
 async def test_random_damage_never_makes_a_wrong_ledger(data: Path, told: dict[str, list[int]], seed: int) -> None:
     """Whatever pages are lost: what is recovered passes the check, and each ledger is a beginning of what it was."""

@@ -26,6 +26,7 @@ from cache_service.ledger.clock import Moment
 from cache_service.ledger.segments import EMPTY
 from cache_service.ledger.workflow_records import Put
 from cache_service.tiers import eviction, quotas
+from tests.full_matrix import FULL
 
 NOW = Moment(0, 0)
 KEYS = st.builds(AgentKey, st.sampled_from("nm"), st.sampled_from("ab"), st.just("model"))
@@ -197,7 +198,7 @@ class UsageMachine(RuleBasedStateMachine):
 
 
 TestUsage = UsageMachine.TestCase
-TestUsage.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestUsage.settings = settings(max_examples=60 if FULL else 15, stateful_step_count=30, deadline=None)
 
 
 def _no_copies(_: object) -> set[FileName]:

@@ -172,6 +172,7 @@ async def test_a_state_that_is_too_large_by_itself_is_not_taken_and_harms_nobody
     assert evictions(small, "capacity") == 0
 
 
+@pytest.mark.slow("0")
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_limit_holds_after_every_publication(small: Running, seed: int) -> None:
     rng = random.Random(seed)

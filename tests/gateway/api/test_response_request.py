@@ -189,6 +189,7 @@ def test_contradictions_are_refused(fields: dict[str, Any], field: str) -> None:
     assert caught.value.field == field
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_very_many_calls_and_texts_are_one_message() -> None:
     """In one pass: it took a quarter of an hour where each call was written again with each one behind it."""

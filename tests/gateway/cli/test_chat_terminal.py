@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentmem import errors
 from gateway.app import Gateway
 from tests.terminal import ALT_ENTER, BACKSPACE, CTRL_C, CTRL_D, ENTER, UP, Terminal, pasted, terminal
@@ -31,6 +33,7 @@ def said(worker: ScriptedWorker) -> list[str]:
     return [(each.append.messages.messages or each.messages.messages)[-1].content for each in turns]
 
 
+@pytest.mark.slow
 async def test_lines_are_edited_and_kept(worker: ScriptedWorker, gateway: Gateway, tmp_path: Path) -> None:
     async with chat(gateway, tmp_path) as shown:
         await shown.until("bob on demo, a new agent", "/help", PROMPT)

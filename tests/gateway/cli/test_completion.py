@@ -44,6 +44,7 @@ def completed(*words: str, **more: str) -> list[str]:
     return done.stdout.split("\n")[:-1]
 
 
+@pytest.mark.slow
 def test_commands_and_options() -> None:
     assert completed("agentmem", "mo") == ["models"]
     assert {"search", "pull", "load"} <= {*completed("agentmem", "models", "")}
@@ -53,6 +54,7 @@ def test_commands_and_options() -> None:
     assert completed("agentmem", "completion", "f") == ["fish"]
 
 
+@pytest.mark.slow
 async def test_names_of_the_gateway(gateway: Gateway, worker: ScriptedWorker) -> None:
     at = gateway.addresses["grpc"]
     known = await asyncio.to_thread(completed, "agentmem", "models", "load", "", AGENTMEM_ADDRESS=at)
@@ -61,6 +63,7 @@ async def test_names_of_the_gateway(gateway: Gateway, worker: ScriptedWorker) ->
     assert first in await asyncio.to_thread(completed, "agentmem", "chat", "--gateway", at, "--model", first[:2])
 
 
+@pytest.mark.slow
 def test_a_gateway_that_does_not_answer_is_not_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections, and says nothing
         at = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -73,6 +76,7 @@ def test_an_ill_formed_address_has_no_names() -> None:
     assert completed("agentmem", "agents", "show", "--gateway", "127.0.0.1:x", "a") == [""]
 
 
+@pytest.mark.slow
 async def test_it_asks_as_the_command_would(run_dir: Path, tmp_path: Path, worker: ScriptedWorker) -> None:
     ca = trustme.CA()
     issued = ca.issue_cert("127.0.0.1")

@@ -34,6 +34,7 @@ def agentmem(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_help_names_its_commands() -> None:
     for arguments in (("store",), ("store", "--help")):
         told = agentmem(*arguments)

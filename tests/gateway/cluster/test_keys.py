@@ -45,6 +45,7 @@ async def until_all_say(world: World, key: Shown, said: int) -> None:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_key_opens_all_nodes_until_it_is_revoked(world: World) -> None:
     assert [await status(world, name, ADAS) for name in "ab"] == [401, 401]
     world.ledger.has_keys(ADA, BOB)
@@ -68,6 +69,7 @@ async def test_keys_are_read_when_they_have_changed_and_not_else(world: World) -
     assert store.listed_keys == before + 1
 
 
+@pytest.mark.slow
 async def test_who_has_not_heard_from_the_store_lets_nobody_in(world: World) -> None:
     """Not for longer than the lease, which began before the store was asked."""
     world.ledger.has_keys(ADA)

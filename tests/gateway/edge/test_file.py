@@ -41,6 +41,7 @@ def test_a_change_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert set(read(path)[0]) == {known}
 
 
+@pytest.mark.slow
 def test_several_programs_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     command = [sys.executable, "-m", "gateway.cli.main", "keys", "create", "--namespace", "n", "--keys", str(path)]

@@ -105,6 +105,7 @@ async def test_another_namespace_is_refused_before_the_worker(
     assert worker.requests == []
 
 
+@pytest.mark.slow
 async def test_events_keep_their_order(worker: ScriptedWorker, channel: grpc.aio.Channel) -> None:
     async def many(_: Any) -> AsyncIterator[Any]:
         yield started()
@@ -249,6 +250,7 @@ async def test_a_deadline_ends_the_turn_everywhere(worker: ScriptedWorker, chann
     await eventually(lambda: worker.running == 0)
 
 
+@pytest.mark.slow
 async def test_a_reader_that_stalls_is_aborted(worker: ScriptedWorker, run_dir: Path) -> None:
     async def flood(_: Any) -> AsyncIterator[Any]:
         yield started()

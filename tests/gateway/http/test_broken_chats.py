@@ -142,6 +142,7 @@ async def burst_and_failure(_: Any) -> AsyncIterator[Any]:
     raise errors.Unavailable("the engine died")
 
 
+@pytest.mark.slow("flood-499")
 @pytest.mark.parametrize(("script", "code"), [(flood, "499"), (burst_and_failure, "503")])
 async def test_a_reader_that_stalls_is_cut_off(
     worker: ScriptedWorker, run_dir: Path, script: Any, code: str, caplog: pytest.LogCaptureFixture

@@ -20,6 +20,7 @@ from tests.gateway.scripted import ScriptedWorker
 ROUTES = routes()
 
 
+@pytest.mark.slow
 async def test_it_is_served_and_valid(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
     answer = await http.get("/openapi.json")
     assert answer.json() == document()

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
 
 from gateway.app import Gateway
 
@@ -44,6 +45,7 @@ async def test_its_own_names(worker: ScriptedWorker, gateway: Gateway) -> None:
         assert (await answer(gateway, host)).status_code == 200, host
 
 
+@pytest.mark.slow
 async def test_other_names(worker: ScriptedWorker, gateway: Gateway) -> None:
     for host in OTHERS:
         refused = await answer(gateway, host)

@@ -117,6 +117,7 @@ async def test_mistakes_have_their_places(worker: ScriptedWorker, run_dir: Path)
         assert (await http.post(RUNS, json={"resume_workflow_id": "wf-1"})).status_code == 400
 
 
+@pytest.mark.slow
 async def test_who_watches_resumes_nothing(worker: ScriptedWorker, store: None, run_dir: Path) -> None:
     worker.script = endless
     gateway = Gateway(settings(run_dir))

@@ -44,10 +44,12 @@ def checked(compiler: list[str], project: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_all_modules(compiler: list[str]) -> None:
     assert checked(compiler, STATIC.parent) == ""
 
 
+@pytest.mark.slow
 def test_it_finds_a_mistake(compiler: list[str], tmp_path: Path) -> None:
     shutil.copy(STATIC.parent / "tsconfig.json", tmp_path)
     shutil.copytree(STATIC, tmp_path / "static")

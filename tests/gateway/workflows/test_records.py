@@ -245,6 +245,7 @@ async def test_a_store_that_stays_down_is_told_when_the_patience_is_over(data: P
                 await call
 
 
+@pytest.mark.slow
 async def test_a_store_killed_between_a_write_and_its_answer(data: Path) -> None:
     socket = data / "run" / "store.sock"
     async with line(data, socket) as (wire, path), records(path) as runs, records(socket) as beside:

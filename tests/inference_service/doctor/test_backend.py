@@ -22,6 +22,7 @@ def test_a_gpu_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.state is State.PROBLEM and "arm64" in found.advice
 
 
+@pytest.mark.slow
 def test_products_are_measured() -> None:
     (found,) = matrix_products()
     assert found.facts["flops"] > 0  # type: ignore[operator]

@@ -28,6 +28,7 @@ def test_a_build_of_mlx_whose_libraries_are_not_there(tmp_path: Path) -> None:
     assert missing in found.found and found.advice.startswith("install MLX")
 
 
+@pytest.mark.slow("True")
 @pytest.mark.parametrize("there", [True, False])
 def test_a_worker_without_mlx_says_what_to_install(there: bool, tmp_path: Path) -> None:
     """Where plain `pip install agentmem` was used on Linux there is no MLX at all."""

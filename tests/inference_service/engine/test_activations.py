@@ -49,6 +49,7 @@ def load(directory: Path) -> Loaded:
     return Loaded(network, info.geometry)
 
 
+@pytest.mark.slow("gemma3", "gpt_oss")
 @pytest.mark.parametrize("name", WRITERS)
 def test_no_chunk_takes_more_than_predicted(name: str, tmp_path: Path) -> None:
     model = load(WRITERS[name](tmp_path))
@@ -56,6 +57,7 @@ def test_no_chunk_takes_more_than_predicted(name: str, tmp_path: Path) -> None:
     assert worst <= predicted <= LOOSEST * worst
 
 
+@pytest.mark.slow
 def test_scores_that_nobody_counts_are_missed(tmp_path: Path) -> None:
     """A chunk extrapolated by the token alone leaves out the scores of a long context."""
     model = load(tiny_models.write_llama(tmp_path))
@@ -85,6 +87,7 @@ def test_measured_once_and_for_its_context(tmp_path: Path) -> None:
     assert later.of("f", *model, 4096) == 4_096_000
 
 
+@pytest.mark.slow
 def test_the_worst_chunks_are_computed_where_that_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the prediction is what the chunks take, and for a longer context what further keys take besides."""
     model = load(tiny_models.write_llama(tmp_path))

@@ -125,6 +125,7 @@ def test_gathered_leaves_room_for_one_token_more(dtype: mx.Dtype, heads: int, to
     assert same(held(found), wanted)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_sequences_that_come_and_go_keep_their_bits(data: st.DataObject) -> None:
     """Several sequences in one arena, which share beginnings, are cut, and overwrite what is free."""

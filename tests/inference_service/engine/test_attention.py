@@ -25,9 +25,12 @@ from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS, KVFormat, quantize
 from tests.inference_service.engine.geometries import SHAPES, geometry
 
+pytestmark = pytest.mark.sampled(2)
+
 right_here = paths.candidates()[0]
 
 
+@pytest.mark.slow("shape2")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
     reports = AttentionBackend().self_test(shape)
@@ -54,6 +57,7 @@ def test_a_few_queries_are_those_of_a_next_turn() -> None:
     assert [paths.few(n) for n in (1, 2, 50, 511, 512, 2048)] == [False, True, True, True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [0, 3])
 def test_the_seam_takes_the_path_for_a_few_queries_where_it_is_right(
     window: int, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +92,7 @@ def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         AttentionBackend().self_test(geometry())
 
 
+@pytest.mark.slow
 def test_a_wrong_or_missing_path_for_a_few_queries_is_not_taken_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "available", lambda: True)
     shape = geometry(window=40)

@@ -22,6 +22,8 @@ from tests.inference_service.engine.batch_turns import begin, prompt_of, right, 
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama
 
+pytestmark = pytest.mark.sampled(2)
+
 LENGTHS = (2, 40, 45, 47, 60)
 
 
@@ -360,6 +362,7 @@ def test_a_batch_is_begun_only_where_all_it_takes_is_free(
     assert all(right(oracle, turn) for turn in turns)
 
 
+@pytest.mark.slow
 def test_models_with_checkpoints_compute_prompts_one_by_one(tmp_path: Path) -> None:
     gemma = load("gemma", str(write_gemma3(tmp_path)), hashes=ContentHashes(tmp_path / "weights.json"))
     assert not gemma.engine.model.prompts_together

@@ -188,6 +188,8 @@ def rows(request: pytest.FixtureRequest, model: LoadedModel) -> Rows:
     return rows
 
 
+@pytest.mark.slow("kimi_linear-late joins", "qwen3_next-late joins")
+@pytest.mark.slow("falcon_h1-late joins", "recurrent_gemma-longest leaves first")
 def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, rows: Rows) -> None:
     variety = len({token for row in rows.values() for token in row.tokens})
     assert variety > (15 if len(rows) > 1 else 5), "an output that does not vary proves nothing"
@@ -197,6 +199,7 @@ def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, rows: Rows) ->
         assert goes_on(model, oracle, row.caches, row.sequence)
 
 
+@pytest.mark.slow("late joins-gemma3", "late joins-gpt_oss")
 @pytest.mark.parametrize("directory", WITH_KV, ids=names(WITH_KV), indirect=True)
 def test_packed_kv_equals_that_of_rows_alone(model: LoadedModel, rows: Rows) -> None:
     """But for codes that rounding flips, each to its neighbour; none on Linux's CPU, which computes row by row."""
@@ -233,6 +236,7 @@ def kl(wanted: list[npt.NDArray[np.float32]], found: list[npt.NDArray[np.float32
     return float(np.mean([(np.exp(one) * (one - other)).sum() for one, other in pairs]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directory", BFLOAT16, ids=names(BFLOAT16), indirect=True)
 def test_bfloat16_is_as_good_as_alone(directory: Path, tmp_path: Path) -> None:
     """The KL divergence per token, in nats, is bounded: from a row alone, and from one pass over the whole sequence.
@@ -315,11 +319,13 @@ def faulty(model: LoadedModel, fault: Callable[[list[Any]], None], joins: dict[i
     return decoded(model, joins, inject)
 
 
+@pytest.mark.slow("kimi_linear")
 @pytest.mark.parametrize("directory", POSITIONED, ids=names(POSITIONED), indirect=True)
 def test_wrong_positions_are_found(model: LoadedModel, oracle: Oracle) -> None:
     assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, one_position_off)))
 
 
+@pytest.mark.slow("jamba-no_padding_mask")
 @pytest.mark.parametrize("fault", [no_padding_mask, swapped_rows, stale])
 @pytest.mark.parametrize("directory", WITH_KV, ids=names(WITH_KV), indirect=True)
 def test_injected_faults_are_found(model: LoadedModel, oracle: Oracle, fault: Callable[[list[Any]], None]) -> None:

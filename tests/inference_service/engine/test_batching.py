@@ -150,6 +150,7 @@ def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
     assert good.generated.sampled == 5
 
 
+@pytest.mark.slow
 def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, oracle: Oracle) -> None:
     turns = [begin(model, prompt_of(model, n, 3 * n + 1), 30) for n in range(3)]
     while any(len(turn.events) < 4 for turn in turns):
@@ -172,6 +173,7 @@ def test_a_future_that_was_cancelled_before_it_began_is_not_run(model: LoadedMod
     assert not model.engine.step()
 
 
+@pytest.mark.slow
 def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
     def round_of_turns() -> int:
         turns = [begin(model, prompt_of(model, n, 6), 6) for n in range(4)]
@@ -211,6 +213,7 @@ def place_of(array: mx.array) -> int:
     return np.asarray(memoryview(array)).ctypes.data  # type: ignore[arg-type]
 
 
+@pytest.mark.slow("gemma3-next")
 @pytest.mark.parametrize("call", ["extract_cache", "filter", "extend", "next"])
 def test_a_batch_that_fails_once_loses_nobody(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, call: str

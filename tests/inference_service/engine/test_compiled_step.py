@@ -138,6 +138,8 @@ def assert_equal(worst: float, eager: Caches, compiled: Caches) -> None:
                 assert np.allclose(x, y, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gemma2", "gemma3", "gpt_oss", "granite4", "llama")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", named(WRITERS))
 def test_compiled_steps_are_eager_ones(write: Writer, models: Models) -> None:
@@ -145,6 +147,7 @@ def test_compiled_steps_are_eager_ones(write: Writer, models: Models) -> None:
     assert_equal(*both_ways(models(write), 12))
 
 
+@pytest.mark.slow
 def test_a_window_slides_on_in_compiled_steps(models: Models) -> None:
     """What is older than the window and 256 tokens is dropped, twice, and the padding with it."""
     steps = WINDOW + 256 - LENGTHS[0] + 256 + 8
@@ -155,6 +158,7 @@ def test_a_window_slides_on_in_compiled_steps(models: Models) -> None:
         assert cache.offsets[0] - cache.buffers.filled > 256, "as many go at once"
 
 
+@pytest.mark.slow
 def test_a_window_that_is_too_wide_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the comparison above: it proves what short prompts at load cannot."""
     original = Positions.mask
@@ -162,6 +166,8 @@ def test_a_window_that_is_too_wide_is_found(models: Models, monkeypatch: pytest.
     assert both_ways(models(write_narrow_gemma3), 8)[0] > 100 * CLOSE
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gemma3", "llama")
 @pytest.mark.parametrize("write", named([write_llama, write_gemma3, write_falcon_h1]))
 def test_turns_that_join_and_leave_in_the_middle_are_right(write: Writer, models: Models) -> None:
     model = models(write)
@@ -219,6 +225,7 @@ def unchanged(cache: Any, before: Any) -> bool:
     return numbers(cache) == numbers(before) and all(same)
 
 
+@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", named([write_llama, write_gemma3, write_falcon_h1]))
 def test_other_caches_are_left_alone(write: Writer, models: Models) -> None:
     """Empty ones, those of one sequence in no batch, and of some layers only; there may be more room."""
@@ -238,6 +245,7 @@ def test_other_caches_are_left_alone(write: Writer, models: Models) -> None:
     assert not counted.calls
 
 
+@pytest.mark.slow("llama4")
 @pytest.mark.parametrize("write", named([write_llama, write_llama4]))
 def test_what_cannot_be_traced_is_decoded_by_eager_steps(
     write: Writer, models: Models, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -309,6 +317,7 @@ def test_a_step_that_finds_no_memory_is_compiled_again(
     assert llama_model.engine.model.steps is steps
 
 
+@pytest.mark.slow
 def test_a_compiled_step_copies_no_kv(llama_model: LoadedModel) -> None:
     shape = llama_model.geometry.full
     caches = llama_model.new_caches()
@@ -334,6 +343,7 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", named([write_llama, write_falcon_h1, write_deepseek3]))
 def test_traces_go_with_their_model(
     write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uncollected: None

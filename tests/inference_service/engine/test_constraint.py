@@ -130,6 +130,7 @@ def mixed(model: LoadedModel, meddle: Callable[[int, list[Turn]], None] = lambda
     return turns
 
 
+@pytest.mark.slow
 def test_each_row_is_held_to_its_own_schema_and_logprobs_stay_the_models(model: LoadedModel, oracle: Oracle) -> None:
     turns = mixed(model)
     assert all(right(oracle, turn) for turn in turns)
@@ -178,6 +179,8 @@ def test_a_batch_that_forgets_to_filter_samplers_is_found_out(
     run(model)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("filter", "next")
 @pytest.mark.parametrize("call", ["next", "extend", "filter"])
 def test_a_step_that_fails_leaves_every_grammar_where_it_was(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, call: str

@@ -15,6 +15,8 @@ from inference_service.engine.quantization import KVFormat, Quantization, Quanti
 from inference_service.engine.rotation import rotated
 from tests.inference_service.engine.geometries import geometry
 
+pytestmark = pytest.mark.sampled(4)
+
 WIDTHS = [(64, 64, 32), (80, 64, 32), (96, 160, 32), (128, 128, 64), (192, 128, 64), (256, 512, 128)]
 
 
@@ -63,6 +65,7 @@ def test_the_kernel_packs_with_the_least_squared_error(k_dim: int, v_dim: int, g
         assert (mx.square(levels - wanted).mean() < mx.square(others - wanted).mean()).item()
 
 
+@pytest.mark.slow("5-dtype0")
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
 @pytest.mark.parametrize("bits", BITS)
 def test_of_all_bits_and_types_only_rounding_is_lost(bits: int, dtype: mx.Dtype) -> None:
@@ -71,6 +74,7 @@ def test_of_all_bits_and_types_only_rounding_is_lost(bits: int, dtype: mx.Dtype)
     assert error < (1.6 if (bits, dtype) == (8, mx.bfloat16) else 1.1)
 
 
+@pytest.mark.slow
 def test_what_is_packed_does_not_depend_on_what_is_packed_with_it() -> None:
     k, v = random(3, 2, 9, 64, dtype=mx.bfloat16), random(3, 2, 9, 64, dtype=mx.bfloat16, seed=1)
     codec = KVCodec(means=(random(2, 64, dtype=mx.bfloat16), random(2, 64, dtype=mx.bfloat16, seed=2)))

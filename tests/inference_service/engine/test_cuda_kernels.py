@@ -25,6 +25,8 @@ from inference_service.engine.quantization import PLAIN, KVFormat, Quantization,
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
 
+pytestmark = pytest.mark.sampled(3)
+
 PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
 """All bits of K and all of V."""
 
@@ -43,16 +45,21 @@ def with_bits(made: Geometry, k: int, v: int, scheme: str | None = None) -> Geom
     return replace(made, format=replace(made.format, k_bits=k, v_bits=v, scheme=scheme or made.format.scheme))
 
 
+@pytest.mark.slow("shape10", "shape2", "shape4", "shape7", "shape8")
+@pytest.mark.slow("shape0", "shape11", "shape9")
 @pytest.mark.parametrize("shape", [*SHAPES, *NARROW, *on_gpus])
 def test_one_query_is_right(shape: Geometry, kernels: None) -> None:
     assert decode_error(over_caches(flash_decoding), shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
 
 
+@pytest.mark.slow("shape1", "shape4")
 @pytest.mark.parametrize("shape", [*NARROW, *on_gpus])
 def test_a_few_queries_are_right(shape: Geometry, kernels: None) -> None:
     assert prefill_error(over_caches(flash_prefill), shape) < 3e-2
 
 
+@pytest.mark.slow
+@pytest.mark.slow("3-5")
 @pytest.mark.parametrize(("k", "v"), PAIRS)
 def test_bits_of_k_and_v_apart_are_right(k: int, v: int, kernels: None) -> None:
     for widths in ((64, 64), (96, 32)):
@@ -62,6 +69,7 @@ def test_bits_of_k_and_v_apart_are_right(k: int, v: int, kernels: None) -> None:
     assert prefill_error(over_caches(flash_prefill), shape) < 5e-3
 
 
+@pytest.mark.slow
 def test_the_scheme_that_does_not_rotate_is_right(kernels: None) -> None:
     assert decode_error(over_caches(flash_decoding), with_bits(geometry(), 5, 4, PLAIN)) < 1e-4
     assert prefill_error(over_caches(flash_prefill), with_bits(geometry(dtype=mx.float16), 5, 4, PLAIN)) < 5e-3
@@ -74,6 +82,7 @@ def test_the_kernel_for_a_few_queries_is_taken(shape: Geometry) -> None:
     assert [report.path for report in prefill] == [DEQUANTIZE_FUSED, FLASH_PREFILL]
 
 
+@pytest.mark.slow("4-4-2-33-300-dtype0", "7-1-1-33-300-dtype1", "8-2-1-2-2-dtype0", "8-2-1-2-2-dtype1")
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
 @pytest.mark.parametrize(
     ("n", "tokens"),
@@ -105,6 +114,7 @@ def test_scores_of_real_models_are_not_rounded(kernels: None) -> None:
     assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < 0.01
 
 
+@pytest.mark.slow
 def test_widths_that_do_not_fill_groups(kernels: None) -> None:
     """Queries of 80 over K of 96: outputs are as wide as packed V, and what fills it up is cut off later."""
     random = iter(mx.random.split(mx.random.key(4), 5))
@@ -118,6 +128,7 @@ def test_widths_that_do_not_fill_groups(kernels: None) -> None:
     assert mx.allclose(found, exact, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_out", ["with_sign", "transform_row", "product"])
 def test_what_is_left_out_of_a_kernel_shows(
     left_out: str, kernels: None, cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch

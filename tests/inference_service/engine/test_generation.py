@@ -30,7 +30,7 @@ from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
 from tests.tiny_own_attention import write_deepseek32, write_gemma2, write_kimi_linear, write_llama4
 from tests.tiny_states import write_recurrent_gemma
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(6)
 
 TOLERANCE = 1e-3
 
@@ -116,6 +116,8 @@ def test_assembling_caches_is_load_and_neither_prefill_nor_decode(model: LoadedM
     assert loaded + generated.prefill_seconds + generated.decode_seconds <= whole
 
 
+@pytest.mark.slow("gemma2-1", "llama4-100", "recurrent_gemma-1")
+@pytest.mark.slow("llama4-1")
 @pytest.mark.parametrize("chunk", [1, 100])
 def test_chunks_do_not_matter(
     model: LoadedModel, oracle: Oracle, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +175,8 @@ def conversation(
         sequence += model.tokenizer.encode(f" and turn {number} 😀 house", parse_special=False)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gpt_oss")
 def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracle, prompt: list[int]) -> None:
     hot = list(conversation(model, prompt, lambda caches, _: caches))
     warm = list(conversation(model, prompt, lambda caches, tokens: restored(model, caches, tokens)))
@@ -216,6 +220,7 @@ def stale_tail(caches: Caches, tokens: int) -> Caches:
     return caches
 
 
+@pytest.mark.slow("gpt_oss-swap_layers", "kimi_linear-shift_rope", "llama4-swap_layers", "qwen3_next-swap_layers")
 @pytest.mark.parametrize("fault", [shift_rope, swap_layers, stale_tail])
 def test_injected_faults_are_found(
     model: LoadedModel, oracle: Oracle, prompt: list[int], fault: Callable[[Caches, int], Caches]
@@ -240,6 +245,7 @@ def test_missing_mask_is_found(
     assert difference(oracle, prompt, events) > 10 * TOLERANCE
 
 
+@pytest.mark.slow("gpt_oss")
 def test_trimmed_equals_recomputed(
     model: LoadedModel, oracle: Oracle, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +268,7 @@ def test_trimmed_equals_recomputed(
             turn(model, caches, other)
 
 
+@pytest.mark.slow("llama4")
 def test_the_caches_hold_exactly_what_the_ledger_will(model: LoadedModel, prompt: list[int]) -> None:
     caches = model.new_caches()
     result, _ = turn(model, caches, prompt, tokens=5)
@@ -318,6 +325,7 @@ def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monke
     assert not caches
 
 
+@pytest.mark.slow
 def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[int]) -> None:
     free, events = turn(model, model.new_caches(), prompt, tokens=60)
     texts = [event.text for event in events]
@@ -341,6 +349,8 @@ def test_prefill_alone_holds_the_whole_sequence(model: LoadedModel, prompt: list
     assert {cache.offset for cache in caches} == {len(prompt)}
 
 
+@pytest.mark.slow("falcon_h1")
+@pytest.mark.slow("qwen3_next")
 def test_seed_makes_sampling_reproducible(model: LoadedModel, prompt: list[int]) -> None:
     def sample(seed: int) -> list[int]:
         sampling = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.001, seed=seed, ignore_eos=True)

@@ -18,6 +18,8 @@ from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.oracle import Oracle
 
+pytestmark = pytest.mark.sampled(2)
+
 MIB = 1 << 20
 CUDA = RuntimeError("cudaMallocAsync(&data, size, stream) failed: out of memory")
 
@@ -104,6 +106,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int, prompt: list[int]) -> l
     return chunks
 
 
+@pytest.mark.slow
 def test_a_prompt_without_memory_begins_again_in_small_chunks(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +119,7 @@ def test_a_prompt_without_memory_begins_again_in_small_chunks(
     assert right(oracle, turn) and right(oracle, other)
 
 
+@pytest.mark.slow
 def test_one_that_finds_none_again_fails_alone(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_start_without_memory_is_computed_instead(model: LoadedModel, oracle: 
     assert right(oracle, turn)
 
 
+@pytest.mark.slow
 def test_kv_for_which_there_is_no_memory_is_not_restored(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +169,7 @@ def test_kv_for_which_there_is_no_memory_is_not_restored(
     assert right(oracle, warm)
 
 
+@pytest.mark.slow
 def test_a_step_without_memory_is_done_again_by_each_row(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +189,7 @@ def test_a_step_without_memory_is_done_again_by_each_row(
     assert all(right(oracle, turn) and turn.generated.sampled == 20 for turn in turns)
 
 
+@pytest.mark.slow("gemma3-2")
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_a_batch_that_cannot_grow_gives_up_its_longest_rows(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, rows: int
@@ -249,6 +256,7 @@ def short_of_memory(tmp_path: Path, looks: bool) -> "subprocess.CompletedProcess
     return subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory are Linux's")
 def test_a_limit_on_memory_ends_the_turn_that_exceeds_it_and_no_other(tmp_path: Path) -> None:
     ran = short_of_memory(tmp_path, looks=True)
@@ -258,6 +266,7 @@ def test_a_limit_on_memory_ends_the_turn_that_exceeds_it_and_no_other(tmp_path: 
     assert later == "later 3", "the process goes on"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on memory are Linux's")
 def test_without_looking_mlx_takes_the_process_with_it(tmp_path: Path) -> None:
     """What the look is for. With an MLX that raises an error instead it would be less important."""

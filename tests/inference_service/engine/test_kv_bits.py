@@ -30,6 +30,8 @@ from tests.inference_service.engine.test_generation import TOLERANCE, bits, conv
 from tests.inference_service.storage.test_blocks import header, random_tensors
 from tests.tiny_models import write_gemma3, write_llama
 
+pytestmark = pytest.mark.sampled(5)
+
 __all__ = ["prompt"]  # a fixture
 
 PAIRS = [str(KVBits(*pair)) for pair in product(BITS, BITS)]
@@ -78,6 +80,8 @@ def test_what_is_counted_is_what_is_taken(text: str, group_size: int) -> None:
     assert max(place.end for place in export.values()) == tokens * (made.bytes_per_token + window_token_bytes)
 
 
+@pytest.mark.slow("64-5/6", "64-6/4")
+@pytest.mark.slow("32-3/6")
 @pytest.mark.sampled(5)
 @pairs
 @groups
@@ -115,6 +119,8 @@ def model(request: pytest.FixtureRequest, directory: Path, tmp_path_factory: pyt
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.slow("5/4-gemma3")
 def test_hot_is_warm_is_cold(model: LoadedModel, prompt: list[int]) -> None:
     hot = list(conversation(model, prompt, lambda caches, _: caches))
     warm = list(conversation(model, prompt, lambda caches, tokens: restored(model, caches, tokens)))

@@ -19,6 +19,8 @@ from inference_service.engine.geometry import Geometry
 from inference_service.engine.quantization import PLAIN, ROTATED, Quantized
 from tests.inference_service.engine.geometries import geometry
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def latents(heads: int = 4, k_dim: int = 128, v_dim: int = 64, **more: Any) -> Geometry:
     return replace(geometry(heads=heads, kv_heads=1, k_dim=k_dim, v_dim=v_dim, **more), latents=True)
@@ -41,6 +43,7 @@ SHAPES = [
 OF_16_BITS = [latents(heads=16, k_dim=512, group=64, dtype=mx.bfloat16), latents(dtype=mx.float16)]
 
 
+@pytest.mark.slow("latent_dequantize-shape1")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("path", ON_THIS_DEVICE)
 def test_one_query_and_a_few_are_right(path: str, shape: Geometry) -> None:
@@ -119,6 +122,7 @@ def test_where_no_way_is_right_all_heads_are_computed(monkeypatch: pytest.Monkey
     assert backend.choice(latents()).taken == [DECOMPRESS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", OF_16_BITS)
 def test_one_query_of_the_kernel_is_right(shape: Geometry, kernels: None) -> None:
     assert decode_error(over_latents(flash_latents), shape) < tolerance(shape.dtype)

@@ -56,6 +56,7 @@ def test_a_sampler_computes_them_in_its_step_and_returns_them_in_order() -> None
     assert sampler.next_logprobs()[0] == pytest.approx(np.log(0.5)), "what was sampled ahead was dropped"
 
 
+@pytest.mark.slow
 def test_no_step_sorts_the_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It took 12 ms a row for 128K tokens, and every row waited for it."""
     directory = write_llama(tmp_path / "m", vocab_size=1 << 15)

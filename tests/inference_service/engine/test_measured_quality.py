@@ -116,6 +116,7 @@ def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path]
     assert mx.array_equal(before, subject.model(prompt, cache=subject.geometry.new_caches()))
 
 
+@pytest.mark.slow
 def test_the_demo_model_is_good_with_4_bits(demo: Loaded) -> None:
     """And caches that lose precision are found."""
     formats = [KVFormat(bits, bits) for bits in (2, 4, 8)]
@@ -127,6 +128,7 @@ def test_the_demo_model_is_good_with_4_bits(demo: Loaded) -> None:
     assert demo.measured().recommended == "4"
 
 
+@pytest.mark.slow
 def test_keys_with_an_outlier_are_found_and_more_bits_of_k_help() -> None:
     """A bias on the slowest channel of RoPE shifts all scores of a query alike: unquantized, nothing changes."""
     subject = loaded(DEMO)
@@ -172,6 +174,7 @@ def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions
     assert abs(other_way - expected) > 0.01 * expected
 
 
+@pytest.mark.slow
 def test_coarser_groups_are_worse(llama: Loaded) -> None:
     fine, coarse = llama.measured(group_size=32), llama.measured()
     assert fine.divergences["4"] < coarse.divergences["4"], "the geometry's group size is the one measured"
@@ -185,6 +188,7 @@ def test_more_bits_of_either_are_nearer_and_those_of_k_are_not_those_of_v(llama:
     assert kl["4/6"] != kl["6/4"] and kl["4/6"] > kl["6"]
 
 
+@pytest.mark.slow
 def test_the_ladder_is_climbed_to_the_first_rung_that_is_good(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quality, "MOST_NATS", 0.0)
     bad = llama.measured(64)
@@ -215,6 +219,7 @@ def test_the_same_text_gives_the_same_figures_however_long_the_chunks(
     assert in_chunks.divergences["4"] == pytest.approx(whole.divergences["4"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_logits_that_are_nan_with_quantized_kv_are_told(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     attend = llama.seam.attend
 
@@ -242,6 +247,7 @@ def test_logits_that_are_none_without_quantization_are_told(weight: float, tmp_p
     assert "even without quantized KV" in found.verdict("4")
 
 
+@pytest.mark.slow
 def test_logits_are_held_for_a_few_hundred_tokens_only(tmp_path: Path) -> None:
     vocabulary = 12_000
     subject = loaded(tiny_models.write_llama(tmp_path / "m", vocab_size=vocabulary))

@@ -25,6 +25,7 @@ on_cpu = pytest.mark.skipif(available(), reason="of kernels as g++ compiles them
 TYPES = (mx.float32, mx.bfloat16, mx.float16)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", [*SHAPES, *NARROW])
 def test_one_query_is_right(shape: Geometry, metal_kernels: None) -> None:
@@ -37,6 +38,8 @@ def test_one_query_of_real_models_is_right(shape: Geometry) -> None:
     assert decode_error(over_caches(attend), shape) < 3e-2
 
 
+@pytest.mark.slow
+@pytest.mark.slow("3-5")
 @pytest.mark.parametrize(("k", "v"), PAIRS)
 def test_bits_of_k_and_v_apart_are_right(k: int, v: int, metal_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "_DECODE", ((1, (70, 20)),))
@@ -44,6 +47,7 @@ def test_bits_of_k_and_v_apart_are_right(k: int, v: int, metal_kernels: None, mo
     assert decode_error(over_caches(attend), shape) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("scheme", [PLAIN, ROTATED])
@@ -56,6 +60,7 @@ def test_types_and_schemes_are_right(
     assert decode_error(over_caches(attend), shape) < (1e-4 if dtype == mx.float32 else 3e-2)
 
 
+@pytest.mark.slow("300-8", "64-64")
 @pytest.mark.parametrize(("tokens", "chunk"), [(1, 64), (3, 64), (64, 64), (65, 64), (300, 8), (512, 256)])
 def test_any_number_of_tokens(tokens: int, chunk: int, metal_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays of fewer than 8 elements, which MLX passes in another address space; and more chunks than lanes."""
@@ -75,6 +80,7 @@ def error_of(tokens: int, hidden: int) -> float:
     return float(mx.abs(attend(q, *packed, codec, 0.2, mask, sinks) - exact).max().item())
 
 
+@pytest.mark.slow
 def test_widths_that_do_not_fill_groups(metal_kernels: None) -> None:
     """Queries of 80 over K of 96: outputs are as wide as packed V, and what fills it up is cut off later."""
     keys = iter(mx.random.split(mx.random.key(4), 5))
@@ -98,6 +104,7 @@ LEFT_OUT = {
 }
 
 
+@pytest.mark.slow("rotation of queries", "signs")
 @on_cpu
 @pytest.mark.parametrize("left_out", LEFT_OUT)
 def test_what_is_left_out_of_a_kernel_is_a_fault_that_shows(
@@ -109,6 +116,7 @@ def test_what_is_left_out_of_a_kernel_is_a_fault_that_shows(
     assert done == [True]
 
 
+@pytest.mark.slow
 @on_cpu
 def test_what_is_read_behind_an_array_is_a_fault_that_shows(
     metal_kernels: None, metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +126,7 @@ def test_what_is_read_behind_an_array_is_a_fault_that_shows(
         error_of(50, 0)
 
 
+@pytest.mark.slow
 @on_cpu
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kernel", "which"), [*product([CHUNKS], range(6)), *product([MERGE], range(3))])

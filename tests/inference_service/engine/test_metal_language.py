@@ -45,6 +45,7 @@ def launches(metal_kernels: None, metal_on_cpu: MetalOnCPU) -> list[Launch]:
     return metal_on_cpu.launches[before:]
 
 
+@pytest.mark.slow
 def test_nothing_is_there_that_metal_does_not_have(launches: list[Launch]) -> None:
     assert len(launches) == 4
     for launch in launches:
@@ -52,6 +53,7 @@ def test_nothing_is_there_that_metal_does_not_have(launches: list[Launch]) -> No
             assert not re.search(pattern, launch.source), pattern
 
 
+@pytest.mark.slow
 def test_no_function_calls_itself(launches: list[Launch]) -> None:
     for launch in launches:
         parts = re.split(r"^inline [\w<>, ]+? (\w+)\(", launch.source, flags=re.M)

@@ -76,6 +76,7 @@ def resumed(caches: Caches, checkpoint: Checkpoint) -> Caches:
     return found
 
 
+@pytest.mark.slow
 def test_a_long_prompt_leaves_them_and_goes_on_right_from_each(
     model: LoadedModel, directory: Path, prompt: list[int]
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_long_prompt_leaves_them_and_goes_on_right_from_each(
         assert np.abs(wanted - np.array([event.logprob for event in events])).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_a_turn_that_goes_on_leaves_those_behind_where_it_began(model: LoadedModel, prompt: list[int]) -> None:
     first = computed(model, prompt[:3000])
     assert list(first.captured) == [2048]

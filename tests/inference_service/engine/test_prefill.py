@@ -60,6 +60,7 @@ def test_a_last_token_that_is_stopped_goes_on(
     assert right(oracle, turn)
 
 
+@pytest.mark.slow
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
@@ -114,6 +115,7 @@ def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypat
     run(model)
 
 
+@pytest.mark.slow("gemma3")
 def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,8 @@ from tests.inference_service.engine.batch_turns import begin, prompt_of, right, 
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_llama, write_quantized, write_tiny
 
+pytestmark = pytest.mark.sampled(3)
+
 WIDTH, OUTPUTS = 64, 96
 OTHERS = [FLATTENED, PADDED, DEQUANTIZED]
 
@@ -269,6 +271,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return cache(loaded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "compiled"), [(FLATTENED, False), (FLATTENED, True), (PADDED, True)])
 @pytest.mark.parametrize("write", [write_llama, write_tied_qwen2, write_deepseek2])
 def test_turns_of_a_batch_stay_right(
@@ -297,6 +300,7 @@ def test_turns_of_a_batch_stay_right(
     assert bool(network.steps and network.steps.compiled) == compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_llama, write_tied_qwen2, write_deepseek2])
 def test_prompts_over_dequantized_weights_stay_right(
     write: Callable[[Path], Path], models: Models, monkeypatch: pytest.MonkeyPatch

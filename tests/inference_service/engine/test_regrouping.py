@@ -72,6 +72,7 @@ def difference(oracle: Oracle, turns: Sequence[Turn]) -> float:
     return worst
 
 
+@pytest.mark.slow
 def test_every_row_is_right_through_regrouping(light: LoadedModel, oracle: Oracle) -> None:
     turns, groups = run(light, Sampling(ignore_eos=True))
     assert difference(oracle, turns) < 1e-3
@@ -104,11 +105,14 @@ def sampled(model: LoadedModel) -> list[list[int]]:
     return [job.result.token_ids for job, _ in turns]
 
 
+@pytest.mark.slow
 def test_seeds_and_penalties_hold_through_regrouping(light: LoadedModel, sampled: list[list[int]]) -> None:
     turns, _ = run(light, PENALTIES)
     assert [job.result.token_ids for job, _ in turns] == sampled
 
 
+@pytest.mark.slow("gemma3-filter")
+@pytest.mark.slow("gemma3-regrouped", "llama-eval")
 @pytest.mark.parametrize("call", ["regrouped", "filter", "extend", "eval"])
 def test_a_failure_while_rows_are_moved_loses_nobody(
     light: LoadedModel,
@@ -214,6 +218,7 @@ def wrong_padding(part: GenerationBatch) -> None:
             cache.padding = [padding + 8 for padding in cache.padding]
 
 
+@pytest.mark.slow("gemma3-swapped_rows", "gemma3-wrong_padding")
 @pytest.mark.parametrize("fault", [swapped_rows, wrong_padding])
 def test_injected_faults_are_found(
     light: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, fault: Callable[[GenerationBatch], None]
@@ -231,6 +236,7 @@ def test_injected_faults_are_found(
     assert difference(oracle, turns) > 1e-2
 
 
+@pytest.mark.slow
 def test_the_groups_that_rows_come_from_are_not_touched(light: LoadedModel) -> None:
     for number in (0, 2, 3, 5):
         begin(light, number, Sampling(ignore_eos=True))

@@ -13,6 +13,8 @@ from inference_service.engine.product_speeds import STEP, Case, Figures, Product
 from inference_service.engine.products import DEQUANTIZED, FLATTENED, GIVEN, SKINNY, STEP_ROWS, Shape
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 
+pytestmark = pytest.mark.sampled(3)
+
 on_gpus = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
 
 
@@ -94,6 +96,7 @@ def skinny_is_fastest(shape: Shape, layers: Any, wanted: Any) -> Figures:
     return {str(c): {way: 1.0 if way in (SKINNY, FLATTENED) else 2.0 for way in c.ways(shape)} for c in wanted}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_a_gpu")
 def test_layers_compute_by_it_in_steps_and_in_short_chunks(tmp_path: Any) -> None:
     network = Network()
@@ -150,6 +153,7 @@ FAULTS: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_a_gpu")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_kernel_shows_and_it_is_not_taken(

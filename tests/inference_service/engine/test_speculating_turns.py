@@ -72,6 +72,7 @@ def test_a_turn_that_ends_itself_ends_there(llama: LoadedModel) -> None:
             assert same(plain, speculating(llama, plain, start)[0])
 
 
+@pytest.mark.slow
 def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
     """At a stop string within a draft, at max_tokens, and at a token that ends it; KV is that of what stays."""
     prompt = prompt_of(llama, 4, 3)
@@ -100,6 +101,7 @@ def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
             assert turn.generated.sampled == wanted.generated.sampled
 
 
+@pytest.mark.slow("greedy")
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Sampling) -> None:
     """Though most drafts go on as no grammar allows."""
@@ -154,6 +156,7 @@ def test_a_row_that_gets_company_and_is_alone_again(llama: LoadedModel, oracle: 
     assert right(oracle, others[0])
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_is_done_again_by_plain_ones(
     llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,6 +40,8 @@ from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, writ
 from tests.tiny_own_attention import write_deepseek3, write_stablelm
 from tests.tiny_states import write_mamba2
 
+pytestmark = pytest.mark.sampled(3)
+
 Writer = Callable[[Path], Path]
 
 write_narrow_gemma3 = partial(write_gemma3, window=16)
@@ -76,6 +78,9 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     foresee(monkeypatch)
 
 
+@pytest.mark.slow("write_gpt_oss-greedy", "write_stablelm-sampled")
+@pytest.mark.slow("write_deepseek3-greedy", "write_stablelm-greedy")
+@pytest.mark.slow("narrow_gemma3-greedy")
 @pytest.mark.parametrize("sampling", [EXACT, WARM, PENALIZED], ids=["greedy", "sampled", "penalized"])
 def test_tokens_and_kv_are_those_of_plain_steps(each: tuple[LoadedModel, Oracle], sampling: Sampling) -> None:
     model, oracle = each
@@ -89,6 +94,7 @@ def test_tokens_and_kv_are_those_of_plain_steps(each: tuple[LoadedModel, Oracle]
         assert goes_on(model, oracle, caches, [*turn.job.sequence, *generated.token_ids])
 
 
+@pytest.mark.slow
 def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[LoadedModel, Oracle]]) -> None:
     """Past 256 tokens of buffers, and past what a window keeps."""
     for write in (write_llama, write_narrow_gemma3):
@@ -165,6 +171,12 @@ def _without(row: GenerationBatch, tokens: list[int], drafted: int) -> list[int]
     return tokens
 
 
+@pytest.mark.slow(
+    "accepts_unseen-write_llama-sampling6",
+    "keeps_rejected-write1-sampling1",
+    "offsets_stay-write4-sampling4",
+    "trims_one_more-write3-sampling3",
+)
 @pytest.mark.parametrize(
     ("fault", "write", "sampling"),
     [

@@ -90,6 +90,7 @@ def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], toke
     return caches
 
 
+@pytest.mark.slow("gemma3-4096")
 @pytest.mark.parametrize("chunk", [100, 4096])
 def test_a_window_is_what_a_prefill_up_to_there_leaves(
     model: LoadedModel, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +116,7 @@ def whole(model: LoadedModel, prompt: list[int]) -> TurnJob:
     return job
 
 
+@pytest.mark.slow("gemma3-450-0", "gpt_oss-333-0", "gpt_oss-450-0")
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("at", RESUMED)
 def test_a_window_is_enough_to_go_on(
@@ -144,6 +146,7 @@ def test_a_window_shares_no_memory_with_the_caches(model: LoadedModel, prompt: l
             assert not np.shares_memory(*(np.array(array, copy=False) for array in pair))
 
 
+@pytest.mark.slow("gemma3")
 def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[int]) -> None:
     """Not where a turn starts from, nor behind its end, nor at its end, behind which it generates."""
     warm = finished(model, job_of(model, prompt[:200]))
@@ -155,6 +158,7 @@ def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[i
     assert list(job.captured) == [len(prompt)], "a prefill comes to the end"
 
 
+@pytest.mark.slow("gpt_oss")
 def test_a_turn_that_starts_again_captures_again(
     model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ from tests.inference_service.engine.test_compiled_step import assert_equal, both
 from tests.tiny_hybrids import write_falcon_h1
 from tests.tiny_models import write_deepseek2, write_gemma3, write_llama
 
+pytestmark = pytest.mark.sampled(3)
+
 Writer = Callable[[Path], Path]
 Buffers = tuple[Quantized, Quantized]
 WINDOW = 16
@@ -55,6 +57,7 @@ def with_room(packed: Buffers, filled: int) -> Buffers:
     return held[0], held[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
 @pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize(("k_dim", "v_dim", "group_size"), [(64, 64, 32), (80, 64, 32), (512, 64, 64)])
@@ -76,6 +79,7 @@ def test_what_is_written_is_what_would_be_packed(
             assert not numbers(found)[:, :, 33:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [0, 7, 33])
 @pytest.mark.parametrize("end", [32, 151, 200])
 def test_a_range_is_what_its_mask_would_be(end: int, window: int) -> None:
@@ -90,6 +94,7 @@ def test_a_range_is_what_its_mask_would_be(end: int, window: int) -> None:
     assert mx.allclose(found, wanted, atol=1e-5)
 
 
+@pytest.mark.slow("32-0")
 @pytest.mark.parametrize("window", [0, 33])
 @pytest.mark.parametrize("end", [32, 151, 200])
 def test_a_range_of_latents_is_what_its_mask_would_be(end: int, window: int) -> None:
@@ -107,12 +112,14 @@ def narrow_gemma3(directory: Path) -> Path:
     return write_gemma3(directory, window=WINDOW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_llama, narrow_gemma3, write_falcon_h1])
 def test_steps_are_those_that_write_new_arrays(write: Writer, tmp_path: Path) -> None:
     """In rows of different lengths, and in buffers that grow meanwhile; packed K and V bit for bit."""
     assert_equal(*both_ways(loaded(write(tmp_path)), 8, in_place=True))
 
 
+@pytest.mark.slow
 def test_steps_over_latents_are_those_that_write_new_arrays(tmp_path: Path) -> None:
     """In 16 bits, as the kernel over latents wants it; but for the experts, of which MLX has no such products on a CPU.
     They come last.
@@ -138,6 +145,7 @@ def too_wide_a_window(seen: TokenRange) -> TokenRange:
     return seen._replace(window=seen.window and seen.window + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [blind_to_itself, sees_padding, too_wide_a_window])
 def test_faults_of_what_is_seen_are_found(
     fault: Callable[[TokenRange], TokenRange], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +163,7 @@ def test_faults_of_what_is_seen_are_found(
     assert both_ways(model, 3, in_place=True)[0] > 1e-3
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_write_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KVCodec, "write", lambda self, keys, values, into, slot: slot + 1)
     model = loaded(write_llama(tmp_path))
@@ -192,6 +201,7 @@ def near(one: list[np.ndarray[Any, Any]], other: list[np.ndarray[Any, Any]]) -> 
     return all(close(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 def test_what_others_hold_stays_as_it_is(tmp_path: Path) -> None:
     """The sequence that a batch of one row was made of, even where it goes on from fewer tokens; and rows that were
     taken out on the way, when the batch goes on.
@@ -221,6 +231,8 @@ def test_what_others_hold_stays_as_it_is(tmp_path: Path) -> None:
     assert near(held(batch), held(wanted))
 
 
+@pytest.mark.slow
+@pytest.mark.slow("narrow_gemma3")
 @pytest.mark.parametrize("write", [write_llama, narrow_gemma3])
 def test_steps_go_on_behind_several_tokens_of_which_some_were_dropped(write: Writer, tmp_path: Path) -> None:
     model = loaded(write(tmp_path))
@@ -239,6 +251,7 @@ def test_steps_go_on_behind_several_tokens_of_which_some_were_dropped(write: Wri
         assert [cache.offsets for cache in batch] == [cache.offsets for cache in wanted]
 
 
+@pytest.mark.slow
 def test_rows_join_and_leave_what_is_written_in_place(tmp_path: Path) -> None:
     model = loaded(write_llama(tmp_path))
     steps = CompiledSteps(model.engine.model.computed, steps_before=0, in_place=True)
@@ -262,6 +275,7 @@ def test_rows_join_and_leave_what_is_written_in_place(tmp_path: Path) -> None:
     assert near(held(found), held(wanted))
 
 
+@pytest.mark.slow
 def test_steps_alternate_with_eager_ones(tmp_path: Path) -> None:
     """Each goes on where the other one ended."""
     model = loaded(write_llama(tmp_path))

@@ -155,6 +155,7 @@ def test_mid_word_extension_is_healed_and_a_boundary_costs_nothing() -> None:
     assert unhealed.keep_tokens == len(ledger)
 
 
+@pytest.mark.slow("1234567")
 @pytest.mark.parametrize("run", ["a", "=", " ", "é", "東", "\n", "7", "1234567", "12", " 12"])
 def test_runs_longer_than_any_window(run: str) -> None:
     of = world(llama3_like)
@@ -168,6 +169,7 @@ def test_runs_longer_than_any_window(run: str) -> None:
             assert plan.sequence.tolist() == of.renderer.encode(prompt)
 
 
+@pytest.mark.slow
 def test_long_text_is_cut_at_the_right_place() -> None:
     of = world(llama3_like)
     text = "the colour of the boat is green, 12 é 東京\n" * 200

@@ -97,6 +97,7 @@ def demo_files() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(registry([])["demo"].source).iterdir() if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_directory_needs_no_network(tell: Fetcher, tmp_path: Path) -> None:
     came = tell(str(tmp_path), blocked=True)
     assert (came["path"], came["shares"], came["attempts"]) == (str(tmp_path), [1.0], [])
@@ -104,6 +105,7 @@ def test_a_directory_needs_no_network(tell: Fetcher, tmp_path: Path) -> None:
     assert (came["error"], came["attempts"]) == ("FailedPrecondition", [])
 
 
+@pytest.mark.slow
 def test_a_whole_download_and_then_the_cache(tell: Fetcher, hub: Hub) -> None:
     hub.repositories["org/whole"] = Repository(files := model(b"a" * (2 * CHUNK + 5), b"b" * 1000, b"c" * 5000))
     came = tell("org/whole")
@@ -128,6 +130,7 @@ def test_a_cached_model_stays_what_it_is(tell: Fetcher, hub: Hub) -> None:
     assert tell("org/moves")["path"] == path
 
 
+@pytest.mark.slow("True")
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_connection_that_is_cut_goes_on_where_it_was(tell: Fetcher, hub: Hub, ranges: bool) -> None:
     """Or from the beginning, where the hub doesn't know ranges; progress doesn't fall then."""
@@ -181,6 +184,7 @@ def test_part_of_a_repository_that_another_program_cached_is_completed(
     assert tell(f"org/{name}", offline=True)["path"] == str(directory)
 
 
+@pytest.mark.slow
 def test_the_caller_ends_a_download(tell: Fetcher, hub: Hub, home: Path) -> None:
     hub.repositories["org/stopped"] = Repository(model(b"a" * (2 * CHUNK), b"b" * (2 * CHUNK), b"c" * (2 * CHUNK)))
     came = tell("org/stopped", stop_at=0.1)
@@ -288,6 +292,7 @@ def test_gone_offline_nothing_uses_the_network(tell: Fetcher, hub: Hub) -> None:
     assert "the worker is offline" in came["message"]
 
 
+@pytest.mark.slow
 def test_the_worker_is_offline_where_it_is_told(hub: Hub, environment: dict[str, str], tmp_path: Path) -> None:
     hub.seen.clear()
     worker = subprocess.Popen(

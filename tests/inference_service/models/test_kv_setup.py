@@ -24,7 +24,7 @@ from inference_service.settings import WorkerSettings
 from tests.tiny_models import write_llama
 
 BAD = dict.fromkeys(LADDER, 9.0)
-pytestmark = pytest.mark.usefixtures("by_openblas")
+pytestmark = [pytest.mark.usefixtures("by_openblas"), pytest.mark.sampled(2)]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,7 @@ def bits_of(model: LoadedModel) -> str:
     return str(model.geometry.format)
 
 
+@pytest.mark.slow
 async def test_auto_takes_the_fewest_good_bits_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The random model is no language model, so a limit between its rungs is set."""
     measured = (await place.load("8")).quality
@@ -131,6 +132,7 @@ async def test_auto_takes_the_fewest_good_bits_once(place: Place, monkeypatch: p
     assert fixed.calibration == first.calibration, "the means are the model's, whatever the bits"
 
 
+@pytest.mark.slow
 async def test_auto_decides_nothing_for_good_without_a_measurement(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +142,7 @@ async def test_auto_decides_nothing_for_good_without_a_measurement(
     assert bits_of(await place.load()) == "8"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["7", 4, None, ["4"]])
 async def test_a_choice_that_cannot_be_read_is_made_again(kept: object, place: Place, tmp_path: Path) -> None:
     first = await place.load()
@@ -159,6 +162,7 @@ def others(value: bytes, *, bits: str = "", far: bool = False) -> bytes:
     return json.dumps({**found, "bits": bits or found["bits"]}).encode()
 
 
+@pytest.mark.slow
 async def test_machines_of_a_cluster_have_one_setup(engine: EngineThread, tmp_path: Path, directory: Path) -> None:
     """Means and bits of who loaded the model first, so that KV of one machine fits on all."""
     setups = Setups()
@@ -173,6 +177,7 @@ async def test_machines_of_a_cluster_have_one_setup(engine: EngineThread, tmp_pa
     assert joined.fingerprint == third.fingerprint, "a machine that was alone before takes the cluster's"
 
 
+@pytest.mark.slow
 async def test_of_two_that_load_at_once_one_takes_the_others_setup(
     engine: EngineThread, tmp_path: Path, directory: Path
 ) -> None:
@@ -186,6 +191,7 @@ async def test_of_two_that_load_at_once_one_takes_the_others_setup(
     assert base64.b64decode(json.loads(setups.late)["means"]) == loaded.calibration.bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bad", [b"no JSON", b"{}", b'{"bits": "4", "means": ""}', b'{"bits": "4", "auto": true, "means": "AAAA"}', None]
 )
@@ -201,6 +207,7 @@ async def test_a_shared_setup_that_does_not_fit_is_left(
     assert second.calibration == first.calibration
 
 
+@pytest.mark.slow
 async def test_a_backend_that_rotates_wrongly_gets_the_plain_scheme(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -129,6 +129,7 @@ def hashes(tmp_path: Path) -> ContentHashes:
     return ContentHashes(tmp_path / "hashes.json")
 
 
+@pytest.mark.slow("write_deepseek2")
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 def test_a_cache_has_one_head_of_latents(tmp_path: Path, hashes: ContentHashes, write: Callable[[Path], Path]) -> None:
     model = opened(write(tmp_path / "m"), hashes, quantization=QuantizationSettings(KVBits(8, 8), 32))

@@ -68,6 +68,7 @@ async def test_a_look_at_a_hubs_model_leaves_the_loaded_ones_their_attention(
     assert getattr(llama, ATTENTION_NAME).backend is loading.ATTENTION
 
 
+@pytest.mark.slow("True-False-False")
 @pytest.mark.parametrize(("asked", "right", "taken"), [(True, True, True), (False, True, False), (True, False, False)])
 async def test_a_model_speculates_where_it_is_asked_for_and_was_proved_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, right: bool, taken: bool

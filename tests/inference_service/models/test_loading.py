@@ -69,6 +69,7 @@ def test_bits_of_k_and_v_apart(tmp_path: Path, hashes: ContentHashes) -> None:
     assert model.geometry.bytes_per_token == 2 * 2 * 64 * ((5 + 3) / 8 + 2 * 8 / 32)
 
 
+@pytest.mark.slow
 def test_fingerprint_names_content_and_quantization(tmp_path: Path, hashes: ContentHashes) -> None:
     first = loaded(write_llama(tmp_path / "a", seed=1), hashes).fingerprint
     assert loaded(write_llama(tmp_path / "same", seed=1), hashes).fingerprint == first
@@ -89,6 +90,7 @@ def test_fingerprint_leaves_the_chat_template_out(tmp_path: Path, hashes: Conten
     assert loaded(write_llama(tmp_path / "b", template="{{ messages }}"), hashes).fingerprint == first
 
 
+@pytest.mark.slow
 def test_hybrid_geometry_is_capped_at_window_and_slack(tmp_path: Path, hashes: ContentHashes) -> None:
     geometry = loaded(write_gemma3(tmp_path / "m"), hashes).geometry
     assert geometry.full == LayerGroup((3,), 1, 64, 64)
@@ -118,6 +120,7 @@ def test_layers_that_cannot_run_are_refused_by_name(tmp_path: Path, hashes: Cont
         loaded(write_plamo3(tmp_path / "m"), hashes)
 
 
+@pytest.mark.slow("80-64-64-128", "96-None-32-96")
 @pytest.mark.parametrize(
     ("width", "asked", "group_size", "kept"),
     [(64, None, 64, 64), (96, None, 32, 96), (80, None, 32, 96), (80, 64, 64, 128)],

@@ -15,6 +15,7 @@ from inference_service.pool.kv import Closed
 from tests.inference_service.models.world import serving
 
 
+@pytest.mark.slow
 async def test_what_leaves_or_fails_is_out_of_memory_without_a_collection(
     directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,8 @@ from tests.tiny_own_attention import (
 )
 from tests.tiny_states import write_mamba2
 
+pytestmark = pytest.mark.sampled(3)
+
 TOGETHER = [write_llama, write_gemma3, write_qwen3_next, write_deepseek3, write_kimi_linear, write_stablelm]
 COMPILED = [*TOGETHER, write_gpt_oss, write_deepseek2, write_deepseek32, write_granite4, write_falcon_h1, write_mamba2]
 COMPILED += [write_gemma2]  # in batches of one row
@@ -67,11 +69,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], Loade
     return cache(lambda write: loaded(write(tmp_path_factory.mktemp("model"))))
 
 
+@pytest.mark.slow("write_qwen3_next")
+@pytest.mark.slow("write_kimi_linear")
 @pytest.mark.parametrize("write", TOGETHER)
 def test_rows_of_most_models_are_decoded_together(write: Callable[[Path], Path], tmp_path: Path) -> None:
     assert loaded(write(tmp_path)).engine.model.rows_together
 
 
+@pytest.mark.slow
 def test_rows_that_are_wrong_together_are_decoded_one_by_one(tmp_path: Path) -> None:
     directory = write_gemma2(tmp_path / "model")
     model, oracle = loaded(directory), Oracle(directory)
@@ -98,6 +103,7 @@ def test_padding_that_is_seen_is_found(tmp_path: Path, monkeypatch: pytest.Monke
     assert "differ" in batch_problem(model.engine.model, geometry)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_llama, write_qwen3_next])
 def test_tokens_that_see_later_ones_are_found(
     write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +115,8 @@ def test_tokens_that_see_later_ones_are_found(
     assert "see later ones" in order_problem(model.engine.model, model.geometry)
 
 
+@pytest.mark.slow("write_gemma3", "write_llama4")
+@pytest.mark.slow("write_gpt_oss")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", [*COMPILED, write_llama4])
 def test_most_models_compute_several_tokens_of_a_row_at_once(
@@ -145,6 +153,8 @@ def test_what_is_wrong_with_several_tokens_at_once_is_found(
     assert not model.engine.model.ahead
 
 
+@pytest.mark.slow
+@pytest.mark.slow("write_deepseek32", "write_stablelm")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", COMPILED)
 def test_steps_of_most_models_can_be_compiled(write: Writer, models: Callable[[Writer], LoadedModel]) -> None:
@@ -202,6 +212,8 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.slow("write_qwen3_next-states_of_other_rows")
 @pytest.mark.parametrize(("write", "fault"), FAULTS)
 def test_injected_faults_of_compiled_steps_are_found(
     write: Writer,
@@ -216,6 +228,7 @@ def test_injected_faults_of_compiled_steps_are_found(
     assert compiled_steps("tiny", model.engine.model, model.geometry, ()) is None
 
 
+@pytest.mark.slow
 def test_steps_are_compiled_where_the_gpu_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_llama(tmp_path / "llama")
     monkeypatch.setattr(proof, "available", lambda: False)
@@ -280,6 +293,7 @@ def test_chunks_are_dequantized_on_a_cpu_where_that_is_the_fastest(
     assert ways_of(network.model) == {(GIVEN, DEQUANTIZED)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_cuda")
 def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
     quantized_model: LoadedModel, tmp_path: Path
@@ -295,6 +309,7 @@ def test_products_are_computed_by_the_fastest_way_where_there_is_a_choice(
     assert ways_of(network.model) == {(FLATTENED, DEQUANTIZED)}, "what was chosen stays where nothing is measured"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_cuda")
 def test_the_engine_in_benchmarks_chooses_for_itself_alone(tmp_path: Path) -> None:
     """mlx-lm's model, over the same weights, is what it is compared with."""

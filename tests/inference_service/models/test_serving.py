@@ -25,6 +25,7 @@ from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama, write_plamo3
 
 
+@pytest.mark.slow
 async def test_a_request_for_another_model_swaps(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data) as world:
         assert await world.once("a") == "a"
@@ -39,6 +40,7 @@ async def test_a_request_for_another_model_swaps(directories: dict[str, str], da
         ]
 
 
+@pytest.mark.slow
 async def test_hints_hold_for_models_that_come_later(directories: dict[str, str], data: Path) -> None:
     """Who runs a workflow says once who speaks when, whatever models its agents are on."""
     async with serving(directories, data) as world:
@@ -84,6 +86,7 @@ async def test_a_model_stays_for_its_minimum(directories: dict[str, str], data: 
         assert time.monotonic() - came >= 300
 
 
+@pytest.mark.slow
 async def test_models_are_loaded_in_the_order_in_which_they_were_asked_for(
     directories: dict[str, str], data: Path
 ) -> None:
@@ -152,6 +155,7 @@ async def test_several_stay_loaded_and_the_least_recently_used_goes(directories:
         assert taken <= world.loader.limits.usable_bytes
 
 
+@pytest.mark.slow
 async def test_a_pinned_model_stays(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data, options={"a": {"pinned": True}}) as world:
         with pytest.raises(FailedPrecondition, match="'a' is pinned"):
@@ -263,6 +267,7 @@ async def test_what_cannot_be_loaded_leaves_the_old_model_serving(
         assert await world.once("a") == "a"
 
 
+@pytest.mark.slow
 async def test_a_load_that_fails_midway_brings_the_old_model_back(
     directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +300,7 @@ async def test_what_does_not_fit_is_refused_before_anybody_goes(
         assert world.models.loaded("a") is loaded
 
 
+@pytest.mark.slow
 async def test_a_model_beside_other_processes_serves_with_what_they_leave(
     directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +325,7 @@ async def test_a_model_beside_other_processes_serves_with_what_they_leave(
         assert b.memory.admission.spare() >= 0
 
 
+@pytest.mark.slow
 async def test_files_that_change_during_a_load_are_noticed(
     directories: dict[str, str], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +345,7 @@ async def test_files_that_change_during_a_load_are_noticed(
         assert await world.once("b") == "b"
 
 
+@pytest.mark.slow
 async def test_memory_is_back_to_the_start_after_many_swaps(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data) as world:
         for name in "bcda":

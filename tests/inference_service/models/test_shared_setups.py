@@ -43,6 +43,7 @@ async def test_a_setup_that_could_not_be_shared_is_shared_later(directories: dic
         assert (setups.asked, world.events.told) == (asked, [("arrived", "a")]), "it is not asked any more"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("far", [False, True])
 async def test_where_another_machine_was_first_the_model_is_loaded_again(
     directories: dict[str, str], tmp_path: Path, far: bool
@@ -69,6 +70,7 @@ async def test_where_another_machine_was_first_the_model_is_loaded_again(
         assert means(world) == json.loads(setups.kept[name])["means"].encode() != before
 
 
+@pytest.mark.slow
 async def test_a_model_that_is_loaded_again_asks_anew(directories: dict[str, str], tmp_path: Path) -> None:
     """What waits to be shared of one load is not shared beside what the next one finds."""
     setups = Setups()

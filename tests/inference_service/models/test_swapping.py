@@ -18,6 +18,7 @@ from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama
 
 
+@pytest.mark.slow
 async def test_a_place_that_becomes_free_is_taken_at_once(directories: dict[str, str], data: Path) -> None:
     """Nobody waits for the minimum of a model that is gone."""
     async with serving(directories, data, residency=300) as world:
@@ -28,6 +29,7 @@ async def test_a_place_that_becomes_free_is_taken_at_once(directories: dict[str,
             assert await b == "b"
 
 
+@pytest.mark.slow
 async def test_an_idle_model_that_is_used_again_before_it_leaves_stays(
     directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ async def test_an_idle_model_that_cannot_leave_in_order_keeps_no_other_from_leav
     assert "model a, which was idle for too long, did not leave in order" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_failed_load_brings_nobody_back_whose_place_others_want(
     directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_other_tools_read_it(tmp_path: Path, dtype: str, states: tuple[tuple[Sta
         assert weights.tobytes() == made.data[place.start : place.end]
 
 
+@pytest.mark.slow("file")
 @pytest.mark.parametrize("make", [file, recurrent])
 def test_every_flipped_bit_of_the_header_is_refused_or_means_the_same(make: Callable[..., File]) -> None:
     made = make(tokens=6, kv_tokens=5)

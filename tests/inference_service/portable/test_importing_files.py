@@ -61,6 +61,7 @@ async def test_truncations_and_additions(tmp_path: Path) -> None:
         await take(whole + b"\0", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [file, recurrent])
 async def test_every_flipped_bit_of_the_data(tmp_path: Path, make: Callable[..., File]) -> None:
     made = make(tokens=2, kv_tokens=1)
@@ -72,6 +73,7 @@ async def test_every_flipped_bit_of_the_data(tmp_path: Path, make: Callable[...,
             await take(bytes(bad), tmp_path)
 
 
+@pytest.mark.slow
 async def test_seeded_mutations(tmp_path: Path) -> None:
     rng = random.Random(11)
     made = file()

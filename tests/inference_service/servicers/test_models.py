@@ -176,6 +176,7 @@ async def test_unknown_models_are_refused() -> None:
         await get(models(), "c")
 
 
+@pytest.mark.slow
 async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
     directories: dict[str, str], tmp_path: Path
 ) -> None:

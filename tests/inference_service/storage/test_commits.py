@@ -70,6 +70,7 @@ def turn(tokens: list[int], base: Version, keep: int = 0, request_id: str = "") 
     return kv.turn(tokens, base.to_proto(), keep, request_id=request_id)
 
 
+@pytest.mark.slow("False-True-", "False-True-r", "True-True-", "True-True-r")
 @pytest.mark.parametrize("request_id", ["", "r"])
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("creates", [False, True])

@@ -192,6 +192,7 @@ async def test_what_was_written_and_is_not_published_is_removed(world: World, ki
     assert list((world.data / "staging").iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_the_fetcher_quarantines_what_is_bad_and_leaves_what_is_out_of_reach(
     mortal: tuple[World, asyncio.subprocess.Process],
 ) -> None:

@@ -92,6 +92,7 @@ def resumed(model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int
     return model.arenas.caches(resume, [], needed, model.arenas.uploaded(window, POSITION - resume, resume))
 
 
+@pytest.mark.slow("gpt_oss-500")
 @pytest.mark.parametrize("shared", [POSITION + 30, POSITION, POSITION - 1, POSITION - 256])
 def test_what_goes_on_from_files_equals_recomputation(
     model: LoadedModel,

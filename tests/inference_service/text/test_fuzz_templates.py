@@ -148,6 +148,7 @@ def renderer(template: str) -> Renderer:
 fuzz = settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.slow
 @fuzz
 @given(
     of=traits(),
@@ -194,6 +195,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.slow
 @fuzz
 @given(
     of=traits(**ALIKE),
@@ -220,6 +222,7 @@ def test_an_append_to_context_that_was_taken_in_is_the_whole_chat(
         assert tokenizer().decode(planner.for_append(ledger, addition, kept).sequence).decode() == chat
 
 
+@pytest.mark.slow
 @fuzz
 @given(
     of=traits(),

@@ -141,6 +141,7 @@ def test_two_grammars_of_one_schema_are_two() -> None:
     assert not (first.allowed() == before).all()
 
 
+@pytest.mark.slow("many optional properties", "patterns on patterns")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_schemas_are_refused_or_can_be_followed(name: str) -> None:
     with suppress(InvalidArgument):

@@ -193,6 +193,7 @@ def test_of_a_tool_that_is_not_strict_what_cannot_be_honoured_is_let_go() -> Non
     assert "uniqueItems cannot be honoured" in refused.value.problem
 
 
+@pytest.mark.slow("many optional properties", "patterns on patterns")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_parameters_are_refused_or_can_be_followed(name: str) -> None:
     tool = HeldTool("f", json.dumps({"type": "object", "properties": {"a": HOSTILE[name]}}), "tools[0]", strict=True)

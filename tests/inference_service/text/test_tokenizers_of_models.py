@@ -20,7 +20,7 @@ from tests import npm_tokenizers
 from tests.full_matrix import FULL
 from tests.inference_service.real_tokenizers import hugging_face
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 SEED = 20260
 TEXTS = [
@@ -78,6 +78,8 @@ def one_replacement(text: str) -> str:
     return re.sub("\ufffd+", "\ufffd", text)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_each_token_stands_for_what_hugging_face_decodes(name: str) -> None:
     backend, tokenizer = npm_tokenizers.backend(name), tokenizer_of(name)
@@ -95,6 +97,8 @@ def test_each_token_stands_for_what_hugging_face_decodes(name: str) -> None:
     assert tokenizer.vocab_size == backend.get_vocab_size(with_added_tokens=True)
 
 
+@pytest.mark.slow("mistral_nemo")
+@pytest.mark.slow("gptoss")
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_sequences_of_tokens_decode_as_hugging_face_does(name: str) -> None:
     draw = random.Random(SEED)
@@ -147,6 +151,7 @@ def test_tokens_are_the_same_where_a_text_is_cut_at_a_boundary(name: str) -> Non
     assert found > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_long_texts_have_the_same_tokens_in_parts(name: str) -> None:
     draw = random.Random(SEED)
@@ -162,6 +167,7 @@ def test_long_texts_have_the_same_tokens_in_parts(name: str) -> None:
         assert in_parts == tokenizer._encode(text, parse_special, True)
 
 
+@pytest.mark.slow("qwen3")
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_no_text_that_fits_is_refused_unseen(name: str) -> None:
     draw = random.Random(SEED)
@@ -186,6 +192,7 @@ def test_no_more_is_tokenized_than_the_context_may_hold(name: str) -> None:
         assert tokenizer.characters <= characters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
 def test_a_chat_that_goes_on_is_not_tokenized_again(name: str) -> None:
     """Code in the questions and in the answers, whose runs of spaces are tokens of their own."""

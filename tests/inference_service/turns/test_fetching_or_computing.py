@@ -91,6 +91,7 @@ async def forgotten(worker: Worker, elsewhere: Elsewhere) -> None:
     elsewhere.takes_all()
 
 
+@pytest.mark.slow("with windows-node", "with windows-objects")
 @pytest.mark.parametrize("source", Source)
 async def test_a_turn_fetches_or_computes_and_is_the_same(directory: Path, tmp_path: Path, source: Source) -> None:
     async with working(directory, tmp_path) as worker:
@@ -127,6 +128,7 @@ async def test_a_turn_fetches_or_computes_and_is_the_same(directory: Path, tmp_p
         await worker.idle()
 
 
+@pytest.mark.slow
 async def test_a_slow_fetch_is_measured_and_the_next_turn_computes(directory: Path, tmp_path: Path) -> None:
     """Nothing is said of speeds: the turns find out, and a probe finds out that it is fast again."""
     async with working(directory, tmp_path) as worker:
@@ -149,6 +151,7 @@ async def test_a_slow_fetch_is_measured_and_the_next_turn_computes(directory: Pa
         await worker.idle()
 
 
+@pytest.mark.slow("with windows")
 async def test_after_a_minute_it_is_fetched_once_more(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +183,7 @@ async def test_what_is_here_is_used_up_to_where_it_is_slow(
         await worker.idle()
 
 
+@pytest.mark.slow("with windows")
 async def test_ahead_of_a_turn_it_is_always_fetched(directory: Path, tmp_path: Path) -> None:
     async with working(directory, tmp_path) as worker:
         await first_turns(worker)

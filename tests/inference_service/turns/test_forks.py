@@ -46,6 +46,7 @@ async def evict(worker: Worker) -> None:
     assert worker.model.memory.pool.full.used == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warm", [False, True], ids=["hot", "warm"])
 @pytest.mark.parametrize(("length", "left"), [(200, 100), (400, 330), (400, 256 + 64)])
 async def test_all_up_to_the_first_token_that_differs_is_reused(
@@ -110,6 +111,7 @@ async def test_what_is_shared_by_chance_is_left(llama: Path, tmp_path: Path) -> 
         assert (await worker.turn("b", [*ids[:15], *prompt(40, 1)])).reused == 0
 
 
+@pytest.mark.slow
 async def test_an_agent_that_has_all_of_its_own_does_not_ask(llama: Path, tmp_path: Path) -> None:
     """What follows is new, and one more call of the store in every turn would find nothing."""
     async with working(llama, tmp_path) as worker:
@@ -182,6 +184,7 @@ async def test_a_token_too_many_would_be_noticed(llama: Path, tmp_path: Path, mo
         assert difference(llama, edited, other) > TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_branches_that_come_and_go_at_once(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     """A model with windows goes on from checkpoints. Whatever is reused, answers are right and the pool adds up."""

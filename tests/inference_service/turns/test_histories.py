@@ -29,6 +29,8 @@ from tests import npm_tokenizers
 from tests.inference_service.chat_templates import APERTUS, COMMAND, GLM, GPT_OSS, LLAMA, MISTRAL, PHI, Family
 from tests.inference_service.real_tokenizers import CHATML, QWEN3_LIKE, SPECIALS, byte_level_backend
 
+pytestmark = pytest.mark.sampled(2)
+
 TAGS = ("<think>", "</think>")
 THOUGHT, SAID = "The user asks for the colour. It is green.", "The boat is green."
 SYSTEM, QUESTION, NEXT = "You are marco.", "What is the colour of the boat?", "And of the house?"
@@ -348,6 +350,10 @@ def _real(name: str) -> tuple[Any, Model]:
     return whole, _model(tokenizer, whole.apply_chat_template, TAGS)
 
 
+@pytest.mark.slow("thinking-deepseek_v3")
+@pytest.mark.slow("thinking-gemma3")
+@pytest.mark.slow("plain-deepseek_v3", "plain-llama3_1", "plain-mistral_nemo", "plain-qwen3")
+@pytest.mark.slow("plain-gemma3")
 @pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
 @pytest.mark.parametrize("thinking", [False, True], ids=["plain", "thinking"])
 def test_real_templates(name: str, thinking: bool) -> None:

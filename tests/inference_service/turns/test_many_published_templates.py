@@ -44,6 +44,7 @@ def opened(template: str, directory: Path) -> Any:
     return opened_from(directory, {**config, "chat_template": template}, [backend.token_to_id(found[0])])
 
 
+@pytest.mark.slow("cohere")
 @pytest.mark.parametrize("name", trl_templates.NAMES)
 async def test_a_chat_that_goes_on_costs_what_is_new(name: str, tmp_path: Path) -> None:
     chat = Conversation(Published(name, ""), model=opened(trl_templates.template(name), tmp_path))

@@ -42,6 +42,7 @@ async def after_turns(directory: Path, tmp_path: Path, agents: str = "abc") -> A
         await worker.idle()
 
 
+@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_the_next_turn_finds_all_of_it_in_the_pool(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     (tmp_path / "m").mkdir()
@@ -118,6 +119,7 @@ async def test_one_that_no_pool_would_hold_is_refused(llama: Path, tmp_path: Pat
         worker.model.memory.pool.full.capacity = 5
 
 
+@pytest.mark.slow
 async def test_another_agent_may_hold_more_blocks_than_there_is_a_checkpoint_for(tmp_path: Path) -> None:
     """The pool has all blocks of what the two have in common, and only the first checkpoint of it is left."""
     (tmp_path / "m").mkdir()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem.kv.blockfile import FileName
@@ -13,6 +14,7 @@ from tests.inference_service.turns.world import prompt, working
 from tests.tiny_models import write_gemma3
 
 
+@pytest.mark.slow
 async def test_checkpoints_that_are_to_be_written_are_promised_until_they_are(tmp_path: Path) -> None:
     """Their turn is over, and their memory is not free before."""
     async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=12) as worker:

@@ -21,6 +21,8 @@ from agentmem.v1.types_pb2 import (
 from inference_service.turns.turn import Turn
 from tests.inference_service.published_models import MODELS, Conversation, Published
 
+pytestmark = pytest.mark.sampled(8)
+
 SYSTEM = {"role": "system", "content": "You are marco, and you know each boat of the harbour. You are brief."}
 TOOL = {
     "type": "function",
@@ -77,12 +79,16 @@ async def five_turns(chat: Conversation, form: str, padding: str = "", **options
     assert memory.count(b"colour of boat") == TURNS and memory.count(SYSTEM["content"].encode()) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.slow("plain-GPT-OSS", "plain-Gemma 3", "plain-Qwen 3 Instruct")
 @pytest.mark.parametrize("of", MODELS, ids=str)
 @pytest.mark.parametrize("padding", ["", "\n  "], ids=["plain", "white space"])
 async def test_answers(of: Published, padding: str) -> None:
     await five_turns(Conversation(of), of.says, padding)
 
 
+@pytest.mark.slow
+@pytest.mark.slow("with its reasoning-GPT-OSS")
 @pytest.mark.parametrize("of", [model for model in MODELS if model.thinks], ids=str)
 @pytest.mark.parametrize("sent_back", [False, True], ids=["text alone", "with its reasoning"])
 async def test_reasoning_which_the_templates_leave_out_of_earlier_turns(of: Published, sent_back: bool) -> None:
@@ -92,6 +98,7 @@ async def test_reasoning_which_the_templates_leave_out_of_earlier_turns(of: Publ
     assert chat.memory.ledger.text.count(b"I muse on") == TURNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [model for model in MODELS if model.thinks], ids=str)
 async def test_a_history_that_is_rendered_loses_reasoning_and_says_so(of: Published) -> None:
     assert of.thinks is not None
@@ -109,6 +116,7 @@ async def test_a_history_that_is_rendered_loses_reasoning_and_says_so(of: Publis
             assert turn.plan.keep_tokens < before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [model for model in MODELS if model.calls], ids=str)
 async def test_tools_and_their_results(of: Published) -> None:
     assert of.calls is not None
@@ -132,6 +140,7 @@ async def test_tools_and_their_results(of: Published) -> None:
         costs_its_new_tokens(chat, turn, before, result["content"])
 
 
+@pytest.mark.slow("Gemma 3")
 @pytest.mark.parametrize("of", MODELS, ids=str)
 async def test_a_chat_that_another_agent_began_with_calls(of: Published) -> None:
     chat = Conversation(of)
@@ -155,6 +164,7 @@ async def test_a_chat_that_another_agent_began_with_calls(of: Published) -> None
         assert "look_up" in memory and '{"word": "x"}' in memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [NAMED["Llama 3.2"], NAMED["GPT-OSS"]], ids=str)
 async def test_the_date_stays_until_it_is_moved(of: Published) -> None:
     chat = Conversation(of)
@@ -169,6 +179,7 @@ async def test_the_date_stays_until_it_is_moved(of: Published) -> None:
             costs_its_new_tokens(chat, turn, before, question(number)["content"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [NAMED["Gemma 3"], NAMED["Mistral Nemo"]], ids=str)
 async def test_roles_that_must_alternate(of: Published) -> None:
     chat = Conversation(of)
@@ -178,6 +189,7 @@ async def test_roles_that_must_alternate(of: Published) -> None:
     assert (await chat.plan(question(1))).plan.kind == MATCH_EXTEND, "the agent is as it was"
 
 
+@pytest.mark.slow("Qwen 3 Instruct")
 @pytest.mark.parametrize("of", MODELS, ids=str)
 async def test_an_edited_question_is_computed_again_from_there(of: Published) -> None:
     chat = Conversation(of)
@@ -190,6 +202,7 @@ async def test_an_edited_question_is_computed_again_from_there(of: Published) ->
     assert "fastest" in again and "boat number 2" in again and "boat number 0" not in again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of", "arguments", "spelled"), [
     (NAMED["Qwen 3"], {"enable_thinking": False}, "<think>\n\n</think>\n\n"),
     (NAMED["GPT-OSS"], {"reasoning_effort": "high"}, "Reasoning: high"),

@@ -76,6 +76,7 @@ async def busy(worker: Worker, work: Callable[[], Any]) -> Any:
     return await running
 
 
+@pytest.mark.slow("with windows")
 async def test_an_idle_engine_allocates_and_a_busy_one_is_not_waited_for(
     directory: Path, tmp_path: Path, restored: list[Seen]
 ) -> None:
@@ -102,6 +103,7 @@ async def test_a_gpu_with_memory_of_its_own_gets_arrays_that_were_put_together(
         assert [each.into for each in restored] == [False]
 
 
+@pytest.mark.slow("1")
 @pytest.mark.parametrize("bad", [0, 1, 2])
 async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
     tmp_path: Path,
@@ -141,6 +143,7 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
         await worker.idle()
 
 
+@pytest.mark.slow("full attention")
 async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once(
     directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ async def test_a_prompt_that_was_prefilled_is_answered_and_kept(llama: Path, tmp
         await worker.idle()
 
 
+@pytest.mark.slow
 async def test_a_cancelled_turn_gives_its_memory_back_with_its_room(llama: Path, tmp_path: Path) -> None:
     """What is free in the books is free on the device, and not only when Python collects cycles."""
     async with working(llama, tmp_path) as worker:
@@ -68,6 +69,7 @@ async def test_a_cancelled_turn_gives_its_memory_back_with_its_room(llama: Path,
         assert active[-1] - active[0] < row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", [1, 3])
 async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path, events: int) -> None:
     """Its error is no reason to keep what it worked on, and with that a model that has been unloaded."""
@@ -115,6 +117,7 @@ async def test_what_cannot_fit_is_refused_without_effect(llama: Path, tmp_path: 
         await worker.idle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("room", "kept"), [(0, set()), (1, {2399}), (2, {2304, 2399}), (3, {2048, 2304, 2399})])
 async def test_a_long_prompt_leaves_as_many_checkpoints_as_there_is_memory_for(
     tmp_path: Path, room: int, kept: set[int]
@@ -133,6 +136,7 @@ async def test_a_long_prompt_leaves_as_many_checkpoints_as_there_is_memory_for(
         await worker.idle()
 
 
+@pytest.mark.slow
 async def test_memory_for_checkpoints_before_what_is_reused_is_given_back(tmp_path: Path) -> None:
     async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=24) as worker:
         ids = prompt(2400)
@@ -206,6 +210,7 @@ async def test_a_turn_that_fails_before_its_commit_leaves_the_hot_state(llama: P
         await worker.idle()
 
 
+@pytest.mark.slow("3-gemma3", "5/4-gemma3", "6/3-gemma3", "8/4-gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 @pytest.mark.parametrize("bits", ["3", "5/4", "6/3", "8/4"])
 async def test_bits_of_k_and_v_in_all_tiers(tmp_path: Path, write: Callable[[Path], Path], bits: str) -> None:
@@ -238,6 +243,8 @@ async def test_bits_of_k_and_v_in_all_tiers(tmp_path: Path, write: Callable[[Pat
         assert {name.kind for name, _ in files} == {FileKind.BLOCK, *([FileKind.WINDOW] if geometry.sliding else [])}
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     """Turns of all kinds at once, with cancellations and deletions: answers are right, and the pool adds up."""

@@ -78,6 +78,8 @@ async def until_trimmed(worker: Worker, first: int = 0, **arguments: Any) -> tup
     pytest.fail("the memory never outgrew the context")
 
 
+@pytest.mark.slow
+@pytest.mark.slow("gemma3")
 async def test_an_agent_goes_on_past_its_context(directory: Path, tmp_path: Path) -> None:
     """Three times over: after each trim the answers are the oracle's, cold, hot, and from files."""
     oracle = Oracle(directory)
@@ -107,6 +109,7 @@ async def test_an_agent_goes_on_past_its_context(directory: Path, tmp_path: Path
             assert ended.count(b"<|im_start|>user") == ended.count(b"<|im_start|>assistant"), "turns are whole"
 
 
+@pytest.mark.slow
 async def test_old_kv_behind_the_cut_is_noticed(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that takes the KV of the ledger's positions for that of what stands there now."""
     oracle, real = Oracle(llama), restoring.look_up
@@ -121,6 +124,7 @@ async def test_old_kv_behind_the_cut_is_noticed(llama: Path, tmp_path: Path, mon
         assert not is_what_the_oracle_says(oracle, worker, said)
 
 
+@pytest.mark.slow
 async def test_a_cancelled_turn_drops_nothing(llama: Path, tmp_path: Path) -> None:
     async with working(llama, tmp_path, blocks=12) as worker:
         number = 0
@@ -172,6 +176,7 @@ async def test_what_fits_behind_no_system_prompt_is_refused(llama: Path, tmp_pat
         assert worker.store.ledgers[KEY] == before
 
 
+@pytest.mark.slow
 async def test_context_is_taken_in_past_the_end(llama: Path, tmp_path: Path) -> None:
     """Prefill trims, too, and so do raw texts."""
     async with working(llama, tmp_path, blocks=12) as worker:
@@ -185,6 +190,7 @@ async def test_context_is_taken_in_past_the_end(llama: Path, tmp_path: Path) -> 
         assert ledger(worker).text.removeprefix(b"<|bos|>").split(b":")[0].isdigit()
 
 
+@pytest.mark.slow
 async def test_a_turn_that_keeps_nothing_drops_nothing(llama: Path, tmp_path: Path) -> None:
     async with working(llama, tmp_path, blocks=12) as worker:
         number = 0
@@ -205,6 +211,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model(tmp_path_factory.mktemp("scripted"), write_scripted, 3 * CONTEXT)
 
 
+@pytest.mark.slow
 async def test_a_note_takes_the_place_of_what_goes(scripted: Path, tmp_path: Path) -> None:
     async with working(scripted, tmp_path, blocks=12) as worker:
         worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
@@ -226,6 +233,7 @@ async def test_a_note_takes_the_place_of_what_goes(scripted: Path, tmp_path: Pat
         assert (await say(worker, 1, sampling=Sampling())).reused == length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["never ends", "refused"])
 async def test_without_a_note_it_is_a_trim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     """A random model ends no turn within its room; and a note may find no memory, say."""
@@ -252,6 +260,7 @@ def refusing(*_: Any) -> None:
     raise FailedPrecondition("no")
 
 
+@pytest.mark.slow
 async def test_a_turn_is_cancelled_while_the_note_is_written(
     scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +285,7 @@ async def test_a_turn_is_cancelled_while_the_note_is_written(
         assert worker.store.ledgers[KEY] == before
 
 
+@pytest.mark.slow
 async def test_the_note_of_a_model_that_thinks_is_its_answer(tmp_path: Path) -> None:
     directory = model(tmp_path / "t", write_thinking, 3 * CONTEXT)
     async with working(directory, tmp_path, blocks=12) as worker:

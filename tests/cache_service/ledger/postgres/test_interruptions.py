@@ -119,6 +119,7 @@ def test_a_connection_that_was_lost_is_made_again(postgres: Postgres, postgres_s
     commit(postgres, turn(1, key=EVE))
 
 
+@pytest.mark.slow
 def test_what_was_committed_when_its_session_ended_is_not_done_again() -> None:
     """Else a run's record is ABORTED by itself. It is in doubt: that it was done is not said to the end."""
     try:

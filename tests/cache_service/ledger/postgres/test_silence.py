@@ -127,6 +127,7 @@ def stuck(pair: Pair, ledger: Postgres) -> Iterator[Future[Commit]]:
         yield call
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_in_a_commit(pair: Pair) -> None:
     """The commit is made there, once, and its repetition says so."""
     settings = Settings(pair.primary.conninfo, silent_seconds=0.5, connect_seconds=2)
@@ -139,6 +140,7 @@ def test_a_server_that_stops_in_a_commit(pair: Pair) -> None:
     ledger.close()
 
 
+@pytest.mark.slow
 def test_a_caller_is_told_that_the_outcome_of_a_commit_is_unknown(pair: Pair) -> None:
     settings = Settings(pair.primary.conninfo, silent_seconds=0.5, connect_seconds=2, known_seconds=0)
     ledger = Postgres(settings)
@@ -150,6 +152,7 @@ def test_a_caller_is_told_that_the_outcome_of_a_commit_is_unknown(pair: Pair) ->
     ledger.close()
 
 
+@pytest.mark.slow
 def test_a_commit_and_a_lock_are_waited_for_while_the_server_is_there(pair: Pair) -> None:
     ledger = Postgres(Settings(pair.primary.conninfo, silent_seconds=0.1, connect_seconds=2))
     ledger.open()
@@ -212,6 +215,7 @@ def test_who_has_many_files_open_waits_as_well(settings: Settings) -> None:
         assert listener._connection is not None and listener._connection.fileno() > 1023
 
 
+@pytest.mark.slow
 def test_a_server_without_room_for_a_question_is_not_silent() -> None:
     with postgres.serving({**postgres.DURABLE, "max_connections": "8"}) as server, ExitStack() as held:
         database = Postgres(Settings(server.conninfo, survives=Survives.NOTHING, silent_seconds=0.3))

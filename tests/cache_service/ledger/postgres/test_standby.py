@@ -182,6 +182,7 @@ def test_a_session_that_does_not_wait_is_refused_unless_the_operator_takes_it_on
         ledger.write_blocking(turns.commit, NEW, NOW)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_a_commit_keeps_the_turn_once(lost_pair: Pair) -> None:
     """It was on the disk already; the commit is repeated until the server is there again."""
     with opened(Settings(lost_pair.primary.conninfo)) as ledger:
@@ -193,6 +194,7 @@ def test_a_server_that_is_killed_in_a_commit_keeps_the_turn_once(lost_pair: Pair
         assert lost_pair.arrives()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_before_a_commit_gets_the_turn_once(lost_pair: Pair) -> None:
     runs: list[Commit] = []
 
@@ -209,6 +211,7 @@ def test_a_server_that_is_killed_before_a_commit_gets_the_turn_once(lost_pair: P
         assert lost_pair.arrives()
 
 
+@pytest.mark.slow
 def test_the_standby_takes_over(lost_pair: Pair) -> None:
     """A commit that the standby does not have is lost with the primary, was never acknowledged, and is made there."""
     both = f"host={lost_pair.primary.root},{lost_pair.standby.root} user=agentmem dbname=postgres"

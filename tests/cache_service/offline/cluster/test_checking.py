@@ -79,6 +79,7 @@ async def test_a_damaged_cluster_is_not_exported(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 async def test_the_commands_say_what_they_did_and_how_it_ended(
     furnished: Path, cluster: ClusterSettings, postgres_server: Server, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ async def test_the_commands_say_what_they_did_and_how_it_ended(
     assert (done.returncode, "node z is forgotten" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.slow
 def test_a_password_on_the_command_line_is_refused(furnished: Path) -> None:
     command = [sys.executable, "-m", "gateway.cli.main", "cluster", "import", str(furnished), "--cluster"]
     for url in ("postgresql://me:secret@db/agentmem", "host=db password=secret"):

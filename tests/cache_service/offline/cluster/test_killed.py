@@ -46,6 +46,7 @@ def kill(branched: Path, cluster: ClusterSettings, point: str) -> None:
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow("committed", "noted")
 @pytest.mark.parametrize("point", POINTS)
 async def test_an_import_that_is_killed_is_ended_by_its_repetition(
     branched: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, point: str

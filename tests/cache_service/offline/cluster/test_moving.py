@@ -46,6 +46,7 @@ async def told(store: Running) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 async def test_agents_and_their_files_are_the_same_in_a_cluster_and_back_on_one_machine(
     branched: Path, cluster: ClusterSettings, server: Settings, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ async def test_what_was_published_without_an_object_store_is_uploaded_when_there
         assert len(keys(bucket, [1, 2, 3])) == 3
 
 
+@pytest.mark.slow
 async def test_kill_before_an_upload_and_before_a_deletion(data: Path, bucket: s3.Bucket, proxy: s3.Proxy) -> None:
     flags = [f"--remote={bucket.location()}", f"--remote-endpoint={proxy.address}", f"--remote-timeout={TIMEOUT}"]
     async with remote(data, bucket) as store:

@@ -124,6 +124,7 @@ def check(data: Path, bucket: s3.Bucket) -> None:
     assert not useless
 
 
+@pytest.mark.slow("2")
 @pytest.mark.parametrize("seed", range(4))
 async def test_rows_and_objects_agree_and_the_last_agent_leaves_nothing(
     data: Path, bucket: s3.Bucket, seed: int

@@ -33,6 +33,7 @@ def by_state(told: str, state: str) -> dict[str, Any]:
     return {each["check"]: each for each in json.loads(told)["findings"] if each["state"] == state}
 
 
+@pytest.mark.slow
 def test_a_healthy_machine_has_no_problems(run_dir: Path) -> None:
     told = run("--data", str(run_dir / "a" / "data"), *DOORS)
     assert told.returncode == 0, told.stdout + told.stderr
@@ -53,6 +54,7 @@ def test_a_healthy_machine_has_no_problems(run_dir: Path) -> None:
     assert os.listdir(run_dir) == []
 
 
+@pytest.mark.slow
 def test_each_fault_is_found_and_none_hides_another(run_dir: Path) -> None:
     data = run_dir / "data"
     data.mkdir()

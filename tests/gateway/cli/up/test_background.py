@@ -95,6 +95,7 @@ async def chatting(run_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
             each.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM] if FULL else [signal.SIGKILL])
 async def test_a_chat_that_is_ended_leaves_nothing(run_dir: Path, number: signal.Signals) -> None:
     async with chatting(run_dir) as process:
@@ -107,6 +108,7 @@ async def test_a_chat_that_is_ended_leaves_nothing(run_dir: Path, number: signal
         assert not (run_dir / "store.db-wal").exists(), "the store has ended in order"
 
 
+@pytest.mark.slow
 async def test_at_a_terminal_ctrl_c_is_the_chats(run_dir: Path) -> None:
     """It stops an answer; the stack, which is not of the terminal's foreground, goes on. The end of input ends both."""
     async with terminal("-m", "gateway.cli.main", "chat", "--model", "demo") as shown:
@@ -132,6 +134,7 @@ async def test_ctrl_c_while_it_starts(run_dir: Path) -> None:
     assert left(run_dir) == []
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, err = await ran("chat", "--model", "./none", "--message", "hi", status=2)
     assert "does not exist" in err and err.count("\n") == 1
@@ -145,6 +148,7 @@ async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytes
     assert left(run_dir) == []
 
 
+@pytest.mark.slow
 async def test_a_stack_that_runs_begins_a_long_log_anew(run_dir: Path) -> None:
     log = prepared(run_dir)
     with log.open("ab") as out:
@@ -179,6 +183,7 @@ async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, mo
     assert not (run_dir / "up.lock").exists()
 
 
+@pytest.mark.slow
 async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +213,7 @@ async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(
                 each.kill()
 
 
+@pytest.mark.slow
 async def test_up_at_a_terminal_shows_how_far_its_model_is(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ async def refused(*arguments: str) -> str:
     return told.decode()
 
 
+@pytest.mark.essential("README's first command")
 async def test_up(run_dir: Path, heard: Heard) -> None:
     add_key(run_dir)  # which nobody asks for, as up says
     told = ["--data", str(run_dir), "--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
@@ -126,6 +127,7 @@ async def test_up(run_dir: Path, heard: Heard) -> None:
     assert "READY=1" not in heard.said, "the services speak to nobody but up"
 
 
+@pytest.mark.slow
 async def test_up_stops_in_order_where_nobody_reads(run_dir: Path) -> None:
     """As in `agentmem up 2>&1 | tee log`, where Ctrl-C ends tee as well."""
     reader, writer = os.pipe()
@@ -151,6 +153,7 @@ async def test_up_stops_in_order_where_nobody_reads(run_dir: Path) -> None:
         await up.wait()
 
 
+@pytest.mark.slow
 async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Path) -> None:
     ca = trustme.CA()
     issued = ca.issue_cert("127.0.0.1")

@@ -137,6 +137,7 @@ def nested(levels: int) -> str:
 LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
 
 
+@pytest.mark.slow("nodes")
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [

@@ -34,6 +34,7 @@ def write(cache: SlidingQuantizedKVCache, n: int, row: int = 0) -> tuple[list[in
     return [round(x) for x in mx.dequantize(*keys, group_size=64, bits=4)[0, 0, :, 0].tolist()], mask
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.one_of(st.just(1), st.integers(1, 400)), min_size=1, max_size=8), st.integers(0, 100))
 def test_every_query_sees_exactly_its_window(steps: list[int], ones: int) -> None:
