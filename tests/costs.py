@@ -24,6 +24,8 @@ import pytest
 
 LIMIT: Final = 3.0
 """Processor seconds of a case without a mark. Mark from two thirds of it: beside others a case computes longer."""
+_CACHE: Final = Path("~/.cache/agentmem").expanduser()
+"""Kernels, browsers and tokenizers that tests keep for a user. The run that first makes them is not judged."""
 _GRAIN: Final = 0.5
 """Processor time is not read again within so many seconds of wall time: a reading takes 8 ms beside eight processes."""
 _PROPERTY: Final = "processor seconds"
@@ -73,7 +75,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # the process that has all reports
-        limit = config.option.cost_limit if config.option.quick else math.inf
+        judged = config.option.quick and _CACHE.is_dir()
+        limit = config.option.cost_limit if judged else math.inf
         config.pluginmanager.register(_Judge(limit, config.option.costs))
 
 

@@ -61,14 +61,17 @@ def test_sampled(case):
 """
 
 
-def run(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run the cases above."""
+def run(folder: Path, *flags: str, first: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run the cases above; `first` is a user's first run."""
     (folder / "pytest.ini").write_text(SETTINGS)
     (folder / "test_cases.py").write_text(CASES)
+    home = folder / "home"
+    if not first:
+        (home / ".cache" / "agentmem").mkdir(parents=True, exist_ok=True)
     plugins = ("-p", "tests.costs", "-p", "no:cacheprovider", "-p", "no:langsmith_plugin")
     return subprocess.run(
         (sys.executable, "-m", "pytest", *plugins, "-v", *flags, str(folder)),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(home)},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -89,6 +92,11 @@ def test_dear_cases_fail_a_quick_run(tmp_path: Path, processes: str) -> None:
     assert "failed" not in done.stdout.splitlines()[-1]
     first, *_ = (tmp_path / "costs").read_text().splitlines()
     assert float(first.split()[0]) > 0.7
+
+
+@pytest.mark.slow
+def test_a_users_first_run_is_not_judged(tmp_path: Path) -> None:
+    assert run(tmp_path, "--quick", "--cost-limit=0.7", first=True).returncode == pytest.ExitCode.OK
 
 
 @pytest.mark.slow

@@ -64,10 +64,8 @@ class Hosted:
 
     def wait(self, timeout: float | None = None) -> int:
         """Return the exit status at its end. Raises subprocess.TimeoutExpired."""
-        try:
-            concurrent.futures.wait([self._ended], timeout)
-        finally:
-            status = self.poll()
+        concurrent.futures.wait([self._ended], timeout)
+        status = self.poll()
         if status is None:
             raise subprocess.TimeoutExpired("a hosted service", timeout or 0)
         return status

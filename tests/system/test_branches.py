@@ -227,6 +227,7 @@ async def test_forks_of_a_model_with_windows(stacks: SharedStacks) -> None:
         await check(stack, oracle, turn)
 
 
+@pytest.mark.slow
 async def test_branches_through_the_gateway(stack: Stack) -> None:
     await stack.renew("gateway")
     client = await stack.client("gateway")

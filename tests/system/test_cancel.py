@@ -158,6 +158,7 @@ async def test_shutdown_answers_unavailable(stack: Stack, client: Client) -> Non
     assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.slow("grpc")
 @pytest.mark.parametrize("door", ["grpc", "http"])
 async def test_a_client_that_is_killed_frees_the_engine(stack: Stack, door: str) -> None:
@@ -205,6 +206,7 @@ async def test_a_dead_engine_is_not_serving(tiny: Path, monkeypatch: pytest.Monk
         assert stack.processes["worker"].poll() is None
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_engine_died_ends_to_be_restarted(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULT", "engine_dies")
     monkeypatch.setenv("FAULT_EXIT_SECONDS", "0.1")
@@ -216,6 +218,7 @@ async def test_a_worker_whose_engine_died_ends_to_be_restarted(tiny: Path, monke
         assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 70
 
 
+@pytest.mark.slow("stopped")
 @pytest.mark.slow("stopped")
 @pytest.mark.kills
 @pytest.mark.parametrize("cancels", [False, True], ids=["stopped", "cancelled"])

@@ -164,6 +164,7 @@ async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores
         assert metadata(await exported(there, "b"))["kv_tokens"] == "0", "blocks alone are of no use"
 
 
+@pytest.mark.slow
 @pytest.mark.slow("write_qwen3_next")
 @pytest.mark.slow("write_baichuan_m1")
 @pytest.mark.sampled(2)

@@ -99,6 +99,7 @@ def break_weights(how: str, path: Path) -> None:
         path.with_name("model.safetensors.index.json").write_text(json.dumps(index))
 
 
+@pytest.mark.slow("large-too little for one")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -130,6 +131,7 @@ async def test_a_load_that_fails_leaves_the_old_model_serving(several: Several, 
     assert await several.loaded() == ["good"]
 
 
+@pytest.mark.slow
 async def test_whole_words_are_served_between_spaces(several: Several) -> None:
     client = await several.on(WORDS)
     biased = {"sampling": types_pb2.Sampling(logit_bias={4: 100}), "max_tokens": 2}

@@ -262,6 +262,7 @@ async def test_claude_code(gateway: Gateway) -> None:
         assert re.match(r"prompt is too long: \d+ tokens > 4096 maximum", refused.json()["error"]["message"])
 
 
+@pytest.mark.slow
 async def test_open_webui(gateway: Gateway) -> None:
     headers = {**recorded.OPEN_WEBUI_HEADERS, "authorization": f"Bearer {gateway.key}"}
     async with httpx.AsyncClient(base_url=f"{gateway.url}/v1", headers=headers, timeout=60) as http:

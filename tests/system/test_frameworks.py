@@ -85,6 +85,7 @@ async def test_instructor(sdk: openai.AsyncOpenAI) -> None:
 
 
 @pytest.mark.slow("True")
+@pytest.mark.slow("True")
 @pytest.mark.parametrize("responses", [False, True])
 async def test_langchain_with_structured_output(chat: ChatOpenAI, responses: bool) -> None:
     model = chat.model_copy(update={"use_responses_api": responses})

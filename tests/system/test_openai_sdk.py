@@ -222,6 +222,7 @@ def cached(response: Any) -> int:
     return int(response.usage.input_tokens_details.cached_tokens)
 
 
+@pytest.mark.slow
 async def test_responses_follow_each_other(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
     under: Any = {"instructions": "You are a keeper of facts."}
     first = await respond(sdk, FACT, **under)

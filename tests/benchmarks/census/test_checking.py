@@ -35,6 +35,7 @@ def of(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("model", names, indirect=True)
 
 
+@pytest.mark.slow
 @pytest.mark.slow("qwen3_next")
 @of("llama", "exaone4", "qwen3_next", "deepseek_v3")
 def test_what_is_right_is_found_right(model: LoadedModel) -> None:

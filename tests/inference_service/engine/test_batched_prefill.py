@@ -231,6 +231,7 @@ def memories(model: LoadedModel) -> list[tuple[list[int], Caches]]:
     return [(text, turn.job.future.result(0)[0]) for text, turn in zip(texts, turns, strict=True)]
 
 
+@pytest.mark.slow
 def test_next_turns_that_wait_together_are_computed_together(
     model: LoadedModel, oracle: Oracle, memories: list[tuple[list[int], Caches]], chunks: list[int]
 ) -> None:

@@ -29,6 +29,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 @pytest.mark.slow("write_gemma3")
+@pytest.mark.slow("write_gemma3")
 @pytest.mark.slow("write_gpt_oss")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3, write_gpt_oss, write_deepseek2])
 def test_means_are_those_of_what_mlx_lm_keeps(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -297,6 +297,7 @@ def test_steps_that_fail_when_they_are_computed_are_eager_from_then_on(
     assert llama_model.engine.model.steps is None
 
 
+@pytest.mark.slow
 def test_a_step_that_finds_no_memory_is_compiled_again(
     llama_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_the_kernel_for_a_few_queries_is_taken(shape: Geometry) -> None:
     assert [report.path for report in prefill] == [DEQUANTIZE_FUSED, FLASH_PREFILL]
 
 
+@pytest.mark.slow("8-2-1-33-300-dtype1")
 @pytest.mark.slow("4-4-2-33-300-dtype0", "7-1-1-33-300-dtype1", "8-2-1-2-2-dtype0", "8-2-1-2-2-dtype1")
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
 @pytest.mark.parametrize(

@@ -350,6 +350,7 @@ def test_prefill_alone_holds_the_whole_sequence(model: LoadedModel, prompt: list
 
 
 @pytest.mark.slow("falcon_h1")
+@pytest.mark.slow("falcon_h1")
 @pytest.mark.slow("qwen3_next")
 def test_seed_makes_sampling_reproducible(model: LoadedModel, prompt: list[int]) -> None:
     def sample(seed: int) -> list[int]:

@@ -80,6 +80,8 @@ def test_what_is_counted_is_what_is_taken(text: str, group_size: int) -> None:
     assert max(place.end for place in export.values()) == tokens * (made.bytes_per_token + window_token_bytes)
 
 
+@pytest.mark.slow("32-3/8", "32-6/4", "32-8/6", "64-3/4", "64-8/5", "64-8/6")
+@pytest.mark.slow("64-5/6", "64-6/4")
 @pytest.mark.slow("64-5/6", "64-6/4")
 @pytest.mark.slow("32-3/6")
 @pytest.mark.sampled(5)

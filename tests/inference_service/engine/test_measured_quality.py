@@ -100,6 +100,7 @@ WRITERS: list[Callable[[Path], Path]] = [
 ]
 
 
+@pytest.mark.slow("write_gpt_oss")
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path], Path], tmp_path: Path) -> None:
     """8 bits change random models little and 4 bits much more: the unquantized reference is the same model."""
@@ -149,6 +150,7 @@ def test_keys_with_an_outlier_are_found_and_more_bits_of_k_help() -> None:
     assert eight < 0.02
 
 
+@pytest.mark.slow
 def test_qwen2_with_large_key_biases_needs_more_bits(tmp_path: Path) -> None:
     def found(bias: float) -> Quality:
         subject = loaded(tiny_models.write_qwen2(tmp_path / str(bias)))

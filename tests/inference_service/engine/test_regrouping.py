@@ -112,6 +112,7 @@ def test_seeds_and_penalties_hold_through_regrouping(light: LoadedModel, sampled
 
 
 @pytest.mark.slow("gemma3-filter")
+@pytest.mark.slow("gemma3-filter")
 @pytest.mark.slow("gemma3-regrouped", "llama-eval")
 @pytest.mark.parametrize("call", ["regrouped", "filter", "extend", "eval"])
 def test_a_failure_while_rows_are_moved_loses_nobody(
@@ -218,6 +219,7 @@ def wrong_padding(part: GenerationBatch) -> None:
             cache.padding = [padding + 8 for padding in cache.padding]
 
 
+@pytest.mark.slow("llama-wrong_padding")
 @pytest.mark.slow("gemma3-swapped_rows", "gemma3-wrong_padding")
 @pytest.mark.parametrize("fault", [swapped_rows, wrong_padding])
 def test_injected_faults_are_found(

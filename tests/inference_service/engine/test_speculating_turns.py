@@ -101,6 +101,8 @@ def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
             assert turn.generated.sampled == wanted.generated.sampled
 
 
+@pytest.mark.slow
+@pytest.mark.slow("greedy")
 @pytest.mark.slow("greedy")
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Sampling) -> None:
@@ -132,6 +134,7 @@ def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Samplin
     assert steps < len(turn.events)
 
 
+@pytest.mark.slow
 def test_a_row_that_gets_company_and_is_alone_again(llama: LoadedModel, oracle: Oracle) -> None:
     plain = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
     run(llama)

@@ -79,6 +79,7 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow("write_gpt_oss-greedy", "write_stablelm-sampled")
+@pytest.mark.slow("write_gpt_oss-greedy", "write_stablelm-sampled")
 @pytest.mark.slow("write_deepseek3-greedy", "write_stablelm-greedy")
 @pytest.mark.slow("narrow_gemma3-greedy")
 @pytest.mark.parametrize("sampling", [EXACT, WARM, PENALIZED], ids=["greedy", "sampled", "penalized"])

@@ -149,6 +149,7 @@ def test_missing_and_damaged_files_are_refused(tmp_path: Path, hashes: ContentHa
         loaded(directory, hashes)
 
 
+@pytest.mark.slow
 def test_how_calls_are_written_comes_from_template_and_settings(tmp_path: Path, hashes: ContentHashes) -> None:
     assert loaded(write_llama(tmp_path / "none"), hashes).call_syntax is None
     directory = write_scripted(tmp_path / "m")

@@ -70,6 +70,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], Loade
 
 
 @pytest.mark.slow("write_qwen3_next")
+@pytest.mark.slow("write_qwen3_next")
 @pytest.mark.slow("write_kimi_linear")
 @pytest.mark.parametrize("write", TOGETHER)
 def test_rows_of_most_models_are_decoded_together(write: Callable[[Path], Path], tmp_path: Path) -> None:
@@ -115,6 +116,7 @@ def test_tokens_that_see_later_ones_are_found(
     assert "see later ones" in order_problem(model.engine.model, model.geometry)
 
 
+@pytest.mark.slow("write_gemma3", "write_llama4")
 @pytest.mark.slow("write_gemma3", "write_llama4")
 @pytest.mark.slow("write_gpt_oss")
 @pytest.mark.sampled(2)

@@ -144,6 +144,7 @@ async def _load(world: World, name: str) -> None:
         pass
 
 
+@pytest.mark.slow
 async def test_several_stay_loaded_and_the_least_recently_used_goes(directories: dict[str, str], data: Path) -> None:
     async with serving(directories, data, models=2) as world:
         await world.once("b")

@@ -180,6 +180,7 @@ def test_an_append_to_context_that_was_taken_in(family: Family, before: tuple[Me
 
 
 @pytest.mark.slow("several-gemma3")
+@pytest.mark.slow("several-gemma3")
 @pytest.mark.slow("user-deepseek_v3", "user-gemma3", "user-llama3_1", "user-mistral_nemo", "user-qwen3")
 @pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
 @pytest.mark.parametrize("new", [(NEXT,), (NEXT, ANSWER, USER)], ids=["user", "several"])

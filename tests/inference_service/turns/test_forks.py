@@ -125,6 +125,7 @@ async def test_an_agent_that_has_all_of_its_own_does_not_ask(llama: Path, tmp_pa
         assert (await worker.turn("a", [*ids, *first.token_ids, *prompt(40, 1)])).reused == 104
 
 
+@pytest.mark.slow
 async def test_a_row_with_wrong_tokens_is_of_no_use(llama: Path, tmp_path: Path) -> None:
     """It would have another's KV taken for the prompt's: only tokens that give the block's name are believed."""
     async with working(llama, tmp_path, blocks=8) as worker:

@@ -350,6 +350,8 @@ def _real(name: str) -> tuple[Any, Model]:
     return whole, _model(tokenizer, whole.apply_chat_template, TAGS)
 
 
+@pytest.mark.slow("thinking-mistral_nemo")
+@pytest.mark.slow("thinking-deepseek_v3")
 @pytest.mark.slow("thinking-deepseek_v3")
 @pytest.mark.slow("thinking-gemma3")
 @pytest.mark.slow("plain-deepseek_v3", "plain-llama3_1", "plain-mistral_nemo", "plain-qwen3")

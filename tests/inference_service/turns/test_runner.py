@@ -210,6 +210,7 @@ async def test_a_turn_that_fails_before_its_commit_leaves_the_hot_state(llama: P
         await worker.idle()
 
 
+@pytest.mark.slow("8/4-llama")
 @pytest.mark.slow("3-gemma3", "5/4-gemma3", "6/3-gemma3", "8/4-gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 @pytest.mark.parametrize("bits", ["3", "5/4", "6/3", "8/4"])

@@ -211,6 +211,7 @@ async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
         assert first.request_id == second.request_id
 
 
+@pytest.mark.slow
 async def test_enter_on_stop_stops(browser: Browser) -> None:
     with served() as gateway:
 
@@ -281,6 +282,7 @@ async def test_a_fork_that_is_made_after_its_reader_has_left(browser: Browser) -
                 going_on.clear()
 
 
+@pytest.mark.slow
 async def test_names_that_a_browser_cannot_ask_for_are_not_given(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.agents = [agent("marco")]

@@ -87,6 +87,7 @@ async def test_a_model_is_unloaded_and_loaded(browser: Browser, live: Stack) -> 
         await expect(model.locator(".tier")).to_have_text("loaded", timeout=60_000)
 
 
+@pytest.mark.slow
 async def test_a_load_that_fails_says_why(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.models[0].state = model_pb2.MODEL_STATE_REGISTERED
@@ -168,6 +169,7 @@ async def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser) -> None:
                 await page.evaluate(see, False)
 
 
+@pytest.mark.slow
 async def test_what_bits_do_to_the_quality(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.models[0].kv_bits_measured.extend(
