@@ -119,7 +119,10 @@ async def test_a_node_that_is_cut_off_tells_nobody_its_keys_are_current(
     async with node(data, cluster, "a") as a:
         with ledger(cluster) as postgres:
             postgres.write_blocking(keys.add, [ADAS])
-            before = await until_known([a], ADAS.id)
+            written = postgres.read_blocking(keys.changed, "")
+            assert written is not None
+            while (before := await until_known([a], ADAS.id)) != written.version:
+                await asyncio.sleep(0.02)  # read while they were changed, and read again with the next heartbeat
             again = a.cut_off()
             postgres.write_blocking(keys.revoke, ADAS.id)
             while (answer := await told(a)) is not grpc.StatusCode.UNAVAILABLE:
