@@ -1,4 +1,4 @@
-"""What runs at every commit: a case of every guarantee, and few that cost much."""
+"""The tests of every commit have a case of every guarantee, and few cases that cost much."""
 
 from __future__ import annotations
 

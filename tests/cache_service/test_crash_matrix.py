@@ -158,8 +158,7 @@ async def test_sigkill_at_every_change_of_a_file(
     assert not problems, f"{len(problems)} of {counts.total()} points:\n" + "\n".join(problems[:10])
 
 
-@pytest.mark.slow("row_before_file-publish")
-@pytest.mark.slow("early_acknowledgement-append")
+@pytest.mark.slow("row_before_file-publish", "early_acknowledgement-append")
 @pytest.mark.parametrize(
     ("mistake", "name"),
     [("row_before_file", "publish"), ("no_transaction", "rewrite"), ("early_acknowledgement", "append")],

@@ -132,12 +132,6 @@ class Tried(NamedTuple):
 
 
 @pytest.mark.slow
-@pytest.mark.slow(
-    "append, rewrite, create, publish",
-    "delete snapshot, quarantine, workflow record, delete workflow record",
-    "delete, snapshot, trim, restore",
-    "publish and evict, stage what vanished, evict, fork",
-)
 @pytest.mark.parametrize("group", groups(each for each in SCENARIOS if each.act is not None), ids=name_of)
 async def test_calls_on_a_disk_that_fails(
     fault_shim: Path, template: Path, group: Sequence[Scenario], capsys: pytest.CaptureFixture[str]

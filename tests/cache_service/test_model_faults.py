@@ -160,9 +160,6 @@ def a_cut_state_keeps_its_files(patch: Patch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow(
-    "a_cut_state_keeps_its_files", "a_deletion_leaves_quarantined_files", "a_repeated_commit_is_a_strangers"
-)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_broken_store_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FAULTS[name](monkeypatch)

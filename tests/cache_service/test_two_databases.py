@@ -99,8 +99,7 @@ def scenario_of(name: str) -> Scenario:
     return next(each for each in SCENARIOS if each.name == name)
 
 
-@pytest.mark.slow("fork")
-@pytest.mark.slow("rewrite")
+@pytest.mark.slow("fork", "rewrite")
 @pytest.mark.parametrize("name", CHANGING)
 async def test_a_kill_between_the_ledger_and_warm_db(data: Path, template: Path, name: str) -> None:
     """The ledger's half is done; the next start does the other, and all is as if nothing had happened."""

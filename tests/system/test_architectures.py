@@ -28,7 +28,6 @@ TOKEN_BYTES = {
 
 
 @pytest.mark.slow
-@pytest.mark.slow("deepseek3")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", TOKEN_BYTES, ids=[w.__name__.removeprefix("write_") for w in TOKEN_BYTES])
 async def test_evicted_restarted_and_cut(tmp_path: Path, write: Callable[[Path], Path]) -> None:

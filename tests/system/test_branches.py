@@ -135,7 +135,6 @@ async def prefill(client: Client, *messages: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_who_edits_and_returns_finds_all_that_was_there(
     stacks: SharedStacks, write: Callable[[Path], Path]
@@ -170,7 +169,6 @@ async def test_who_edits_and_returns_finds_all_that_was_there(
 
 
 @pytest.mark.slow
-@pytest.mark.slow("qwen3-next")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3, write_qwen3_next], ids=["llama", "gemma3", "qwen3-next"])
 async def test_a_fork_of_an_older_state_has_all_that_both_share(stacks: SharedStacks, write: Writer) -> None:
     """A message is edited: hot, and from files after a crash, the fork copies what stands before it in the block.

@@ -159,7 +159,6 @@ async def test_shutdown_answers_unavailable(stack: Stack, client: Client) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.slow("grpc")
 @pytest.mark.parametrize("door", ["grpc", "http"])
 async def test_a_client_that_is_killed_frees_the_engine(stack: Stack, door: str) -> None:
     await stack.renew("gateway")
@@ -218,7 +217,6 @@ async def test_a_worker_whose_engine_died_ends_to_be_restarted(tiny: Path, monke
         assert await asyncio.to_thread(stack.processes["worker"].wait, 30) == 70
 
 
-@pytest.mark.slow("stopped")
 @pytest.mark.slow("stopped")
 @pytest.mark.kills
 @pytest.mark.parametrize("cancels", [False, True], ids=["stopped", "cancelled"])

@@ -176,7 +176,6 @@ def add_token(directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("weights of a hybrid")
 @pytest.mark.parametrize(
     ("write", "change"),
     [(write_llama, replace_weights), (write_gemma3, replace_weights), (write_llama, change_rope)],
@@ -289,7 +288,6 @@ async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.slow("split_more")
 @pytest.mark.parametrize("change", [split_more, add_token])
 async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
     stack: Stack, tmp_path: Path, change: Callable[[Path], None]

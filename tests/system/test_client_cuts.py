@@ -51,7 +51,6 @@ def points(size: int) -> Iterator[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("asked", "streamed")
 @pytest.mark.parametrize("turn", [told, asked, streamed])
 async def test_an_answer_that_is_cut_anywhere_is_one_turn(stack: Stack, turn: Turn) -> None:
     await stack.renew("gateway")

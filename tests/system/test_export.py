@@ -165,8 +165,6 @@ async def test_a_hybrid_model_goes_on_from_its_checkpoint_and_without_the_stores
 
 
 @pytest.mark.slow
-@pytest.mark.slow("write_qwen3_next")
-@pytest.mark.slow("write_baichuan_m1")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", MODELS)
 async def test_without_its_last_checkpoint_it_goes_on_from_the_one_before(stacks: SharedStacks, write: Writer) -> None:

@@ -155,7 +155,6 @@ async def test_every_sample_is_tested() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("LangChain", "LiteLLM", "LlamaIndex", "OpenAI's Agents SDK", "pydantic-ai")
 @pytest.mark.parametrize("section", [section for section in SAMPLES if section != "Vercel's AI SDK"])
 async def test_samples_and_what_they_leave_out(section: str, gateway: Gateway, tmp_path: Path) -> None:
     codes = samples(section)

@@ -85,7 +85,6 @@ async def test_instructor(sdk: openai.AsyncOpenAI) -> None:
 
 
 @pytest.mark.slow("True")
-@pytest.mark.slow("True")
 @pytest.mark.parametrize("responses", [False, True])
 async def test_langchain_with_structured_output(chat: ChatOpenAI, responses: bool) -> None:
     model = chat.model_copy(update={"use_responses_api": responses})
@@ -110,7 +109,6 @@ async def test_langchain_calls_a_tool_and_tells_its_result(chat: ChatOpenAI) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.slow("False")
 @pytest.mark.parametrize("responses", [False, True])
 async def test_pydantic_ai(sdk: openai.AsyncOpenAI, responses: bool) -> None:
     from pydantic_ai import Agent

@@ -120,7 +120,6 @@ async def test_an_answer_made_again_resumes_before_the_cue(stacks: SharedStacks)
 
 
 @pytest.mark.slow
-@pytest.mark.slow("llama4")
 @all_kinds
 async def test_another_agent_shares_the_system_prompt(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))

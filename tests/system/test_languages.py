@@ -188,7 +188,6 @@ async def test_a_stream_that_is_reset_is_asked_for_again(
 
 
 @pytest.mark.slow("TypeScript")
-@pytest.mark.slow("TypeScript")
 async def test_what_the_gateway_says_is_not_tried_again(client: tuple[str, ...]) -> None:
     """The same codes as those of a connection that broke, with details."""
     root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
@@ -208,7 +207,6 @@ async def test_what_the_gateway_says_is_not_tried_again(client: tuple[str, ...])
     assert len(worker.generated) == len(failures)
 
 
-@pytest.mark.slow("TypeScript")
 @pytest.mark.slow("TypeScript")
 async def test_moves_agents(stack: Stack, program: Program, agent: str, tmp_path: Path) -> None:
     client = await stack.client("gateway")

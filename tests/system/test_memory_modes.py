@@ -1,4 +1,4 @@
-"""What a request of a named agent does with its memory, by OpenAI's and Anthropic's SDKs and gRPC, on a real demo."""
+"""Memory modes of named agents, by OpenAI's and Anthropic's SDKs and gRPC, with the demo model."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ async def probed(client: Client, agent: str, **prompt: object) -> types_pb2.Cach
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_a_probe_tells_what_the_turn_then_says(stacks: SharedStacks, write: Writer) -> None:
     async with stacks.using(write, killable=True) as stack:

@@ -182,7 +182,6 @@ async def test_a_quotation_is_the_one_of_plain_steps(
 
 
 @pytest.mark.slow
-@pytest.mark.slow("23", "24")
 @pytest.mark.parametrize("most", [1, 23, 24])
 async def test_no_token_is_beyond_max_tokens(stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, most: int) -> None:
     agent = Agent(stack, sdk, f"most-{most}")

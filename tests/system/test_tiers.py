@@ -58,7 +58,6 @@ async def check(stack: Stack, directory: Path, turn: Turn) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", WRITERS, indirect=True)
 async def test_what_was_prefetched_after_a_restart_is_hot(stack: Stack, client: Client, directory: Path) -> None:
     await client.say("a", LONG, **ARGUMENTS)

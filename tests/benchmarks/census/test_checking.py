@@ -36,7 +36,6 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("qwen3_next")
 @of("llama", "exaone4", "qwen3_next", "deepseek_v3")
 def test_what_is_right_is_found_right(model: LoadedModel) -> None:
     found = checking.checked(model)

@@ -227,7 +227,6 @@ def begin(connection: sqlite3.Connection, now: Moment) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("since before", "while it was stopped")
 @pytest.mark.parametrize(
     "processes",
     [

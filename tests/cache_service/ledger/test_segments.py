@@ -120,7 +120,6 @@ class Engines:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("postgres")
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_every_ledger_reads_back(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     place = tmp_path / "store.db" if engine == "sqlite" else request.getfixturevalue("postgres_settings")

@@ -55,7 +55,6 @@ async def test_an_idle_agents_kv_expires_and_its_ledger_stays(store: Running) ->
 
 
 @pytest.mark.slow
-@pytest.mark.slow("sqlite")
 async def test_a_use_puts_the_end_off(store: Running) -> None:
     await speak(store, "a", [0])
     await set_ttl(store, "a", ttl=1)

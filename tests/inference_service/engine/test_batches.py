@@ -188,9 +188,9 @@ def rows(request: pytest.FixtureRequest, model: LoadedModel) -> Rows:
     return rows
 
 
-@pytest.mark.slow("kimi_linear-late joins", "qwen3_next-late joins")
-@pytest.mark.slow("kimi_linear-late joins", "qwen3_next-late joins")
-@pytest.mark.slow("falcon_h1-late joins", "recurrent_gemma-longest leaves first")
+@pytest.mark.slow(
+    "kimi_linear-late joins", "qwen3_next-late joins", "falcon_h1-late joins", "recurrent_gemma-longest leaves first"
+)
 def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, rows: Rows) -> None:
     variety = len({token for row in rows.values() for token in row.tokens})
     assert variety > (15 if len(rows) > 1 else 5), "an output that does not vary proves nothing"
@@ -326,9 +326,7 @@ def test_wrong_positions_are_found(model: LoadedModel, oracle: Oracle) -> None:
     assert any(found > 10 * TOLERANCE for found in differences(oracle, faulty(model, one_position_off)))
 
 
-@pytest.mark.slow("qwen3_next-stale")
-@pytest.mark.slow("jamba-no_padding_mask")
-@pytest.mark.slow("jamba-no_padding_mask")
+@pytest.mark.slow("qwen3_next-stale", "jamba-no_padding_mask")
 @pytest.mark.parametrize("fault", [no_padding_mask, swapped_rows, stale])
 @pytest.mark.parametrize("directory", WITH_KV, ids=names(WITH_KV), indirect=True)
 def test_injected_faults_are_found(model: LoadedModel, oracle: Oracle, fault: Callable[[list[Any]], None]) -> None:

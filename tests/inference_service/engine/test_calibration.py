@@ -28,9 +28,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load("tiny", str(write_llama(path / "llama")), hashes=ContentHashes(path / "hashes.json"))
 
 
-@pytest.mark.slow("write_gemma3")
-@pytest.mark.slow("write_gemma3")
-@pytest.mark.slow("write_gpt_oss")
+@pytest.mark.slow("write_gemma3", "write_gpt_oss")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3, write_gpt_oss, write_deepseek2])
 def test_means_are_those_of_what_mlx_lm_keeps(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Also of sliding layers, whose own caches would keep the window only, and of K and V of two widths."""

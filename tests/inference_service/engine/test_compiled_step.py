@@ -139,7 +139,6 @@ def assert_equal(worst: float, eager: Caches, compiled: Caches) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma2", "gemma3", "gpt_oss", "granite4", "llama")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", named(WRITERS))
 def test_compiled_steps_are_eager_ones(write: Writer, models: Models) -> None:
@@ -167,7 +166,6 @@ def test_a_window_that_is_too_wide_is_found(models: Models, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3", "llama")
 @pytest.mark.parametrize("write", named([write_llama, write_gemma3, write_falcon_h1]))
 def test_turns_that_join_and_leave_in_the_middle_are_right(write: Writer, models: Models) -> None:
     model = models(write)

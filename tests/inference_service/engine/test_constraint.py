@@ -180,7 +180,6 @@ def test_a_batch_that_forgets_to_filter_samplers_is_found_out(
 
 
 @pytest.mark.slow
-@pytest.mark.slow("filter", "next")
 @pytest.mark.parametrize("call", ["next", "extend", "filter"])
 def test_a_step_that_fails_leaves_every_grammar_where_it_was(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, call: str

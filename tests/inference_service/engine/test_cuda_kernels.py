@@ -45,8 +45,7 @@ def with_bits(made: Geometry, k: int, v: int, scheme: str | None = None) -> Geom
     return replace(made, format=replace(made.format, k_bits=k, v_bits=v, scheme=scheme or made.format.scheme))
 
 
-@pytest.mark.slow("shape10", "shape2", "shape4", "shape7", "shape8")
-@pytest.mark.slow("shape0", "shape11", "shape9")
+@pytest.mark.slow("shape10", "shape2", "shape4", "shape7", "shape8", "shape0", "shape11", "shape9")
 @pytest.mark.parametrize("shape", [*SHAPES, *NARROW, *on_gpus])
 def test_one_query_is_right(shape: Geometry, kernels: None) -> None:
     assert decode_error(over_caches(flash_decoding), shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
@@ -59,7 +58,6 @@ def test_a_few_queries_are_right(shape: Geometry, kernels: None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("3-5")
 @pytest.mark.parametrize(("k", "v"), PAIRS)
 def test_bits_of_k_and_v_apart_are_right(k: int, v: int, kernels: None) -> None:
     for widths in ((64, 64), (96, 32)):
@@ -82,8 +80,9 @@ def test_the_kernel_for_a_few_queries_is_taken(shape: Geometry) -> None:
     assert [report.path for report in prefill] == [DEQUANTIZE_FUSED, FLASH_PREFILL]
 
 
-@pytest.mark.slow("8-2-1-33-300-dtype1")
-@pytest.mark.slow("4-4-2-33-300-dtype0", "7-1-1-33-300-dtype1", "8-2-1-2-2-dtype0", "8-2-1-2-2-dtype1")
+@pytest.mark.slow(
+    "8-2-1-33-300-dtype1", "4-4-2-33-300-dtype0", "7-1-1-33-300-dtype1", "8-2-1-2-2-dtype0", "8-2-1-2-2-dtype1"
+)
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
 @pytest.mark.parametrize(
     ("n", "tokens"),

@@ -116,8 +116,7 @@ def test_assembling_caches_is_load_and_neither_prefill_nor_decode(model: LoadedM
     assert loaded + generated.prefill_seconds + generated.decode_seconds <= whole
 
 
-@pytest.mark.slow("gemma2-1", "llama4-100", "recurrent_gemma-1")
-@pytest.mark.slow("llama4-1")
+@pytest.mark.slow("gemma2-1", "llama4-100", "recurrent_gemma-1", "llama4-1")
 @pytest.mark.parametrize("chunk", [1, 100])
 def test_chunks_do_not_matter(
     model: LoadedModel, oracle: Oracle, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -176,7 +175,6 @@ def conversation(
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gpt_oss")
 def test_restored_equals_hot_equals_recomputed(model: LoadedModel, oracle: Oracle, prompt: list[int]) -> None:
     hot = list(conversation(model, prompt, lambda caches, _: caches))
     warm = list(conversation(model, prompt, lambda caches, tokens: restored(model, caches, tokens)))
@@ -349,9 +347,7 @@ def test_prefill_alone_holds_the_whole_sequence(model: LoadedModel, prompt: list
     assert {cache.offset for cache in caches} == {len(prompt)}
 
 
-@pytest.mark.slow("falcon_h1")
-@pytest.mark.slow("falcon_h1")
-@pytest.mark.slow("qwen3_next")
+@pytest.mark.slow("falcon_h1", "qwen3_next")
 def test_seed_makes_sampling_reproducible(model: LoadedModel, prompt: list[int]) -> None:
     def sample(seed: int) -> list[int]:
         sampling = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.001, seed=seed, ignore_eos=True)

@@ -190,7 +190,6 @@ def test_a_step_without_memory_is_done_again_by_each_row(
 
 
 @pytest.mark.slow("gemma3-2")
-@pytest.mark.slow("gemma3-2")
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_a_batch_that_cannot_grow_gives_up_its_longest_rows(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, rows: int

@@ -80,10 +80,7 @@ def test_what_is_counted_is_what_is_taken(text: str, group_size: int) -> None:
     assert max(place.end for place in export.values()) == tokens * (made.bytes_per_token + window_token_bytes)
 
 
-@pytest.mark.slow("32-3/8", "32-6/4", "32-8/6", "64-3/4", "64-8/5", "64-8/6")
-@pytest.mark.slow("64-5/6", "64-6/4")
-@pytest.mark.slow("64-5/6", "64-6/4")
-@pytest.mark.slow("32-3/6")
+@pytest.mark.slow("32-3/8", "32-6/4", "32-8/6", "64-3/4", "64-8/5", "64-8/6", "64-5/6", "64-6/4", "32-3/6")
 @pytest.mark.sampled(5)
 @pairs
 @groups
@@ -122,7 +119,6 @@ def model(request: pytest.FixtureRequest, directory: Path, tmp_path_factory: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.slow("5/4-gemma3")
 def test_hot_is_warm_is_cold(model: LoadedModel, prompt: list[int]) -> None:
     hot = list(conversation(model, prompt, lambda caches, _: caches))
     warm = list(conversation(model, prompt, lambda caches, tokens: restored(model, caches, tokens)))

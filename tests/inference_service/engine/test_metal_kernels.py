@@ -39,7 +39,6 @@ def test_one_query_of_real_models_is_right(shape: Geometry) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("3-5")
 @pytest.mark.parametrize(("k", "v"), PAIRS)
 def test_bits_of_k_and_v_apart_are_right(k: int, v: int, metal_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "_DECODE", ((1, (70, 20)),))

@@ -111,9 +111,7 @@ def test_seeds_and_penalties_hold_through_regrouping(light: LoadedModel, sampled
     assert [job.result.token_ids for job, _ in turns] == sampled
 
 
-@pytest.mark.slow("gemma3-filter")
-@pytest.mark.slow("gemma3-filter")
-@pytest.mark.slow("gemma3-regrouped", "llama-eval")
+@pytest.mark.slow("gemma3-filter", "gemma3-regrouped", "llama-eval")
 @pytest.mark.parametrize("call", ["regrouped", "filter", "extend", "eval"])
 def test_a_failure_while_rows_are_moved_loses_nobody(
     light: LoadedModel,
@@ -219,8 +217,7 @@ def wrong_padding(part: GenerationBatch) -> None:
             cache.padding = [padding + 8 for padding in cache.padding]
 
 
-@pytest.mark.slow("llama-wrong_padding")
-@pytest.mark.slow("gemma3-swapped_rows", "gemma3-wrong_padding")
+@pytest.mark.slow("llama-wrong_padding", "gemma3-swapped_rows", "gemma3-wrong_padding")
 @pytest.mark.parametrize("fault", [swapped_rows, wrong_padding])
 def test_injected_faults_are_found(
     light: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, fault: Callable[[GenerationBatch], None]

@@ -102,8 +102,6 @@ def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("greedy")
-@pytest.mark.slow("greedy")
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Sampling) -> None:
     """Though most drafts go on as no grammar allows."""

@@ -78,10 +78,13 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     foresee(monkeypatch)
 
 
-@pytest.mark.slow("write_gpt_oss-greedy", "write_stablelm-sampled")
-@pytest.mark.slow("write_gpt_oss-greedy", "write_stablelm-sampled")
-@pytest.mark.slow("write_deepseek3-greedy", "write_stablelm-greedy")
-@pytest.mark.slow("narrow_gemma3-greedy")
+@pytest.mark.slow(
+    "write_gpt_oss-greedy",
+    "write_stablelm-sampled",
+    "write_deepseek3-greedy",
+    "write_stablelm-greedy",
+    "narrow_gemma3-greedy",
+)
 @pytest.mark.parametrize("sampling", [EXACT, WARM, PENALIZED], ids=["greedy", "sampled", "penalized"])
 def test_tokens_and_kv_are_those_of_plain_steps(each: tuple[LoadedModel, Oracle], sampling: Sampling) -> None:
     model, oracle = each

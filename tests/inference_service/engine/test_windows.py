@@ -90,8 +90,7 @@ def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], toke
     return caches
 
 
-@pytest.mark.slow("gpt_oss-100")
-@pytest.mark.slow("gemma3-4096")
+@pytest.mark.slow("gpt_oss-100", "gemma3-4096")
 @pytest.mark.parametrize("chunk", [100, 4096])
 def test_a_window_is_what_a_prefill_up_to_there_leaves(
     model: LoadedModel, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch

@@ -232,7 +232,6 @@ def test_what_others_hold_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("narrow_gemma3")
 @pytest.mark.parametrize("write", [write_llama, narrow_gemma3])
 def test_steps_go_on_behind_several_tokens_of_which_some_were_dropped(write: Writer, tmp_path: Path) -> None:
     model = loaded(write(tmp_path))

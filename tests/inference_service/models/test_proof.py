@@ -69,9 +69,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], Loade
     return cache(lambda write: loaded(write(tmp_path_factory.mktemp("model"))))
 
 
-@pytest.mark.slow("write_qwen3_next")
-@pytest.mark.slow("write_qwen3_next")
-@pytest.mark.slow("write_kimi_linear")
+@pytest.mark.slow("write_qwen3_next", "write_kimi_linear")
 @pytest.mark.parametrize("write", TOGETHER)
 def test_rows_of_most_models_are_decoded_together(write: Callable[[Path], Path], tmp_path: Path) -> None:
     assert loaded(write(tmp_path)).engine.model.rows_together
@@ -116,9 +114,7 @@ def test_tokens_that_see_later_ones_are_found(
     assert "see later ones" in order_problem(model.engine.model, model.geometry)
 
 
-@pytest.mark.slow("write_gemma3", "write_llama4")
-@pytest.mark.slow("write_gemma3", "write_llama4")
-@pytest.mark.slow("write_gpt_oss")
+@pytest.mark.slow("write_gemma3", "write_llama4", "write_gpt_oss")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", [*COMPILED, write_llama4])
 def test_most_models_compute_several_tokens_of_a_row_at_once(
@@ -156,7 +152,6 @@ def test_what_is_wrong_with_several_tokens_at_once_is_found(
 
 
 @pytest.mark.slow
-@pytest.mark.slow("write_deepseek32", "write_stablelm")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", COMPILED)
 def test_steps_of_most_models_can_be_compiled(write: Writer, models: Callable[[Writer], LoadedModel]) -> None:
@@ -215,7 +210,6 @@ FAULTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.slow("write_qwen3_next-states_of_other_rows")
 @pytest.mark.parametrize(("write", "fault"), FAULTS)
 def test_injected_faults_of_compiled_steps_are_found(
     write: Writer,

@@ -179,9 +179,9 @@ def test_an_append_to_context_that_was_taken_in(family: Family, before: tuple[Me
     assert text == model(family).whole([*before, *new])
 
 
-@pytest.mark.slow("several-gemma3")
-@pytest.mark.slow("several-gemma3")
-@pytest.mark.slow("user-deepseek_v3", "user-gemma3", "user-llama3_1", "user-mistral_nemo", "user-qwen3")
+@pytest.mark.slow(
+    "several-gemma3", "user-deepseek_v3", "user-gemma3", "user-llama3_1", "user-mistral_nemo", "user-qwen3"
+)
 @pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
 @pytest.mark.parametrize("new", [(NEXT,), (NEXT, ANSWER, USER)], ids=["user", "several"])
 def test_an_append_is_the_whole_chat_by_templates_that_are_shipped(name: str, new: tuple[Message, ...]) -> None:

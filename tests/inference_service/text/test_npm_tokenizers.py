@@ -7,8 +7,7 @@ from tests import npm_tokenizers
 from tests.full_matrix import FULL
 
 
-@pytest.mark.slow("gemma3", "llama2", "mistral_nemo")
-@pytest.mark.slow("gptoss")
+@pytest.mark.slow("gemma3", "llama2", "mistral_nemo", "gptoss")
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_packages_hold_what_a_model_directory_does(name: str) -> None:
     directory = npm_tokenizers.directory(name)
@@ -19,7 +18,6 @@ def test_packages_hold_what_a_model_directory_does(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("deepseek_v3")
 @pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE[:: 1 if FULL else 3])
 def test_templates_render_by_transformers(name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(npm_tokenizers.directory(name))

@@ -79,7 +79,6 @@ def one_replacement(text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_each_token_stands_for_what_hugging_face_decodes(name: str) -> None:
     backend, tokenizer = npm_tokenizers.backend(name), tokenizer_of(name)
@@ -97,8 +96,7 @@ def test_each_token_stands_for_what_hugging_face_decodes(name: str) -> None:
     assert tokenizer.vocab_size == backend.get_vocab_size(with_added_tokens=True)
 
 
-@pytest.mark.slow("mistral_nemo")
-@pytest.mark.slow("gptoss")
+@pytest.mark.slow("mistral_nemo", "gptoss")
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_sequences_of_tokens_decode_as_hugging_face_does(name: str) -> None:
     draw = random.Random(SEED)

@@ -91,8 +91,7 @@ async def forgotten(worker: Worker, elsewhere: Elsewhere) -> None:
     elsewhere.takes_all()
 
 
-@pytest.mark.slow("full attention-node")
-@pytest.mark.slow("with windows-node", "with windows-objects")
+@pytest.mark.slow("full attention-node", "with windows-node", "with windows-objects")
 @pytest.mark.parametrize("source", Source)
 async def test_a_turn_fetches_or_computes_and_is_the_same(directory: Path, tmp_path: Path, source: Source) -> None:
     async with working(directory, tmp_path) as worker:

@@ -350,12 +350,16 @@ def _real(name: str) -> tuple[Any, Model]:
     return whole, _model(tokenizer, whole.apply_chat_template, TAGS)
 
 
-@pytest.mark.slow("thinking-mistral_nemo")
-@pytest.mark.slow("thinking-deepseek_v3")
-@pytest.mark.slow("thinking-deepseek_v3")
-@pytest.mark.slow("thinking-gemma3")
-@pytest.mark.slow("plain-deepseek_v3", "plain-llama3_1", "plain-mistral_nemo", "plain-qwen3")
-@pytest.mark.slow("plain-gemma3")
+@pytest.mark.slow(
+    "thinking-mistral_nemo",
+    "thinking-deepseek_v3",
+    "thinking-gemma3",
+    "plain-deepseek_v3",
+    "plain-llama3_1",
+    "plain-mistral_nemo",
+    "plain-qwen3",
+    "plain-gemma3",
+)
 @pytest.mark.parametrize("name", npm_tokenizers.WITH_TEMPLATE)
 @pytest.mark.parametrize("thinking", [False, True], ids=["plain", "thinking"])
 def test_real_templates(name: str, thinking: bool) -> None:

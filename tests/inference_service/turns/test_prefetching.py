@@ -43,7 +43,6 @@ async def after_turns(directory: Path, tmp_path: Path, agents: str = "abc") -> A
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_the_next_turn_finds_all_of_it_in_the_pool(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     (tmp_path / "m").mkdir()

@@ -80,7 +80,6 @@ async def five_turns(chat: Conversation, form: str, padding: str = "", **options
 
 
 @pytest.mark.slow
-@pytest.mark.slow("plain-GPT-OSS", "plain-Gemma 3", "plain-Qwen 3 Instruct")
 @pytest.mark.parametrize("of", MODELS, ids=str)
 @pytest.mark.parametrize("padding", ["", "\n  "], ids=["plain", "white space"])
 async def test_answers(of: Published, padding: str) -> None:
@@ -88,7 +87,6 @@ async def test_answers(of: Published, padding: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow("with its reasoning-GPT-OSS")
 @pytest.mark.parametrize("of", [model for model in MODELS if model.thinks], ids=str)
 @pytest.mark.parametrize("sent_back", [False, True], ids=["text alone", "with its reasoning"])
 async def test_reasoning_which_the_templates_leave_out_of_earlier_turns(of: Published, sent_back: bool) -> None:

@@ -144,7 +144,6 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
 
 
 @pytest.mark.slow
-@pytest.mark.slow("full attention")
 async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once(
     directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:

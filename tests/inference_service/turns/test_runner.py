@@ -210,8 +210,7 @@ async def test_a_turn_that_fails_before_its_commit_leaves_the_hot_state(llama: P
         await worker.idle()
 
 
-@pytest.mark.slow("8/4-llama")
-@pytest.mark.slow("3-gemma3", "5/4-gemma3", "6/3-gemma3", "8/4-gemma3")
+@pytest.mark.slow("8/4-llama", "3-gemma3", "5/4-gemma3", "6/3-gemma3", "8/4-gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 @pytest.mark.parametrize("bits", ["3", "5/4", "6/3", "8/4"])
 async def test_bits_of_k_and_v_in_all_tiers(tmp_path: Path, write: Callable[[Path], Path], bits: str) -> None:
@@ -245,7 +244,6 @@ async def test_bits_of_k_and_v_in_all_tiers(tmp_path: Path, write: Callable[[Pat
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     """Turns of all kinds at once, with cancellations and deletions: answers are right, and the pool adds up."""

@@ -79,7 +79,6 @@ async def until_trimmed(worker: Worker, first: int = 0, **arguments: Any) -> tup
 
 
 @pytest.mark.slow
-@pytest.mark.slow("gemma3")
 async def test_an_agent_goes_on_past_its_context(directory: Path, tmp_path: Path) -> None:
     """Three times over: after each trim the answers are the oracle's, cold, hot, and from files."""
     oracle = Oracle(directory)
