@@ -23,7 +23,8 @@ from agentmem.sizes import byte_size
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.growing import PoolGrowth
-from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
 
 _LOOK_SECONDS = 1.0
 

@@ -6,7 +6,8 @@ from operator import itemgetter
 
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import Segment
-from inference_service.pool.kv import Closed, HotAgents, KVPool, Space
+from inference_service.pool.hot import HotAgents
+from inference_service.pool.kv import Closed, KVPool, Space
 
 _SEGMENTS, _MOST_SEGMENTS = 16, 256
 _LEAST_BYTES = 64 << 20

@@ -16,7 +16,8 @@ from inference_service.engine.scheduling import most_batch_bytes
 from inference_service.pool.admission import Admission
 from inference_service.pool.blocks import PoolError, Segment
 from inference_service.pool.growing import segment_of
-from inference_service.pool.kv import HotAgents, KVPool, Space, Table
+from inference_service.pool.hot import HotAgents
+from inference_service.pool.kv import KVPool, Space, Table
 
 TYPICAL_TOKENS = 4_096
 """Tokens of the agent for which a hybrid model's pool is split by default, and by which agents that fit are counted."""

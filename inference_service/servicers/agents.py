@@ -19,7 +19,8 @@ from agentmem.v1 import agent_pb2 as pb
 from agentmem.v1 import agent_pb2_grpc, types_pb2
 from agentmem.validation import AgentKey, check_text
 from inference_service.models.serving import Models
-from inference_service.pool.kv import HotState, Table
+from inference_service.pool.hot import HotState
+from inference_service.pool.kv import Table
 from inference_service.servicers.portable import PortableAgents
 from inference_service.servicers.requests import probe_request
 from inference_service.storage.client import StoreClient

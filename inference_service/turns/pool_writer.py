@@ -21,7 +21,8 @@ from inference_service.memory.spacing import kept_positions
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import BlockTokens, PoolError
-from inference_service.pool.kv import HotState, Space, Table
+from inference_service.pool.hot import HotState
+from inference_service.pool.kv import Space, Table
 from inference_service.threads import WorkerThreads
 from inference_service.turns.persisting import Persister, State
 from inference_service.turns.turn import Turn

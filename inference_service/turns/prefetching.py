@@ -16,7 +16,7 @@ from inference_service.memory.restore import Lookup, headers
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import MemoryRequest, Reservation
-from inference_service.pool.kv import HotState
+from inference_service.pool.hot import HotState
 from inference_service.storage.client import StoreClient
 from inference_service.threads import WorkerThreads
 from inference_service.turns.pool_writer import PoolWriter

@@ -20,7 +20,8 @@ from inference_service.models.loading import Loader
 from inference_service.models.residency import agent_bytes
 from inference_service.models.slots import State
 from inference_service.pool.admission import MemoryRequest
-from inference_service.pool.kv import HotState, Table
+from inference_service.pool.hot import HotState
+from inference_service.pool.kv import Table
 from tests.inference_service.models.world import World, serving
 from tests.tiny_models import write_llama, write_plamo3
 

@@ -9,7 +9,8 @@ from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.pool.admission import Admission, MemoryRequest, Reservation
 from inference_service.pool.blocks import Segment
-from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
 
 LONG = 600.0
 """Patience that no test exhausts."""

@@ -10,7 +10,8 @@ from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
-from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
 
 
 def key(name: str) -> AgentKey:

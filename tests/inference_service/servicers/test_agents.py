@@ -10,7 +10,8 @@ from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.pool.kv import HotAgents, HotState, KVPool, Space, Table
+from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.servicers.agents import AgentServicer
 from inference_service.turns.reserving import AgentLocks
 
