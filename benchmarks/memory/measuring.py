@@ -116,7 +116,7 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
     memory.check_integrity([])
     if memory.pool.broken.is_set():
         raise RuntimeError(f"the pool of {name} does not add up: see the log")
-    kept = list(memory.hot)
+    kept = [key for key in memory.hot if isinstance(key, AgentKey)]
     for key in {*kept[:2], *kept[-3:-1]}:
         state = memory.hot.get(key)
         assert state is not None
@@ -141,7 +141,7 @@ async def _keep(
     names = [header.chain_hash for header in headers("benchmark", key.namespace, token_ids)]
     room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids), keeps=True), seconds=1.0)
     window, pieces = space_of(caches, geometry)
-    table = room.table(len(token_ids), (), Space(len(names), pieces), window)
+    table = room.table(len(token_ids), [None] * len(names), pieces, window)
     arenas.write(caches, 0, table.blocks, table.pieces)
     memory.hot.put(key, HotState(Version(key.agent_id, 1), Ledger(), memory.pool.publish(names, table)))
     memory.admission.release(room)

@@ -9,7 +9,8 @@ network.py         a model as the engine calls it: over one flat list of caches
 generation.py      one turn on it: what is wanted, how far it is, what came of it
 scheduling.py      whose prompt is next, how large its chunk is, which rows decode together; pure
 headroom.py        what is done where the device has less than is about to be taken
-prefill.py         a chunk that can stop between layers, and the windows kept on the way
+prefill.py         a chunk that can stop between layers
+prompt_blocks.py   full blocks of a prompt, which go to the pool as they are computed
 sampling.py        the next token: penalties, filters, grammars, log-probabilities
 attention/         over quantized K and V: the backend in models, the paths, their proof and their speed
 products.py        products of rows with quantized weights: the ways in a model's layers; `product_speeds` chooses, and

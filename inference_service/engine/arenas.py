@@ -260,13 +260,20 @@ class Arenas:
 
     def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
         """Copy a sequence's blocks from `first_block` on into `blocks`, and the checkpoint at its end into `pieces`."""
-        for arena in self._all:
-            first, places = (first_block, blocks) if arena in self._full else (0, pieces)
-            arena.write([caches[layer].buffers for layer in arena.group.layers], first, places)
-        if pieces and self._geometry.states is not None:
-            states = states_of(caches)
-            mx.eval(states)
-            self._states[pieces[0]] = states
+        for arena in self._full:
+            arena.write([caches[layer].buffers for layer in arena.group.layers], first_block, blocks)
+        if pieces:
+            sliding = self._geometry.sliding
+            window = [caches[layer].buffers for layer in sliding.layers] if sliding else []
+            self.write_checkpoint(Checkpoint(int(caches[0].offset), window, states_of(caches)), pieces)
+
+    def write_checkpoint(self, checkpoint: Checkpoint, pieces: Sequence[int]) -> None:
+        """Copy a checkpoint's window into `pieces`; its states are shared."""
+        if self._geometry.sliding is not None:
+            self.sliding.write(checkpoint.window, 0, pieces)
+        if self._geometry.states is not None:
+            mx.eval(checkpoint.states)
+            self._states[pieces[0]] = checkpoint.states
 
     def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens in a block, as the tensors of a file by name."""

@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 
+from inference_service.engine.caches.lengths import trim_to
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.generation import TurnJob, trim_to
+from inference_service.engine.generation import TurnJob
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.scheduling import LARGEST_CHUNK, SMALLEST_CHUNK, SMALLEST_STEP

@@ -81,12 +81,18 @@ class BatchEngine(PromptEngine):
         if self._to_clear:  # The prompt's memory is free for its rows' new batch, and what that replaced is released.
             self._to_clear = False
             mx.clear_cache()
-        return bool(self._waiting or self._running)
+        if not (self._waiting or self._running):
+            self._kept.clear()
+        return bool(self._ready or self._running)
 
     def _drop_cancelled(self) -> None:
         self._drop_cancelled_prompts()
         for group in list(self._groups):
             gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
+            for uid in gone:
+                job = self._running[uid]
+                if job.blocks.lacks(job.tokens):
+                    guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
             guarded(partial(self._leave, group, gone, TurnJob.cancel), partial(self._rebuild, group))
 
     def _join(self, jobs: list[TurnJob], logits: mx.array, caches: list[Any]) -> None:

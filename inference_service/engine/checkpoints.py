@@ -65,7 +65,12 @@ def space_of(caches: Caches, geometry: Geometry) -> tuple[int, int]:
     if geometry.sliding is None:
         return int(caches[0].offset), 1
     window = next(cache.buffers.filled for cache in caches if isinstance(cache, SlidingQuantizedKVCache))
-    return window, -(-window // geometry.piece_tokens)
+    return window, pieces_of(window, geometry)
+
+
+def pieces_of(tokens: int, geometry: Geometry) -> int:
+    """How many pieces a checkpoint takes that stands for so many tokens."""
+    return 1 if geometry.sliding is None else -(-tokens // geometry.piece_tokens)
 
 
 def states_of(caches: Caches) -> list[list[mx.array]]:

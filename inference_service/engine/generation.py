@@ -8,18 +8,20 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from agentmem import tracing
 from agentmem.errors import AgentmemError, Cancelled
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine.caches.lengths import CacheLengthError, check_lengths, trim_to
 from inference_service.engine.checkpoints import Checkpoint, captured
 from inference_service.engine.geometry import Caches
 from inference_service.engine.prefill import PrefillChunk
+from inference_service.engine.prompt_blocks import PromptBlocks
 from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
 from inference_service.engine.speculation import Speculation
 from inference_service.text.answering import NO_DELTA, AnswerDelta, AnswerStream
@@ -85,10 +87,6 @@ class Chunk(NamedTuple):
     alone: bool = True
 
 
-class CacheLengthError(Exception):
-    """A cache does not hold what it should; drop it and compute it again from the ledger."""
-
-
 @dataclass(eq=False, repr=False)
 class TurnJob:
     """One turn on the engine: prefill of `sequence`, then generation, if `decoding` says how.
@@ -108,6 +106,9 @@ class TurnJob:
 
     `checkpoints` are positions in the sequence. What prefill has at each of them is kept in `captured`; not at those
     that the caches held from the start, and not at the sequence's end if decoding follows.
+
+    `blocks` are those that go into the pool while the prompt is computed. With `resumable` a long prompt's latest
+    checkpoint is kept, too, in case the turn is cancelled; for models that need one.
     """
 
     sequence: Sequence[int]
@@ -119,6 +120,8 @@ class TurnJob:
     reused: int = 0
     checkpoints: Collection[int] = ()
     allocated: int = 0
+    blocks: PromptBlocks = field(default_factory=PromptBlocks)
+    resumable: bool = False
     future: "Future[tuple[Caches, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     caches: Caches = field(default_factory=list, init=False)
@@ -127,6 +130,8 @@ class TurnJob:
     waited_steps: int = field(default=0, init=False)
     captured: dict[int, Checkpoint] = field(default_factory=dict, init=False)
     """By position, for models that need more than blocks to go on from there."""
+    latest: Checkpoint | None = field(default=None, init=False)
+    """At the last end of a block where a chunk ended."""
     over: bool = field(default=False, init=False)
     """The last token was taken."""
     alone: bool = field(default=False, init=False)
@@ -177,7 +182,22 @@ class TurnJob:
     @property
     def remaining(self) -> int:
         """Tokens that are to be computed before the turn can generate."""
-        return self.tokens - (self.chunk.position if self.chunk else self.position)
+        return self.tokens - self._computed
+
+    @property
+    def next_block(self) -> bytes:
+        """Name of the full block of the prompt that is to be computed next, or is being computed; empty if none is."""
+        return self.blocks.at(self._computed)
+
+    @property
+    def _computed(self) -> int:
+        return self.chunk.position if self.chunk else self.position
+
+    def found(self, make_caches: Callable[[], Caches] | None, reused: int) -> None:
+        """Take the answer to `blocks.look`: other caches to start from, if they hold more."""
+        self.blocks.looking = False
+        if make_caches is not None and not self.started:
+            self.make_caches, self.reused, self.allocated = make_caches, reused, 0
 
     def start(self) -> None:
         """Make the caches."""
@@ -188,14 +208,24 @@ class TurnJob:
         if self.position and any(cache.empty() for cache in self.caches):
             raise CacheLengthError(f"behind {self.position} tokens some layers hold nothing: go on from a checkpoint")
         self.started = time.monotonic()
+        self.blocks.begin(self.position)
         self.on_start(began, self.started - began, self.position)
 
-    def computed(self, chunk: Chunk) -> None:
-        """A chunk is computed: keep what a later turn can go on from, if it is to do so here."""
+    def computed(self, chunk: Chunk) -> Sequence[bytes]:
+        """A chunk is computed: keep what a later turn can go on from, if it is to do so here.
+
+        Returns the names of blocks that are in the pool now. Of a short chunk they would delay the first token.
+        """
         self.chunks.append(chunk)
-        at_the_end = self.decoding is not None and self.position == self.tokens
-        if self.position in self.checkpoints and not at_the_end and (checkpoint := captured(self.caches)):
-            self.captured[self.position] = checkpoint
+        position, checkpoint = self.position, None
+        wanted = position in self.checkpoints and not (self.decoding is not None and position == self.tokens)
+        ends_block = position % BLOCK_TOKENS == 0 and position <= len(self.sequence)
+        if (wanted or (self.resumable and ends_block)) and (checkpoint := captured(self.caches)):
+            self.captured |= {position: checkpoint} if wanted else {}
+            self.latest = checkpoint if ends_block else self.latest
+        if not chunk.alone or chunk.tokens < BLOCK_TOKENS:
+            return ()
+        return self.blocks.keep(self.caches, position, checkpoint if wanted else None)
 
     def prefilled(self) -> None:
         """The prompt is computed."""
@@ -210,6 +240,7 @@ class TurnJob:
         else:
             self.make_caches, self.reused = lambda: caches, 0
         self.captured.clear()
+        self.latest = None
         if not self.result.token_ids:
             self.result.prefill_seconds = 0.0
             self.chunks.clear()
@@ -292,7 +323,9 @@ class TurnJob:
             self.future.set_exception(error.with_traceback(None))
 
     def cancel(self) -> None:
-        """End the turn because its caller left."""
+        """End the turn because its caller left. Full blocks of its prompt stay in the pool."""
+        if self.started and self.caches and self.chunk is None:
+            self.blocks.keep(self.caches, self.position)
         self.fail(Cancelled("the request was cancelled"))
 
 
@@ -311,29 +344,3 @@ def _end(said: "Future[Generated]", turn: "Future[tuple[Caches, Generated]]") ->
             said.cancel()
         elif error := turn.exception():
             said.set_exception(error)
-
-
-def trim_to(caches: Caches, tokens: int) -> None:
-    """Trim the caches to exactly `tokens` tokens. Engine thread.
-
-    Where a window before that is gone, or a recurrent state is behind it, these layers forget all: others' KV is good,
-    and the next turn goes on from a checkpoint before. Raises CacheLengthError for caches that hold no one sequence.
-    """
-    if not caches:
-        raise CacheLengthError("there are no caches")
-    check_lengths(caches, caches[0].offset)
-    surplus = max(0, caches[0].offset - tokens)
-    whole = all(cache.can_trim(surplus) for cache in caches)
-    for cache in caches:
-        if whole or isinstance(cache, QuantizedKVCache):
-            cache.trim(surplus)
-        else:
-            cache.forget(tokens)
-    check_lengths(caches, tokens)
-
-
-def check_lengths(caches: Sequence[Any], tokens: int) -> None:
-    """Raise CacheLengthError unless every layer holds `tokens` tokens."""
-    lengths = {int(cache.offset) for cache in caches}
-    if lengths != {tokens}:
-        raise CacheLengthError(f"layers hold {sorted(lengths)} tokens instead of {tokens}")

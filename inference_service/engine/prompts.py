@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.batched_prefill import Prompt, PromptBatch, batchable, companions, most_tokens
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.geometry import Caches, merged
@@ -66,6 +67,8 @@ class PromptEngine(ABC):
     _to_clear: bool = field(default=False, init=False)
     """Whether memory of a prompt that is done is to be given back once its rows are regrouped."""
     _tokens_per_second: float = field(default=0.0, init=False)
+    _kept: set[bytes] = field(default_factory=set, init=False)
+    """Names of blocks of prompts that went into the pool since the engine was idle."""
 
     @property
     @abstractmethod
@@ -92,8 +95,8 @@ class PromptEngine(ABC):
         """Compute one chunk of the prompt that has the least left to do, or go on with its chunk; with it others that
         are as short.
         """
-        states = [Waiting(job.remaining, job.waited_steps) for job in self._waiting]
-        job = self._waiting[next_prompt(states)]
+        if (job := self._next()) is None:
+            return
         under_way = job.chunk is not None or job in self._together
         if self._batch is None and len(jobs := self._companions(job)) > 1:
             guarded(partial(self._begin_together, jobs), partial(self._part, jobs))
@@ -107,6 +110,27 @@ class PromptEngine(ABC):
             guarded(partial(self._prefill_together, self._batch), partial(self._part, self._together))
             return
         guarded(partial(self._prefill, job), partial(self._fail, job))
+
+    @property
+    def _ready(self) -> list[TurnJob]:
+        """The turns that wait, without those whose pool is being looked through."""
+        return [job for job in self._waiting if not job.blocks.looking]
+
+    def _next(self) -> TurnJob | None:
+        """Return whose prompt is next. None where it may find more in the pool than it did: it looks first.
+
+        A prompt that would begin with a block that another is about to compute lets that one go on, which takes it no
+        time: each block is computed once, and found by all.
+        """
+        if not (ready := self._ready):
+            return None
+        job = ready[next_prompt([Waiting(each.remaining, each.waited_steps) for each in ready])]
+        name = job.next_block
+        if job.started or not name:
+            return job
+        if ahead := next((each for each in ready if each.started and each.next_block == name), None):
+            return ahead
+        return None if name in self._kept and job.blocks.look_for(name) else job
 
     def _fail(self, job: TurnJob, error: Exception) -> None:
         """A prompt's own error, or that it could not be started: for want of memory it is begun again once."""
@@ -134,7 +158,7 @@ class PromptEngine(ABC):
         """The turns whose prompts may be computed with a turn's, itself included."""
         if not (self.model.prompts_together and batchable(job)):
             return [job]
-        fresh = [each for each in self._waiting if batchable(each)]
+        fresh = _apart([job, *(each for each in self._ready if batchable(each) and each is not job)])
         if len(fresh) == 1:
             return fresh
         position, seconds = max(each.position for each in fresh), self._seconds(self.new_caches())
@@ -219,7 +243,7 @@ class PromptEngine(ABC):
         if not self._go_on(chunk, job.cancelled.is_set):
             return False
         job.chunk, job.logits = None, chunk.logits
-        job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens))
+        self._kept.update(job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens)))
         return True
 
     def _seconds(self, caches: Caches) -> float:
@@ -235,7 +259,8 @@ class PromptEngine(ABC):
         whole = job.decoding is None or tokens - position <= _SHORT
         # A longer one leaves the last token for a chunk of one, because that is the one whose logits are wanted.
         last = tokens if whole else tokens - 1
-        chunk = job.between(position, next_stop(job.caches, job.checkpoints, min(end, last)))
+        stops = {*job.checkpoints, last // BLOCK_TOKENS * BLOCK_TOKENS} if job.resumable else job.checkpoints
+        chunk = job.between(position, next_stop(job.caches, stops, min(end, last)))
         wants_logits = job.decoding is not None and position + len(chunk) == tokens
         return PrefillChunk(self.model, job.caches, [chunk], position, speed, wants_logits=wants_logits)
 
@@ -258,6 +283,17 @@ class PromptEngine(ABC):
 
     def _others_wait(self) -> bool:
         return self.running > 0 or self.others_decode()
+
+
+def _apart(jobs: Sequence[TurnJob]) -> list[TurnJob]:
+    """Return those that are to compute no block that one before computes: they find it afterwards."""
+    names: set[bytes] = set()
+    kept = []
+    for job in jobs:
+        if not job.next_block or job.next_block not in names:
+            kept.append(job)
+        names.add(job.next_block)
+    return kept
 
 
 def guarded(work: Callable[[], object], failed: Callable[[Exception], object]) -> None:

@@ -15,7 +15,6 @@ from agentmem.kv.bits import KVBits
 
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"
-SCHEMES: Final = (ROTATED, PLAIN)
 """What is done to K and V before they are packed, as `codec` describes; the first is the default."""
 
 

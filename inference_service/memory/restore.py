@@ -1,6 +1,6 @@
 """Which KV to look for, and which of what was found to resume with: blocks, and for some models a checkpoint. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import NamedTuple
@@ -96,6 +96,15 @@ class Lookup:
         row = self.candidates[place.block] if place.block < len(self.candidates) else ()
         row = tuple(sorted((*row, Candidate(header, usable)), key=lambda each: -each.usable_tokens))
         return replace(self, candidates=(*self.candidates[: place.block], row, *self.candidates[place.block + 1 :]))
+
+    def with_checkpoints(self, names: Iterable[bytes]) -> "Lookup":
+        """Return this lookup with checkpoints at the ends of full blocks of the sequence: those of these names."""
+        wanted = set(names).difference(each.name for each in self.checkpoints)
+        parents = (NO_PARENT, *self.own)
+        ends = range(BLOCK_TOKENS, self.limit + 1, BLOCK_TOKENS)
+        each = zip(ends, self.own, parents, ends, strict=False)
+        new = [CheckpointCandidate(*values) for values in each if values[1] in wanted]
+        return replace(self, checkpoints=(*self.checkpoints, *new)) if new else self
 
     def missing(self, found: Collection[bytes]) -> list[bytes]:
         """Return names of blocks that were not found, any one of which would let `choose` take more.

@@ -23,7 +23,7 @@ from agentmem.sizes import byte_size
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.growing import PoolGrowth
-from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.hot import Evictable, HotAgents, HotState
 from inference_service.pool.kv import KVPool, Space, Table
 
 _LOOK_SECONDS = 1.0
@@ -62,16 +62,17 @@ class Reservation:
     pins: list[Table] = field(default_factory=list)
     releases: list[Callable[[], None]] = field(default_factory=list)
 
-    def table(self, tokens: int, shared: Sequence[int], space: Space, window_tokens: int = 0) -> Table:
-        """Return a table of `space`, beginning with blocks that are shared; the rest, and its references, are ours.
+    def table(self, tokens: int, shared: Sequence[int | None], pieces: int, window_tokens: int = 0) -> Table:
+        """Return a table with blocks that are shared, and where there is None and for pieces of ours, with references.
 
         Raises PoolError if that is more than there is.
         """
-        if space.blocks - len(shared) > len(self.blocks) or space.pieces > len(self.pieces):
-            raise PoolError(f"a turn needs {space}, shares {len(shared)} blocks, and has reserved {len(self.blocks)}")
-        new = [self.blocks.pop() for _ in range(space.blocks - len(shared))]
-        pieces = [self.pieces.pop() for _ in range(space.pieces)]
-        return Table(tokens, (*shared, *new), window_tokens, tuple(pieces))
+        needed = sum(block is None for block in shared)
+        if needed > len(self.blocks) or pieces > len(self.pieces):
+            reserved = Space(len(self.blocks), len(self.pieces))
+            raise PoolError(f"a turn needs {Space(needed, pieces)} besides what it shares, and has reserved {reserved}")
+        blocks = tuple(self.blocks.pop() if block is None else block for block in shared)
+        return Table(tokens, blocks, window_tokens, tuple(self.pieces.pop() for _ in range(pieces)))
 
 
 class Admission:
@@ -181,7 +182,7 @@ class Admission:
         )
 
     def _reserved(
-        self, request: MemoryRequest, evictable: Callable[[], list[AgentKey]], least_checkpoints: int = 1
+        self, request: MemoryRequest, evictable: Callable[[], list[Evictable]], least_checkpoints: int = 1
     ) -> Reservation | None:
         if self._checkpoints(request, least_checkpoints) is None:
             return None
@@ -244,7 +245,7 @@ class Admission:
         finally:
             self._pool.release(table)
 
-    def _victims(self, wanted: Space, evictable: Callable[[], list[AgentKey]]) -> list[AgentKey] | None:
+    def _victims(self, wanted: Space, evictable: Callable[[], list[Evictable]]) -> list[Evictable] | None:
         """Return the first of the evictable agents, as few as free enough; None if all are not enough.
 
         One that would free nothing stays: its blocks are being written, or agents that stay share them.

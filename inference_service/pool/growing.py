@@ -4,9 +4,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
-from agentmem.validation import AgentKey
 from inference_service.pool.blocks import Segment
-from inference_service.pool.hot import HotAgents
+from inference_service.pool.hot import Evictable, HotAgents, Leftover
 from inference_service.pool.kv import Closed, KVPool, Space
 
 _SEGMENTS, _MOST_SEGMENTS = 16, 256
@@ -46,14 +45,14 @@ class PoolGrowth:
                 pool.open()
                 spare_bytes -= pool.segment.nbytes
 
-    def shrink(self, wanted_bytes: int, evictable: Iterable[AgentKey] | None = None) -> int:
+    def shrink(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> int:
         """As `give_up`, and have the engine's thread give the memory back; return how many bytes."""
         going = self.give_up(wanted_bytes, evictable)
         if going.full or going.pieces:
             self.closed(going)
         return going.nbytes
 
-    def give_up(self, wanted_bytes: int, evictable: Iterable[AgentKey] | None = None) -> Closed:
+    def give_up(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> Closed:
         """Close the segments that are free, and if that is not enough those that idle agents leave.
 
         Their memory is the caller's to give back, before anything else is written. The first of the evictable agents
@@ -67,14 +66,14 @@ class PoolGrowth:
         left = self._pool.close_free()
         return Closed(closed.full + left.full, closed.pieces + left.pieces, closed.nbytes + left.nbytes)
 
-    def evict(self, victims: Sequence[AgentKey]) -> None:
-        """Drop the KV of these idle agents."""
+    def evict(self, victims: Sequence[Evictable]) -> None:
+        """Drop the KV of these idle agents, and these leftovers."""
         for key in victims:
             self._hot.drop(key)
-        if victims:
-            self.evicted(len(victims))
+        if agents := sum(not isinstance(key, Leftover) for key in victims):
+            self.evicted(agents)
 
-    def _leaving(self, lacking_bytes: int, keys: Sequence[AgentKey]) -> list[AgentKey]:
+    def _leaving(self, lacking_bytes: int, keys: Sequence[Evictable]) -> list[Evictable]:
         """Those of these agents, first ones first, without whom segments of so many bytes are empty; none where even
         without all of them less is."""
         tables = self._hot.tables(keys)
@@ -83,7 +82,7 @@ class PoolGrowth:
         for pool, places in ((self._pool.full, full), (self._pool.pieces, pieces)):
             if pool.segment.block_bytes:
                 emptied += [(count, segment, pool, places) for segment, count in pool.emptied_by(places).items()]
-        victims: set[AgentKey] = set()
+        victims: set[Evictable] = set()
         for count, segment, pool, places in sorted(emptied, key=itemgetter(0)):
             if lacking_bytes <= 0:
                 break

@@ -1,8 +1,9 @@
-"""The idle agents of a model, whose KV is in its pool."""
+"""KV in a model's pool that no running turn needs: of idle agents, and of turns that ended without a commit."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
@@ -24,17 +25,33 @@ class HotState:
     windows: Mapping[int, int] = field(default_factory=dict)
 
 
-class HotAgents:
-    """Idle agents' hot states by key, in the order of eviction: by hint, then least recently used first.
+class Leftover(NamedTuple):
+    """KV that a turn of an agent computed and did not commit, by its last block.
 
-    It holds the references on their tables. A turn takes its agent's state out, so that nothing in flight can be
-    evicted, and puts it, or a new one, back. `hints` are all agents', also those of other models.
+    `listed`: the agent is in the ledger, so its owner can name it.
+    """
+
+    key: AgentKey
+    block: int
+    listed: bool
+
+
+Evictable: TypeAlias = AgentKey | Leftover
+
+
+class HotAgents:
+    """Idle agents' hot states by key, and leftovers, in the order of eviction.
+
+    Leftovers go first, the oldest before the others; then agents by hint, the least recently used first. All hold the
+    references on their tables. A turn takes its agent's state out, so that nothing in flight can be evicted, and puts
+    it, or a new one, back. `hints` are all agents', also those of other models.
     """
 
     def __init__(self, pool: KVPool, hints: TurnHints) -> None:
         self._pool = pool
         self._hints = hints
         self._states: OrderedDict[AgentKey, HotState] = OrderedDict()
+        self._leftovers: dict[Leftover, Table] = {}
 
     def __contains__(self, key: AgentKey) -> bool:
         return key in self._states
@@ -42,13 +59,14 @@ class HotAgents:
     def __len__(self) -> int:
         return len(self._states)
 
-    def __iter__(self) -> Iterator[AgentKey]:
-        """Yield keys in the order of eviction."""
-        return iter(self._hints.order(self._states))
+    def __iter__(self) -> Iterator[Evictable]:
+        """Yield what can be evicted, in that order."""
+        yield from list(self._leftovers)
+        yield from self._hints.order(self._states)
 
-    def evictable_before(self, to: AgentKey) -> list[AgentKey]:
-        """Return the keys, in that order, that should be evicted before the agent `to` would be, if it were here."""
-        return self._hints.evictable_before(self._states, to)
+    def evictable_before(self, to: AgentKey) -> list[Evictable]:
+        """Return what should be evicted, in that order, before the agent `to` would be, if it were here."""
+        return [*self._leftovers, *self._hints.evictable_before(self._states, to)]
 
     def get(self, key: AgentKey) -> HotState | None:
         """Return the agent's state, which stays here."""
@@ -59,19 +77,50 @@ class HotAgents:
         return self._states.pop(key, None)
 
     def put(self, key: AgentKey, state: HotState) -> None:
-        """Keep the agent's state, with the references on its table, as the most recently used."""
+        """Keep the agent's state, with the references on its table, as the most recently used.
+
+        Its leftovers that the table has, too, are dropped.
+        """
         self.drop(key)
         self._states[key] = state
+        self._drop_covered(key, state.table)
+
+    def leave(self, key: AgentKey, table: Table, *, listed: bool) -> None:
+        """Keep what a turn of the agent computed, with the references on its table."""
+        self._drop_covered(key, table)
+        self._leftovers[Leftover(key, table.blocks[-1], listed)] = table
 
     def touch(self, key: AgentKey) -> None:
         """Mark the agent, which is here, as the most recently used."""
         self._states.move_to_end(key)
 
-    def drop(self, key: AgentKey) -> None:
-        """Forget the agent's state, if there is one."""
-        if (state := self.take(key)) is not None:
+    def drop(self, key: Evictable) -> None:
+        """Let an agent's state or a leftover go, if it is here."""
+        if isinstance(key, Leftover):
+            if (table := self._leftovers.pop(key, None)) is not None:
+                self._pool.release(table)
+        elif (state := self.take(key)) is not None:
             self._pool.release(state.table)
 
-    def tables(self, keys: Iterable[AgentKey] | None = None) -> list[Table]:
-        """Return the tables of these agents, which are here; by default all tables."""
-        return [self._states[key].table for key in (self._states if keys is None else keys)]
+    def forget(self, key: AgentKey) -> None:
+        """Drop the agent's state and its leftovers."""
+        self.drop(key)
+        self._drop_leftovers(lambda left: left.key == key)
+
+    def erase(self, key: AgentKey) -> None:
+        """Drop all that is here of a deleted agent, and leftovers of agents of its namespace that nobody can name."""
+        self.forget(key)
+        self._drop_leftovers(lambda left: left.key.namespace == key.namespace and not left.listed)
+
+    def tables(self, keys: Iterable[Evictable] | None = None) -> list[Table]:
+        """Return the tables of these, which are here; by default all tables."""
+        wanted = self if keys is None else keys
+        return [self._leftovers[key] if isinstance(key, Leftover) else self._states[key].table for key in wanted]
+
+    def _drop_covered(self, key: AgentKey, table: Table) -> None:
+        blocks = set(table.blocks)
+        self._drop_leftovers(lambda left: left.key == key and blocks.issuperset(self._leftovers[left].blocks))
+
+    def _drop_leftovers(self, matches: Callable[[Leftover], bool]) -> None:
+        for left in [left for left in self._leftovers if matches(left)]:
+            self.drop(left)

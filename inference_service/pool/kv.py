@@ -117,17 +117,20 @@ class KVPool:
         )
         if not table.pieces:
             return Table(table.tokens, blocks)
-        known = self.find_checkpoint(names[-1])
-        first = self.pieces.publish(names[-1], table.pieces[0])
+        return self.publish_checkpoint(names[-1], Table(table.tokens, blocks, table.window_tokens, table.pieces))
+
+    def publish_checkpoint(self, name: bytes, table: Table) -> Table:
+        """Name the checkpoint of a table by the block that ends there, as `publish` does."""
+        known = self.find_checkpoint(name)
+        first = self.pieces.publish(name, table.pieces[0])
         if known is None or first == table.pieces[0]:
-            named = Table(table.tokens, blocks, table.window_tokens, table.pieces)
             self._windows = {name: t for name, t in self._windows.items() if self.pieces.find(name) == t.pieces[0]}
-            self._windows[names[-1]] = named
-            return named
+            self._windows[name] = table
+            return table
         self.pieces.acquire(known.pieces[1:])
         self.pieces.release(table.pieces[1:])
         self.on_release()
-        return Table(table.tokens, blocks, known.window_tokens, known.pieces)
+        return Table(table.tokens, table.blocks, known.window_tokens, known.pieces)
 
     def find_checkpoint(self, name: bytes) -> Table | None:
         """Return the table whose checkpoint has that name; only that is certain to be there still."""

@@ -145,16 +145,16 @@ class ModelMemory:
         return self.pool.open_bytes + self.admission.promised_bytes + self.unwritten_bytes()
 
     def evict(self, key: AgentKey) -> int:
-        """Drop an idle agent's KV; return the bytes of the pool that this freed."""
+        """Drop an idle agent's KV and its leftovers; return the bytes of the pool that this freed."""
         blocks, pieces = self.pool.full.free, self.pool.pieces.free
         if key in self.hot:
             self.evicted()
-        self.hot.drop(key)
+        self.hot.forget(key)
         freed_blocks, freed_pieces = self.pool.full.free - blocks, self.pool.pieces.free - pieces
         return freed_blocks * BLOCK_TOKENS * self._geometry.bytes_per_token + freed_pieces * self._geometry.piece_bytes
 
     def check_integrity(self, in_flight: Iterable[Table]) -> None:
-        """If nothing is reserved, fail the pool unless all references are idle agents' or those of `in_flight`."""
+        """If nothing is reserved, fail the pool unless all references are those of `hot` or of `in_flight`."""
         if not self.admission.idle:
             return
         try:

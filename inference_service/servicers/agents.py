@@ -110,7 +110,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         async with self.locks.hold(*keys):
             for each in keys:
                 await self.persister.forget(each)  # Or what is erased would be written once more.
-                self._drop_hot(each)
+                self._erase_hot(each)
             return await self.store.call(self.store.agents.DeleteAgent, request)
 
     async def ForkAgent(self, request: pb.ForkAgentRequest, context: Any) -> pb.ForkAgentResponse:
@@ -167,7 +167,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 response = await self.store.call(self.store.agents.EvictAgent, request)
             except NotFound:  # it was deleted on another machine
                 await self.persister.forget(key)
-                self._drop_hot(key)
+                self._erase_hot(key)
                 raise
             if (loaded := self.models.loaded(key.model_id)) is not None:
                 response.freed_bytes += loaded.memory.evict(key)
@@ -230,6 +230,10 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     def _drop_hot(self, key: AgentKey) -> None:
         if (model := self.models.loaded(key.model_id)) is not None:
             model.memory.hot.drop(key)
+
+    def _erase_hot(self, key: AgentKey) -> None:
+        if (model := self.models.loaded(key.model_id)) is not None:
+            model.memory.hot.erase(key)
 
     def _hot(self, key: AgentKey) -> HotState | None:
         model = self.models.loaded(key.model_id)

@@ -1,4 +1,4 @@
-"""Where a turn's KV goes: into the pool, and from there to disk.
+"""Where a turn's KV goes when it has committed: into the pool, and from there to disk.
 
 Whatever goes wrong here costs time later and nothing else: the ledger has the turn, or never had it.
 """
@@ -6,13 +6,15 @@ Whatever goes wrong here costs time later and nothing else: the ledger has the t
 import asyncio
 import logging
 from dataclasses import replace
+from itertools import groupby
 
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BlockHeader
 from agentmem.kv.ledger import Ledger, Uint32, ordered
 from agentmem.process.shielding import run_shielded
+from inference_service.engine.caches.lengths import CacheLengthError, check_lengths
 from inference_service.engine.checkpoints import space_of
-from inference_service.engine.generation import CacheLengthError, TurnJob, check_lengths
+from inference_service.engine.generation import TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import checkpoint_headers
@@ -22,7 +24,7 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import BlockTokens, PoolError
 from inference_service.pool.hot import HotState
-from inference_service.pool.kv import Space, Table
+from inference_service.pool.kv import Table
 from inference_service.threads import WorkerThreads
 from inference_service.turns.persisting import Persister, State
 from inference_service.turns.turn import Turn
@@ -67,18 +69,23 @@ class PoolWriter:
         if not caches or not self._engine.alive:
             return None
         pool, geometry, tokens = model.memory.pool, model.geometry, len(token_ids)
-        shared = pool.full.run(header.chain_hash for header in blocks)  # the beginning that is there already
+        known = [pool.full.find(header.chain_hash) for header in blocks]
+        shared = [block for block in known if block is not None]
         pool.full.acquire(shared)
         window, pieces = space_of(caches, geometry)
         try:
-            table = reservation.table(tokens, shared, Space(len(blocks), pieces), window)
+            table = reservation.table(tokens, known, pieces, window)
         except PoolError:
             pool.full.release(shared)
             raise
 
         def copy() -> None:
             check_lengths(caches, tokens)
-            model.arenas.write(caches, len(shared), table.blocks[len(shared) :], table.pieces)
+            for there, run in groupby(range(len(known)), lambda index: known[index] is not None):
+                if not there:
+                    first, *others = run
+                    model.arenas.write(caches, first, table.blocks[first : first + 1 + len(others)], ())
+            model.arenas.write(caches, len(known), (), table.pieces)
 
         future = self._engine.submit(copy)
         try:
@@ -88,11 +95,12 @@ class PoolWriter:
             raise
         if error := future.exception():
             pool.release(table)
-            known = isinstance(error, AgentmemError | CacheLengthError | MemoryError)
-            log.warning("KV could not be put into the pool: %s", error, exc_info=None if known else error)
+            expected = isinstance(error, AgentmemError | CacheLengthError | MemoryError)
+            log.warning("KV could not be put into the pool: %s", error, exc_info=None if expected else error)
             error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
             return None
-        new = {header.chain_hash: _tokens_of(header, token_ids) for header in blocks[len(shared) :]}
+        missing = [header for header, block in zip(blocks, known, strict=True) if block is None]
+        new = {header.chain_hash: _tokens_of(header, token_ids) for header in missing}
         return pool.publish([header.chain_hash for header in blocks], table, new)
 
 

@@ -70,11 +70,11 @@ class Presence:
     async def leaving(self, model: LoadedModel, seconds: float) -> None:
         """Write its agents' KV as far as there is time, and empty its pool."""
         await self._persister.leave(model, seconds)
-        agents = list(model.memory.hot)
-        for key in agents:
+        agents = len(model.memory.hot)
+        for key in list(model.memory.hot):
             model.memory.hot.drop(key)
         if agents:
-            self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(len(agents))
+            self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(agents)
         model.memory.pool.broken = asyncio.Event()
         model.memory.admission.last_resort = _nothing  # It held the model.
         model.memory.unwritten_bytes = lambda: 0  # And so did this.

@@ -49,6 +49,8 @@ class Restored:
     def in_pool(cls, key: AgentKey, model: LoadedModel, lookup: Lookup) -> "Restored":
         """Begin with what is in the pool. `hold` it before the next await if it is to be used."""
         pool = model.memory.pool
+        if not model.geometry.resumes_anywhere:
+            lookup = lookup.with_checkpoints(name for name in lookup.own if pool.find_checkpoint(name) is not None)
         blocks = {name: block for name in lookup.hashes() if (block := pool.full.find(name)) is not None}
         windows = {w.name: table for w in lookup.checkpoints if (table := pool.find_checkpoint(w.name)) is not None}
         found = cls(model, key.namespace, lookup, blocks, windows)

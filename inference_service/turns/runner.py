@@ -21,6 +21,7 @@ from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
 from inference_service.domain import TurnRequest
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.scheduling import SMALLEST_CHUNK
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import captures_by_worth
 from inference_service.models.loaded import LoadedModel
@@ -33,6 +34,7 @@ from inference_service.turns.decoding import check_tokens, check_tool_calls
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.pool_writer import PoolWriter
+from inference_service.turns.prompt_sharing import PromptSharing
 from inference_service.turns.reserving import AgentLocks, Reservations
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
@@ -160,13 +162,15 @@ class TurnRunner:
             await self.planner.plan(turn, model, opened, known, note)
         timing.enter("queue", waits_for="memory")
         captures = len(_captures(turn, model))
+        captures += captures > 0  # And the latest, of a prompt that may be cancelled.
         memory = MemoryRequest(request.key, turn.lookup.own, turn.most_tokens, request.commits, captures)
         async with self.reservations.reserve(model, memory) as turn.reservation:
             timing.enter("load")
             turn.restored = await self._restore(turn, model)
             timing.annotate(**found(turn))
+            sharing = PromptSharing(turn, model, self.engine)
             try:
-                async with self._generated(turn, model) as job:
+                async with self._generated(turn, model, sharing) as job:
                     turn.stream.rest(turn.generated.rest)
                     finished = self.turn_log.finished(turn)
                     if request.commits:
@@ -184,8 +188,11 @@ class TurnRunner:
                             await self.engine.wait(job.future)
                             await self.pool_writer.keep(turn, model, job)
             except Exception as error:
+                await sharing.leave()  # First: who is told of the error gets its traceback, whose frames are cleared.
                 self._end(turn, error)
                 raise
+            finally:
+                sharing.close()
 
     async def _open(self, request: TurnRequest, model: LoadedModel) -> tuple[Opened, Ledger | None]:
         """Return what the store has, and the ledger where it did not send that again. Drop hot state that is old."""
@@ -209,7 +216,7 @@ class TurnRunner:
         return await self.restorer.find(key, model, turn.lookup, turn.reservation, **options)
 
     @asynccontextmanager
-    async def _generated(self, turn: Turn, model: LoadedModel) -> AsyncIterator[TurnJob]:
+    async def _generated(self, turn: Turn, model: LoadedModel, sharing: PromptSharing) -> AsyncIterator[TurnJob]:
         """Have the engine compute the prompt and generate; the caller gets tokens meanwhile.
 
         The block begins when all is said; the caches come later. It ends when the engine has let go of the turn.
@@ -220,7 +227,8 @@ class TurnRunner:
             loop.call_soon_threadsafe(self._started, turn, model, at, seconds, reused)
 
         sequence: list[int] = await self.threads.plan(plan.sequence.tolist, len(plan.sequence))
-        job = TurnJob(
+        captures = _granted_captures(turn, model)
+        job = sharing.job = TurnJob(
             sequence,
             turn.restored.caches,
             turn.decoding,
@@ -228,8 +236,10 @@ class TurnRunner:
             turn.stream.cancelled,
             started,
             turn.restored.tokens,
-            _granted_captures(turn, model),
+            captures,
             turn.restored.allocated_tokens,
+            sharing.blocks,
+            resumable=turn.reservation.checkpoints > len(captures),
         )
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")
@@ -279,7 +289,8 @@ def _captures(turn: Turn, model: LoadedModel) -> tuple[int, ...]:
 def _granted_captures(turn: Turn, model: LoadedModel) -> list[int]:
     """Return those behind the KV that was found for which the turn has memory; give back what they do not need."""
     ahead = [position for position in _captures(turn, model) if position > turn.restored.tokens]
-    model.memory.admission.capture_at_most(turn.reservation, len(ahead))
+    long = len(turn.plan.sequence) - turn.restored.tokens > SMALLEST_CHUNK
+    model.memory.admission.capture_at_most(turn.reservation, len(ahead) + long)
     return ahead[: turn.reservation.checkpoints]
 
 

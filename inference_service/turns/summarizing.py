@@ -67,9 +67,11 @@ class Summarizer:
                 allocated=restored.allocated_tokens,
             )
             interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
-            self.engine.begin(lambda: model.engine.add(job), job.future)
-            await self.engine.wait(job.future)
-            stream.interrupt = interrupt
+            try:
+                self.engine.begin(lambda: model.engine.add(job), job.future)
+                await self.engine.wait(job.future)
+            finally:
+                stream.interrupt = interrupt
             stream.check()
             job.future.result()
         note = "".join(event.text for event in said) + job.result.rest.text

@@ -9,7 +9,7 @@ import grpc
 import httpx
 import pytest
 
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.system.stack import Client, Stack, running, serving
 
 LONG = {"max_tokens": 3500, "sampling": types_pb2.Sampling(ignore_eos=True)}
@@ -58,6 +58,24 @@ async def test_cancel_frees_the_engine_and_keeps_the_ledger(stack: Stack, client
     assert after.cached == {"hot": len(ledger.token_ids)}, "and the hot state as it was"
     assert after.finished.version.version == before.finished.version.version + 1
     assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 2
+
+
+async def test_retry_after_a_cancelled_prompt_reuses_it_until_its_agent_is_deleted(
+    stack: Stack, client: Client
+) -> None:
+    text = " ".join(f"{number}." for number in range(150))
+    call = client.inference.Generate(inference_pb2.GenerateRequest(key=client.key("a"), prompt=text, **LONG))
+    for _ in range(3):
+        await call.read()
+    call.cancel()
+    await freed(stack)
+    again = await client.turn("b", prompt=text, max_tokens=2)
+    blocks = again.started.cache.prompt_tokens // 256
+    assert blocks >= 2
+    assert again.cached == {"hot": blocks * 256}
+    await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key("b")))
+    third = await client.turn("c", prompt=text, max_tokens=2)
+    assert third.cached == {}, "nobody can name what an agent left that has no memory, so it went with the other"
 
 
 @pytest.mark.slow

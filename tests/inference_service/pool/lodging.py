@@ -47,14 +47,9 @@ class Memory:
     def keep(self, name: str, room: Reservation, tokens: int, *ids: int) -> None:
         """What a turn does at its end: its blocks and pieces come from its room, but for those that are shared."""
         chain = names(*ids)
-        shared = []
-        for each in chain:
-            block = self.pool.full.find(each)
-            if block is None:
-                break
-            shared.append(block)
-        self.pool.full.acquire(shared)
-        table = room.table(tokens, shared, Space(len(chain), self.pool.checkpoint_pieces), 1)
+        known = [self.pool.full.find(each) for each in chain]
+        self.pool.full.acquire(block for block in known if block is not None)
+        table = room.table(tokens, known, self.pool.checkpoint_pieces, 1)
         self.hot.put(key(name), HotState(Version("u", 2), Ledger(), self.pool.publish(chain, table)))
 
     def check(self, *in_flight: Table) -> None:

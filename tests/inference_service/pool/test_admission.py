@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.pool.admission import MemoryRequest
-from inference_service.pool.kv import Space, Table
+from inference_service.pool.kv import Table
 
 from .lodging import LONG, Memory, blocks, enter, key, names, settle
 
@@ -31,7 +31,7 @@ async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
 async def test_a_table_takes_from_the_room_and_the_rest_goes_back() -> None:
     memory = Memory(10, windows=2)
     room = await memory.admission.reserve(blocks(4), 0)
-    table = room.table(300, (), Space(2, 1), 44)
+    table = room.table(300, [None, None], 1, 44)
     assert (table.tokens, len(table.blocks), table.window_tokens, len(table.pieces)) == (300, 2, 44, 1)
     memory.admission.release(room)
     memory.check(table)

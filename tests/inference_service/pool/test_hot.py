@@ -10,7 +10,7 @@ from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from inference_service.pool.blocks import PoolError
-from inference_service.pool.hot import HotAgents, HotState
+from inference_service.pool.hot import HotAgents, HotState, Leftover
 from inference_service.pool.kv import KVPool, Space, Table
 
 
@@ -161,3 +161,50 @@ def test_for_an_agent_goes_who_goes_before_it(pool: KVPool) -> None:
     assert hot.evictable_before(key("next")) == [key(name) for name in "dcb"]
     assert hot.evictable_before(key("nobody")) == [key(name) for name in "dc"]
     assert hot.evictable_before(key("a")) == [key(name) for name in "dcb"], "who is here does not go for itself"
+
+
+def left(pool: KVPool, blocks: int) -> Table:
+    return Table(256 * blocks, tuple(pool.full.allocate(blocks)))
+
+
+def test_leftovers_are_evicted_first_and_are_no_agents(pool: KVPool, hot: HotAgents) -> None:
+    hot.put(key("a"), state(pool))
+    hot.leave(key("b"), left(pool, 2), listed=True)
+    hot.leave(key("c"), left(pool, 3), listed=True)
+    assert [each.key if isinstance(each, Leftover) else each for each in hot] == [key("b"), key("c"), key("a")]
+    assert list(hot)[:2] == hot.evictable_before(key("b"))[:2]
+    assert len(hot) == 1
+    assert key("b") not in hot
+    assert [len(table.blocks) for table in hot.tables()] == [2, 3, 1]
+    for each in list(hot):
+        hot.drop(each)
+    assert pool.full.used == 0
+
+
+def test_a_leftover_is_replaced_by_what_has_all_of_it(pool: KVPool, hot: HotAgents) -> None:
+    short = left(pool, 2)
+    longer = Table(1024, (*short.blocks, *pool.full.allocate(2)))
+    pool.full.acquire(short.blocks)
+    hot.leave(key("a"), short, listed=True)
+    hot.leave(key("b"), left(pool, 1), listed=True)
+    hot.leave(key("a"), longer, listed=True)
+    assert [table.tokens for table in hot.tables()] == [256, 1024]
+    pool.acquire(longer)
+    hot.put(key("a"), HotState(Version("u", 1), Ledger(), longer))
+    assert [table.tokens for table in hot.tables()] == [256, 1024]
+    assert len(hot) == 1
+    pool.check_integrity(hot.tables())
+
+
+@pytest.mark.parametrize("erase", [False, True], ids=["evicted", "deleted"])
+def test_leftovers_go_with_their_agent(pool: KVPool, hot: HotAgents, erase: bool) -> None:
+    """With a deleted one go those of agents of its namespace that are in no list."""
+    for name, listed in (("a", True), ("listed", True), ("unlisted", False)):
+        hot.leave(key(name), left(pool, 1), listed=listed)
+    elsewhere = AgentKey("other", "unlisted", "model")
+    hot.leave(elsewhere, left(pool, 1), listed=False)
+    hot.put(key("a"), state(pool))
+    (hot.erase if erase else hot.forget)(key("a"))
+    stays = [key("listed"), *([] if erase else [key("unlisted")]), elsewhere]
+    assert [each.key for each in hot if isinstance(each, Leftover)] == stays
+    assert key("a") not in hot

@@ -264,11 +264,12 @@ async def working(
     directory: Path,
     tmp_path: Path,
     blocks: int = BLOCKS,
+    pieces: int = PIECES,
     seed: int = 0,
     room_wait: float = 30,
     quantization: QuantizationSettings | None = None,
 ) -> AsyncIterator[Worker]:
-    """A worker with a pool of so many blocks, and of PIECES pieces of windows where the model has them."""
+    """A worker with a pool of so many blocks, and of so many pieces of checkpoints where the model needs them."""
     engine = EngineThread()
     engine.start()
     hashes = ContentHashes(tmp_path / "weights.json")
@@ -276,7 +277,7 @@ async def working(
         lambda: load("m", str(directory), pool_bytes=1 << 22, quantization=quantization, hashes=hashes)
     )
     hints = TurnHints()
-    pieces = PIECES if loaded.geometry.sliding else 0
+    pieces = 0 if loaded.geometry.resumes_anywhere else pieces
     model = replace(
         loaded,
         arenas=await engine.call(lambda: Arenas(loaded.geometry, blocks, pieces, loaded.codecs)),

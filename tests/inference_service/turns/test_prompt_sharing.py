@@ -1,0 +1,251 @@
+"""A prompt's full blocks are in the pool as soon as they are computed: for turns that begin alike, and for a retry of
+one that was cancelled.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentmem.errors import Aborted, Cancelled
+from agentmem.v1 import inference_pb2
+from agentmem.validation import AgentKey
+from inference_service.engine.arenas import Arenas
+from inference_service.engine.checkpoints import Checkpoint
+from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
+from tests.oracle import Oracle
+from tests.tiny_hybrids import write_qwen3_next
+from tests.tiny_models import write_gemma3, write_llama
+
+TOLERANCE = 1e-3
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "full": write_llama,
+    "windows": write_gemma3,
+    "states": write_qwen3_next,
+}
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return WRITERS[request.param](tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_llama(tmp_path_factory.mktemp("llama"))
+
+
+running = partial(working, blocks=24, pieces=40)
+
+
+def difference(directory: Path, ids: list[int], found: Answer) -> float:
+    """Between the answer's log-probabilities and those of a recomputation."""
+    wanted = Oracle(directory).logprobs_of([*ids, *found.token_ids], len(ids))
+    return float(np.abs(wanted - np.array(found.logprobs)).max())
+
+
+async def cancelled(worker: Worker, agent: str, ids: list[int], chunks: int) -> None:
+    """A turn whose caller leaves when so many chunks of its prompt are computed."""
+    turn, left = worker.start(agent, ids, 50), [chunks]
+
+    def stepped(kind: str) -> None:
+        left[0] -= kind == "prefill"
+        if not left[0]:
+            turn.cancelled.set()
+
+    worker.model.engine.stepped = stepped
+    with pytest.raises(Cancelled):
+        await answer(turn)
+    worker.model.engine.stepped = lambda _kind: None
+    await worker.idle()
+
+
+@pytest.mark.slow("states")
+async def test_retry_of_a_turn_that_was_cancelled_while_it_answered_reuses_its_full_blocks(
+    directory: Path, tmp_path: Path
+) -> None:
+    async with running(directory, tmp_path) as worker:
+        ids = prompt(1100)
+        with pytest.raises(Cancelled):
+            await answer(worker.start("a", ids, 50), cancel_after=3)
+        await worker.idle()
+        assert not worker.store.ledgers, "nothing of it is in the ledger"
+        again = await worker.turn("a", ids)
+        assert again.reused == 1024
+        assert difference(directory, ids, again) < TOLERANCE
+        await worker.idle()
+
+
+@pytest.mark.slow("full-2", "windows-2", "states-1", "states-2")
+@pytest.mark.parametrize("chunks", [1, 2])
+async def test_retry_of_a_turn_that_was_cancelled_in_its_prompt_reuses_what_was_computed(
+    directory: Path, tmp_path: Path, chunks: int
+) -> None:
+    async with running(directory, tmp_path) as worker:
+        ids = prompt(1100)
+        await cancelled(worker, "a", ids, chunks)
+        again = await worker.turn("a", ids)
+        assert 256 * chunks <= again.reused < 1099
+        assert again.reused % 256 == 0
+        assert difference(directory, ids, again) < TOLERANCE
+        await worker.idle()
+
+
+@pytest.mark.slow
+async def test_a_client_that_leaves_again_and_again_gets_its_answer(directory: Path, tmp_path: Path) -> None:
+    """Each attempt begins where the one before was cut off."""
+    async with running(directory, tmp_path) as worker:
+        ids = prompt(3000)
+        for _ in range(11):
+            await cancelled(worker, "a", ids, 1)
+        again = await worker.turn("a", ids)
+        assert again.reused >= 11 * 256
+        assert difference(directory, ids, again) < TOLERANCE
+        await worker.idle()
+
+
+@pytest.mark.slow("windows", "states")
+async def test_next_turn_that_was_cancelled_leaves_the_agent_as_it_was(directory: Path, tmp_path: Path) -> None:
+    async with running(directory, tmp_path) as worker:
+        ids = prompt(300)
+        first = await worker.turn("a", ids)
+        history = [*ids, *first.token_ids]
+        await cancelled(worker, "a", [*history, *prompt(900, 1)], 1)
+        other = [*history, *prompt(20, 2)]
+        second = await worker.turn("a", other)
+        assert second.version == 2
+        assert second.reused == len(history)
+        assert difference(directory, other, second) < TOLERANCE
+        await worker.idle()
+
+
+async def test_turn_whose_commit_fails_leaves_its_blocks(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(llama, tmp_path) as worker:
+
+        async def commit(*_: Any) -> None:
+            raise Aborted("another writer was first")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(worker.store, "commit", commit)
+            with pytest.raises(Aborted):
+                await worker.turn("a", prompt(700))
+        assert (await worker.turn("a", prompt(700))).reused == 512
+        await worker.idle()
+
+
+async def test_leftovers_are_evicted_before_any_agent(llama: Path, tmp_path: Path) -> None:
+    async with working(llama, tmp_path, blocks=8) as worker:
+        idle = await worker.turn("idle", prompt(400, 1))
+        await cancelled(worker, "left", prompt(1000, 2), 2)
+        hot = worker.model.memory.hot
+        assert len(hot.tables()) == 2
+        await worker.turn("new", prompt(1000, 3))
+        await worker.idle()
+        assert AgentKey("n", "idle", "m") in hot
+        assert len(hot.tables()) == 2
+        back = [*prompt(400, 1), *idle.token_ids, 7]
+        assert (await worker.turn("idle", back)).reused == 404
+
+
+async def test_commit_replaces_what_cancelled_turns_left(llama: Path, tmp_path: Path) -> None:
+    async with running(llama, tmp_path) as worker:
+        for chunks in (1, 2):
+            await cancelled(worker, "a", prompt(1000), chunks)
+            assert len(worker.model.memory.hot.tables()) == 1
+        await worker.turn("a", prompt(1000))
+        await worker.idle()
+        assert len(worker.model.memory.hot.tables()) == 1
+
+
+@pytest.mark.slow("windows", "states")
+async def test_agents_that_begin_together_compute_their_common_prompt_once(directory: Path, tmp_path: Path) -> None:
+    async with running(directory, tmp_path) as worker:
+        common = prompt(800)
+        prompts = [[*common, *prompt(60, i)] for i in range(1, 5)]
+        found = await asyncio.gather(*(worker.turn(f"a{i}", ids) for i, ids in enumerate(prompts)))
+        assert sorted(each.reused for each in found) == [0, 768, 768, 768]
+        for ids, each in zip(prompts, found, strict=True):
+            assert difference(directory, ids, each) < TOLERANCE
+        await worker.idle()
+
+
+@pytest.mark.parametrize("longest", ["first", "last"])
+async def test_turn_finds_blocks_of_one_that_is_still_computed(llama: Path, tmp_path: Path, longest: str) -> None:
+    """A short prompt does not wait for all of a long one that begins alike, and neither computes a block twice."""
+    async with running(llama, tmp_path) as worker:
+        common = prompt(600)
+        prompts = [[*common, *prompt(1000, 1)], [*common, *prompt(30, 2)]]
+        if longest == "last":
+            prompts.reverse()
+        found = await asyncio.gather(*(worker.turn(f"a{i}", ids) for i, ids in enumerate(prompts)))
+        assert sorted(each.reused for each in found) == [0, 512]
+        for ids, each in zip(prompts, found, strict=True):
+            assert difference(llama, ids, each) < TOLERANCE
+        await worker.idle()
+
+
+async def test_another_goes_on_when_the_one_that_computed_first_is_cancelled(llama: Path, tmp_path: Path) -> None:
+    async with running(llama, tmp_path) as worker:
+        ids = prompt(1500)
+        second = asyncio.create_task(worker.turn("b", [*ids, 7]))
+        await cancelled(worker, "a", ids, 2)
+        found = await second
+        assert found.reused % 256 == 0
+        assert difference(llama, [*ids, 7], found) < TOLERANCE
+        await worker.idle()
+
+
+async def test_namespaces_share_nothing_and_neither_do_turns_that_recompute(llama: Path, tmp_path: Path) -> None:
+    async with running(llama, tmp_path) as worker:
+        await cancelled(worker, "a", prompt(1000), 1)
+        options = {"cache_policy": inference_pb2.CACHE_POLICY_RECOMPUTE}
+        assert (await worker.turn("b", prompt(1000), **options)).reused == 0
+        await worker.idle()
+
+
+async def test_turn_that_keeps_nothing_leaves_nothing(llama: Path, tmp_path: Path) -> None:
+    async with running(llama, tmp_path) as worker:
+        options = {"cache_policy": inference_pb2.CACHE_POLICY_READ_ONLY}
+        with pytest.raises(Cancelled):
+            await answer(worker.start("a", prompt(700), 50, **options), cancel_after=3)
+        await worker.idle()
+        assert not worker.model.memory.hot.tables()
+        assert worker.model.memory.pool.full.used == 0
+
+
+def _later(write: Callable[..., None], self: Arenas, caches: Any, first: int, blocks: Any, pieces: Any) -> None:
+    """Fault: the KV of the block after."""
+    write(self, caches, first + 1 if len(blocks) > 1 else first, blocks, pieces)
+
+
+def _shorter(write: Callable[..., None], self: Arenas, checkpoint: Checkpoint, pieces: Any) -> None:
+    """Fault: a window of one token fewer than it stands for."""
+    window = [buffers.last(buffers.filled - 1) for buffers in checkpoint.window]
+    write(self, checkpoint._replace(window=window), pieces)
+
+
+@pytest.mark.parametrize(
+    ("directory", "name", "faulty"),
+    [("full", "write", _later), ("windows", "write_checkpoint", _shorter)],
+    ids=["block", "window"],
+    indirect=["directory"],
+)
+async def test_faults_in_what_is_kept_show_in_a_retry(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, faulty: Callable[..., None]
+) -> None:
+    right = getattr(Arenas, name)
+    monkeypatch.setattr(Arenas, name, lambda *arguments: faulty(right, *arguments))
+    async with running(directory, tmp_path) as worker:
+        ids = prompt(900)
+        with pytest.raises(Cancelled):
+            await answer(worker.start("a", ids, 50), cancel_after=3)
+        await worker.idle()
+        again = await worker.turn("a", ids)
+        assert again.reused
+        assert difference(directory, ids, again) > 10 * TOLERANCE
