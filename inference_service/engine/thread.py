@@ -35,6 +35,18 @@ class Task(NamedTuple):
                 self.future.set_exception(error)
 
 
+_current = threading.local()
+
+
+def let_others_run() -> None:
+    """Run what waits for this engine thread, and a step of each model's turns: a pause in a function that takes long.
+
+    On other threads it does nothing. Raises Unavailable where the thread is to end, so that the function ends, too.
+    """
+    if (engine := getattr(_current, "engine", None)) is not None:
+        engine._pause()
+
+
 class EngineThread:
     """Runs functions in the order of `submit`, and the attached steps in turn between them, on one thread.
 
@@ -48,6 +60,7 @@ class EngineThread:
         self._pending: set[Future[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = False
+        self._paused = False
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self.died = asyncio.Event()
 
@@ -128,7 +141,25 @@ class EngineThread:
         future.add_done_callback(self._pending.discard)
         self._tasks.put(task)
 
+    def _pause(self) -> None:
+        if self._paused:  # A function that runs meanwhile does not pause for others.
+            return
+        self._paused = True
+        try:
+            for _ in range(self._tasks.qsize()):
+                task = self._tasks.get()
+                if task is None:
+                    self._tasks.put(None)
+                    raise Unavailable("the worker is shutting down")
+                task.run()
+                del task
+            for step in self._steps:
+                step()
+        finally:
+            self._paused = False
+
     def _main(self) -> None:
+        _current.engine = self
         try:
             busy = False
             while True:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from agentmem.errors import Unavailable
-from inference_service.engine.thread import EngineThread
+from inference_service.engine.thread import EngineThread, let_others_run
 
 
 async def test_runs_in_order_on_one_thread() -> None:
@@ -92,3 +92,58 @@ async def test_death_fails_what_waits_and_what_comes() -> None:
     assert not engine.alive
     with pytest.raises(Unavailable):
         engine.submit(lambda: 1)
+
+
+async def test_a_long_function_lets_others_run_in_its_pauses() -> None:
+    engine = EngineThread()
+    engine.start()
+    seen: list[str] = []
+    gate, started = threading.Event(), threading.Event()
+
+    def other() -> None:
+        seen.append("other")
+        let_others_run()  # in a pause: there is none in a pause
+
+    def long() -> None:
+        started.set()
+        gate.wait()
+        seen.append("begins")
+        let_others_run()
+        seen.append("ends")
+
+    def step() -> bool:
+        seen.append("step")
+        return False
+
+    running = engine.submit(long)
+    await asyncio.to_thread(started.wait)
+    engine.attach(step)
+    others = [engine.submit(other), engine.submit(lambda: 1 // 0)]
+    gate.set()
+    await engine.wait(running)
+    assert seen[:4] == ["begins", "other", "step", "ends"]
+    for each in others:
+        await engine.wait(each)
+    assert isinstance(others[1].exception(), ZeroDivisionError)
+    await engine.stop(10)
+
+
+async def test_the_thread_ends_in_a_pause_of_a_long_function() -> None:
+    engine = EngineThread()
+    engine.start()
+    started = threading.Event()
+
+    def endless() -> None:
+        while True:
+            started.set()
+            let_others_run()
+
+    running = engine.submit(endless)
+    await asyncio.to_thread(started.wait)
+    await engine.stop(10)
+    assert not engine.alive
+    assert isinstance(running.exception(), Unavailable)
+
+
+def test_there_is_nothing_to_pause_for_on_other_threads() -> None:
+    let_others_run()
