@@ -41,12 +41,13 @@ def keep_private(environment: MutableMapping[str, str] = os.environ) -> None:
     environment["TMPDIR"] = str(folder)
 
 
-async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
+async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int:
     """Serve until `stopping` is set, or until the engine died.
 
-    Returns the exit status where the process must end at once: the engine thread died, or is in the middle of something
-    long, and nothing can be taken down in order any more. Raises SettingsError for a model that cannot be registered,
-    and what loading raises.
+    Returns the exit status with which the process ends at once, when all is written. Nothing is taken down after that:
+    the engine thread may have died or be in the middle of something long, and threads of MLX that outlive CUDA's runtime
+    abort the process (ml-explore/mlx#4506). Raises SettingsError for a model that cannot be registered, and what loading
+    raises.
     """
     keep_private()
     if settings.offline:
@@ -71,6 +72,4 @@ async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None
         await worker.stop()
         await asyncio.to_thread(metrics.stop)
         watched.cancel()
-    if worker.failed.is_set():
-        return BUG
-    return 0 if worker.engine_alive else None
+    return BUG if worker.failed.is_set() else 0

@@ -144,7 +144,7 @@ class Worker:
 
     @property
     def engine_alive(self) -> bool:
-        """The engine thread runs; after `stop` it is in the middle of something long."""
+        """The engine thread runs."""
         return self._engine.alive
 
     async def start(self) -> None:

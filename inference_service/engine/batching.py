@@ -91,7 +91,7 @@ class BatchEngine(PromptEngine):
             gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
             for uid in gone:
                 job = self._running[uid]
-                if job.blocks.lacks(job.tokens):
+                if job.blocks.new(job.tokens):
                     guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
             guarded(partial(self._leave, group, gone, TurnJob.cancel), partial(self._rebuild, group))
 

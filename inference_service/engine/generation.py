@@ -211,10 +211,10 @@ class TurnJob:
         self.blocks.begin(self.position)
         self.on_start(began, self.started - began, self.position)
 
-    def computed(self, chunk: Chunk) -> Sequence[bytes]:
+    def computed(self, chunk: Chunk, *, keeps_blocks: bool = False) -> Sequence[bytes]:
         """A chunk is computed: keep what a later turn can go on from, if it is to do so here.
 
-        Returns the names of blocks that are in the pool now. Of a short chunk they would delay the first token.
+        With `keeps_blocks` full blocks go to the pool. Returns the names of these.
         """
         self.chunks.append(chunk)
         position, checkpoint = self.position, None
@@ -223,9 +223,7 @@ class TurnJob:
         if (wanted or (self.resumable and ends_block)) and (checkpoint := captured(self.caches)):
             self.captured |= {position: checkpoint} if wanted else {}
             self.latest = checkpoint if ends_block else self.latest
-        if not chunk.alone or chunk.tokens < BLOCK_TOKENS:
-            return ()
-        return self.blocks.keep(self.caches, position, checkpoint if wanted else None)
+        return self.blocks.keep(self.caches, position, checkpoint if wanted else None) if keeps_blocks else ()
 
     def prefilled(self) -> None:
         """The prompt is computed."""

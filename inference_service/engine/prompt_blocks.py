@@ -62,10 +62,10 @@ class PromptBlocks:
         self.look()
         return True
 
-    def lacks(self, tokens: int) -> bool:
-        """Return whether full blocks of the first `tokens` tokens could go to the pool, and are not there yet."""
+    def new(self, tokens: int) -> Sequence[bytes]:
+        """Return the names of full blocks of the first `tokens` tokens that could go to the pool, and did not yet."""
         wanted = range(self._done, self._end(tokens))
-        return bool(wanted) and all(index in self.places for index in wanted)
+        return self.names[wanted.start : wanted.stop] if all(index in self.places for index in wanted) else ()
 
     def _end(self, tokens: int) -> int:
         return min(tokens // BLOCK_TOKENS, len(self.names))
@@ -75,7 +75,7 @@ class PromptBlocks:
 
         `checkpoint` is at `tokens`, where there is one. It never raises: a turn needs none of this.
         """
-        if not self.lacks(tokens):
+        if not (names := self.new(tokens)):
             return ()
         first, end = self._done, self._end(tokens)
         places = [self.places[index] for index in range(first, end)]
@@ -92,4 +92,4 @@ class PromptBlocks:
             return ()
         self._done = end
         self.kept(kept)
-        return self.names[first:end]
+        return names
