@@ -214,6 +214,7 @@ async def test_buffers_that_come_after_a_cancellation_are_nobodys(
         monkeypatch.setattr(Restored, "preallocated", late)
         await worker.engine.call(mx.clear_cache)
         before = mx.get_active_memory()
+        await worker.at_rest()  # A busy engine gets no buffers.
         running = asyncio.ensure_future(worker.prefetch("a"))
         await asked.wait()
         running.cancel()
