@@ -118,7 +118,7 @@ class Message(Forgiving):
             content=joined(self.content),
             name=self.name,
             reasoning_content=self.reasoning_content,
-            tool_calls_json=to_json_text([call.model_dump() for call in self.tool_calls or ()]),
+            tool_calls_json=to_json_text("messages", [call.model_dump() for call in self.tool_calls or ()]),
             tool_call_id=self.tool_call_id,
         )
 
@@ -150,7 +150,7 @@ class ChatRequest(SampledRequest):
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
     """Return a chat request as an exchange, a turn for each choice. Raises InvalidArgument for contradictions."""
-    turns = choices(to_generate(chat, incoming), chat.n or 1)
+    turns = choices([to_generate(chat, incoming)], chat.n or 1)
     answer = ChatAnswer(
         f"chatcmpl-{incoming.unique}",
         incoming.created,
@@ -173,7 +173,7 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
         request_id=incoming.turn,
         messages=types_pb2.Messages(
             messages=[message.to_proto() for message in chat.messages],
-            tools_json=to_json_text([tool.to_tool() for tool in tools]),
+            tools_json=to_json_text("tools", [tool.to_tool() for tool in tools]),
             template_arguments_json=template_arguments(chat.reasoning_effort, chat.chat_template_kwargs),
         ),
         sampling=chat.sampling(),

@@ -60,7 +60,7 @@ def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Excha
         raise InvalidArgument("prompt", "must be one prompt with X-Agent-ID: an agent takes one turn at a time")
     if len(prompts) * per_prompt > MAX_PROMPTS:
         raise InvalidArgument("prompt", f"asks with n for more than {MAX_PROMPTS} choices; send several requests")
-    turns = tuple(turn for prompt in prompts for turn in choices(_turn(request, prompt, incoming), per_prompt))
+    turns = choices([_turn(request, prompt, incoming) for prompt in prompts], per_prompt)
     answer = CompletionAnswer(
         f"cmpl-{incoming.unique}",
         incoming.created,

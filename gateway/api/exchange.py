@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from agentmem import jsontext
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.v1 import inference_pb2
 from gateway.api.reports import memory_report
@@ -152,6 +153,9 @@ def joined(content: str | list[Any] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
-def to_json_text(value: Any) -> str | None:
-    """Return `value` as JSON for a field of the contract; None for what is empty."""
-    return json.dumps(value, ensure_ascii=False) if value else None
+def to_json_text(field: str, value: Any) -> str | None:
+    """Return `value` as JSON for a field of the contract; None for what is empty.
+
+    Raises InvalidArgument that names `field` where it is more than the contract takes.
+    """
+    return jsontext.write(field, value) if value else None

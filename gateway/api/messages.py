@@ -129,7 +129,8 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     effort = conversation.output_config.effort if conversation.output_config else None
     tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else conversation.tools or []
     chat = types_pb2.Messages(
-        tools_json=to_json_text(_functions(tools)), template_arguments_json=template_arguments(effort, arguments)
+        tools_json=to_json_text("tools", _functions(tools)),
+        template_arguments_json=template_arguments(effort, arguments),
     )
     if system := _system(conversation.system):
         chat.messages.add(role="system", content=system)
@@ -173,7 +174,7 @@ def _turn(role: str, turn: Sequence[tuple[int, schema.Message]]) -> Iterator[typ
         role=role,
         content=_BETWEEN_MESSAGES.join(joined(said) for said in texts if said),
         reasoning_content=thought or None,
-        tool_calls_json=to_json_text(calls),
+        tool_calls_json=to_json_text("messages", calls),
     )
 
 

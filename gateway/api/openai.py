@@ -12,6 +12,8 @@ from agentmem.validation import MAX_PENALTY, MAX_STOPS
 from gateway.api.validation import UINT32, Count, Forgiving, Json, JsonObject, KeyPart, StopString, Strict, Text
 
 MAX_CHOICES = 16
+MAX_CHOICE_BYTES = 32 * 1024 * 1024
+"""Of the turns of all choices, each of which has the prompt."""
 MAX_LOGIT_BIASES = 1024
 MAX_TOOLS = 128
 DEFAULT_TEMPERATURE = 1.0
@@ -100,9 +102,14 @@ def refuse_idle_stream_options(stream_options: Strict | None, stream: bool | Non
         raise InvalidArgument("stream_options", "is only allowed with stream")
 
 
-def choices(turn: inference_pb2.GenerateRequest, number: int) -> tuple[inference_pb2.GenerateRequest, ...]:
-    """Return `turn` for each of several choices. Under a seed each has its own, so they differ and can be repeated."""
-    return (turn, *(_choice(turn, index) for index in range(1, number)))
+def choices(turns: Sequence[inference_pb2.GenerateRequest], number: int) -> tuple[inference_pb2.GenerateRequest, ...]:
+    """Return each of `turns` for several choices. Under a seed each has its own, so they differ and can be repeated.
+
+    Raises InvalidArgument where the choices have more than MAX_CHOICE_BYTES in all.
+    """
+    if number > 1 and number * sum(turn.ByteSize() for turn in turns) > MAX_CHOICE_BYTES:
+        raise InvalidArgument("n", "asks for too many choices of so long a prompt; ask for fewer at once")
+    return tuple(choice for turn in turns for choice in (turn, *(_choice(turn, index) for index in range(1, number))))
 
 
 def _choice(turn: inference_pb2.GenerateRequest, number: int) -> inference_pb2.GenerateRequest:

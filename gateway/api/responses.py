@@ -91,6 +91,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     functions = [] if request.tool_choice == "none" else request.tools or []
     tools = [tool.to_tool() for tool in functions]
+    tools_json = to_json_text("tools", tools)
     beginning = Beginning.of(
         request.instructions or "", json.dumps(tools, sort_keys=True) if tools else "", _arguments(request)
     )
@@ -113,7 +114,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     )
     chat = types_pb2.Messages(
         messages=to_messages(request.input),
-        tools_json=to_json_text(tools),
+        tools_json=tools_json,
         template_arguments_json=template_arguments(request.effort, request.chat_template_kwargs),
     )
     if request.previous_response_id is not None:
@@ -211,7 +212,7 @@ class _Message:
             role=self.role,
             content="".join(self.texts),
             reasoning_content="".join(self.reasoning) if self.reasoning else None,
-            tool_calls_json=to_json_text(self.calls),
+            tool_calls_json=to_json_text("input", self.calls),
             tool_call_id=self.answers,
         )
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -22,8 +23,13 @@ TURN_HEADER = "Idempotency-Key"
 WARNING_HEADER = "X-Agent-Warning"
 """Of answers: what a client that sent no X-Agent-Memory may not have meant."""
 
-_LARGE: Final = 64 * 1024
+_LONG: Final = 64 * 1024
 """Bytes of a body that is read and translated in a thread: a megabyte of small messages takes most of a second."""
+
+_LARGE: Final = 1024 * 1024
+"""Bytes of a body that is read while no other of them is: at most 200 MB are taken meanwhile, and not by each."""
+
+_ONE_AT_A_TIME: Final = ThreadPoolExecutor(1, "large bodies")
 
 _T = TypeVar("_T")
 _Headers = TypeVar("_Headers", bound=Strict)
@@ -126,8 +132,9 @@ async def parsed_body(request: Request, limit: int, parse: Callable[[bytes], _T]
     body = bytearray()
     async for chunk in limited(request, "application/json", limit):
         body += chunk
-    content = bytes(body)
-    return await asyncio.to_thread(parse, content) if len(content) > _LARGE else parse(content)
+    if len(body) > _LARGE:
+        return await asyncio.get_running_loop().run_in_executor(_ONE_AT_A_TIME, parse, body)
+    return await asyncio.to_thread(parse, body) if len(body) > _LONG else parse(body)
 
 
 async def limited(request: Request, content_type: str, limit: int) -> AsyncIterator[bytes]:

@@ -207,9 +207,12 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
     reads = memory.agent_id and memory.how is How.NAMED and may_append(exchange.turns[0])
     turns = []
     for number, asked in enumerate(exchange.turns):
+        if not (reads or (number == 0 and memory.agent_id)):
+            turns.append(asked)
+            continue
         turn = inference_pb2.GenerateRequest()
         turn.CopyFrom(asked)
-        if number == 0 and memory.agent_id:
+        if number == 0:
             turn.key.agent_id = memory.agent_id
             turn.label = exchange.label
             if memory.if_version is not None:
@@ -218,7 +221,7 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
                 turn.if_revision = memory.if_revision
             if memory.expiry is not None:
                 turn.expiry.CopyFrom(memory.expiry)
-        elif reads:
+        else:
             turn.key.agent_id = memory.agent_id
             turn.cache_policy = inference_pb2.CACHE_POLICY_READ_ONLY
             turn.ClearField("request_id")

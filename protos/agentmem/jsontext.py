@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentmem import jsonsize
 from agentmem.errors import InvalidArgument
 
 MAX_DEPTH = 64
@@ -14,8 +15,9 @@ def parse(field: str, text: str, kind: type) -> Any:
     """The value of `kind` (list or dict) that `text` spells. Raises InvalidArgument that names `field`.
 
     What it returns can be written as UTF-8 and walked without deep recursion: half surrogate pairs and nesting beyond
-    MAX_DEPTH are refused.
+    MAX_DEPTH are refused, and so is more than jsonsize.TEXT.
     """
+    jsonsize.check(field, text.encode(errors="surrogatepass"), jsonsize.TEXT)
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
@@ -28,6 +30,20 @@ def parse(field: str, text: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise InvalidArgument(field, f"must be a JSON {'array' if kind is list else 'object'}")
     return value
+
+
+def write(field: str, value: Any) -> str:
+    """Return `value`, which is finite JSON, as text that `parse` takes. Raises InvalidArgument that names `field`."""
+    if jsonsize.count(value, jsonsize.TEXT.values) > jsonsize.TEXT.values:
+        raise InvalidArgument(field, f"must not have more than {jsonsize.TEXT.values} values")
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(field, "must be well-formed Unicode (it has a lone surrogate)") from None
+    except ValueError:
+        raise InvalidArgument(field, "must hold finite numbers only") from None
+    return text
 
 
 def object_or_text(value: Any) -> Any:

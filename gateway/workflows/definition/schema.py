@@ -29,7 +29,7 @@ have heard it. An outcome is everybody's; it is the one way out of a private cha
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import GenerateJsonSchema
@@ -69,7 +69,13 @@ def schema_text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, ensure_ascii=False)
 
 
-class Sampling(Strict):
+class _Part(Strict):
+    """Base of a file's parts. All mistakes of a file are told: it has at most 20,000 values."""
+
+    tells_all: ClassVar[bool] = True
+
+
+class Sampling(_Part):
     """How to choose tokens. Without a temperature the likeliest is taken, and the run can be repeated."""
 
     temperature: float = Field(default=0.0, ge=0, le=2)
@@ -79,7 +85,7 @@ class Sampling(Strict):
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
 
 
-class Defaults(Strict):
+class Defaults(_Part):
     """What holds where nothing else is said."""
 
     model: KeyPart | None = Field(
@@ -100,7 +106,7 @@ class Defaults(Strict):
     listening: Listening = Field(default="silent", description="whether listeners answer for themselves what they hear")
 
 
-class Agent(Strict):
+class Agent(_Part):
     """Who takes part."""
 
     system: Template = Field(default="", description="the system text of a new agent")
@@ -111,7 +117,7 @@ class Agent(Strict):
     sampling: Sampling | None = None
 
 
-class Until(Strict):
+class Until(_Part):
     """What ends a phase before its rounds are over, looked at after each round. All that is said must hold."""
 
     said: Annotated[Text, Field(min_length=1)] | None = Field(
@@ -123,7 +129,7 @@ class Until(Strict):
     unanimous: bool = Field(default=False, description="all votes of the phase's outcome are given, and the same")
 
 
-class Vote(Strict):
+class Vote(_Part):
     """Each votes for one of the options: the last that is named in what it said last in the phase."""
 
     kind: Literal["vote"]
@@ -135,7 +141,7 @@ class Vote(Strict):
     held: bool = Field(default=False, description="hold what voters say to the options, by a JSON Schema")
 
 
-class Choice(Strict):
+class Choice(_Part):
     """Each chooses one of the options, as in a vote, but for itself."""
 
     kind: Literal["choice"]
@@ -144,14 +150,14 @@ class Choice(Strict):
     held: bool = Field(default=False, description="hold what they say to the options, by a JSON Schema")
 
 
-class Number(Strict):
+class Number(_Part):
     """Each names a number: the last in what it said last in the phase."""
 
     kind: Literal["number"]
     agents: Names | None = Field(default=None, description="default: all agents of the phase")
 
 
-class Json(Strict):
+class Json(_Part):
     """One agent answers with a JSON object, and is held to its schema."""
 
     kind: Literal["json"]
@@ -159,7 +165,7 @@ class Json(Strict):
     schema_: Annotated[JsonObject, AfterValidator(_schema)] = Field(alias="schema")
 
 
-class Said(Strict):
+class Said(_Part):
     """The last that one agent said."""
 
     kind: Literal["text"]
@@ -169,7 +175,7 @@ class Said(Strict):
 Outcome = Annotated[Vote | Choice | Number | Json | Said, Field(discriminator="kind")]
 
 
-class Phase(Strict):
+class Phase(_Part):
     """Rounds of speaking."""
 
     name: Name
@@ -204,7 +210,7 @@ class Phase(Strict):
     listening: Listening | None = Field(default=None, description="as in `defaults`, for this phase")
 
 
-class Definition(Strict):
+class Definition(_Part):
     """A workflow file."""
 
     workflow: Name

@@ -5,10 +5,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentmem.conversations import template_tools
 from agentmem.errors import InvalidArgument
+from agentmem.jsonsize import BODY, MAX_MEMBERS, TEXT
 from agentmem.jsontext import MAX_DEPTH
 from gateway.api.chat import ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
@@ -240,9 +241,42 @@ def test_any_bytes_are_taken_or_refused(body: bytes) -> None:
     refused(body)
 
 
-@pytest.mark.timeout(60)
-def test_a_doubled_name_behind_very_many_is_found() -> None:
-    """In one pass: it took hours where each name was looked for among all others."""
-    names = [f"n{number}" for number in range(200_000)]
+def test_a_doubled_name_after_very_many_is_found() -> None:
+    names = [f"n{number}" for number in range(MAX_MEMBERS - 1)]
     body = "{" + ", ".join(f'"{name}": 1' for name in [*names, names[-1]]) + "}"
     assert refused(body.encode()).field == names[-1]
+
+
+def test_an_object_of_too_many_members_is_refused() -> None:
+    members = ", ".join(f'"n{number}": 1' for number in range(MAX_MEMBERS + 1))
+    assert refused(f"{{{members}}}".encode()).problem == f"must not have an object of more than {MAX_MEMBERS} members"
+
+
+@pytest.mark.parametrize(
+    ("element", "most", "word"),
+    [
+        (b"1", BODY.values, "values"),
+        (b'""', BODY.texts, "texts"),
+        (b"[]", BODY.containers, "arrays and objects"),
+        (b"{}", BODY.containers, "arrays and objects"),
+    ],
+)
+def test_a_body_of_too_many_parts_is_refused_before_it_is_read(element: bytes, most: int, word: str) -> None:
+    error = refused(b'{"messages": [' + b",".join([element] * (most + 1)))  # which is no JSON
+    assert (error.field, error.problem) == ("body", f"must not have more than {most} {word}")
+
+
+def test_a_list_is_read_up_to_its_first_bad_element() -> None:
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({**GOOD, "messages": [1] * 1000, "tools": [{"type": "function"}] * 100})
+    assert [error["loc"][:2] for error in caught.value.errors()] == [("messages", 0), ("tools", 0)]
+
+
+def test_json_that_goes_on_as_text_has_its_own_limit() -> None:
+    most = TEXT.values
+    for value in ([0] * most, {"a": [0] * most}, [[0.5]] * (most // 2)):
+        assert refused_json(chat_template_kwargs={"a": value}).problem == f"must not have more than {most} values"
+    tools = [tool_of({"enum": [0] * (most // 100)}) for _ in range(101)]
+    chat = parse_body(json.dumps({**GOOD, "tools": tools}).encode(), ChatRequest)
+    with pytest.raises(InvalidArgument, match="tools: must not have more than"):
+        chat_exchange(chat, Incoming("ns", "", "unique", 0))

@@ -1,0 +1,106 @@
+"""No body, good or bad, costs the gateway more than a few seconds, some memory, and a moment of other callers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from ..hostile_bodies import KINDS, filler, nested, with_filler
+from ..measured import Cost, MeasuredGateway, measured_gateway
+from .test_fuzz import ENDPOINTS, Endpoint
+
+LONGEST: Final = 16 * 1024 * 1024
+SIZES: Final = (LONGEST, 2 * 1024 * 1024, 512 * 1024)
+"""The smaller ones are read, where the longest is refused for its many parts."""
+
+MOST: Final = Cost(seconds=5.0, grown=300_000_000, waited=1.0)
+
+HI: Final[dict[str, Any]] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+CHAT: Final = "/v1/chat/completions"
+AGENT: Final = "/v1/agents/a/{}?model=demo"
+
+
+def element(outer: str, inner: str, kind: str, size: int) -> bytes:
+    """A body of REST with a filler inside of one field."""
+    return b'{"%b": {"%b": %b}}' % (outer.encode(), inner.encode(), filler(kind, size))
+
+
+SEEDS: Final = {
+    "ones for messages": (CHAT, lambda: with_filler(HI, "messages", "ones", LONGEST)),
+    "as many messages as are taken": (CHAT, lambda: with_filler(HI, "messages", "messages", 1_900_000)),
+    "as many bad messages": (CHAT, lambda: with_filler(HI, "messages", "bad messages", 1_700_000)),
+    "a text of the widest characters": (CHAT, lambda: with_filler(HI, "user", "wide text", LONGEST)),
+    "unknown members": (CHAT, lambda: with_filler(HI, "metadata", "members", 50_000)),
+    "copies of a long prompt": (
+        "/v1/completions",
+        lambda: with_filler({"model": "demo", "n": 16}, "prompt", "escapes", LONGEST),
+    ),
+    "a million token ids": (
+        "/v1/completions",
+        lambda: with_filler({"model": "demo"}, "prompt", "token ids", 7_000_000),
+    ),
+    "empty lists for input": (
+        "/v1/responses",
+        lambda: with_filler({"model": "demo"}, "input", "empty lists", LONGEST),
+    ),
+    "numbers for a tool": (
+        "/v1/messages",
+        lambda: with_filler({**HI, "max_tokens": 1}, "chat_template_kwargs", "floats", LONGEST),
+    ),
+    "token ids over REST": (
+        AGENT.format("generate"),
+        lambda: element("token_ids", "ids", "token ids", 7_000_000),
+    ),
+    "JSON inside of JSON": (
+        AGENT.format("generate"),
+        lambda: json.dumps(
+            {"messages": {"messages": HI["messages"], "tools_json": filler("empty lists", 12_000_000).decode()}}
+        ).encode(),
+    ),
+    "a workflow of numbers": (
+        "/v1/workflows/check",
+        lambda: with_filler({}, "definition_yaml", "yaml", 1024 * 1024),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[MeasuredGateway]:
+    with measured_gateway() as running:
+        yield running
+
+
+def assert_cheap(gateway: MeasuredGateway, method: str, url: str, body: bytes) -> None:
+    answer, cost = gateway.measured(method, url, body)
+    told = f"{answer.status_code} {answer.text[:200]} {cost}"
+    assert answer.status_code not in (500, 502), told
+    assert all(taken < most for taken, most in zip(cost, MOST, strict=True)), told
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_dear(gateway: MeasuredGateway, seed: str) -> None:
+    url, body = SEEDS[seed]
+    assert_cheap(gateway, "POST", url, body())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.url.partition('?')[0]}")
+def test_a_long_value_anywhere(gateway: MeasuredGateway, endpoint: Endpoint, kind: str) -> None:
+    rng = random.Random(f"{endpoint.url} {kind}")
+    for size in SIZES:
+        body = with_filler(endpoint.body, rng.choice(endpoint.fields), kind, size)
+        assert_cheap(gateway, endpoint.method, endpoint.url, body)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200))
+def test_long_values_on_any_level(gateway: MeasuredGateway, seed: int) -> None:
+    rng = random.Random(seed)
+    endpoint = rng.choice([one for one in ENDPOINTS if one.fields])
+    body = nested(rng, endpoint.body, endpoint.fields, rng.choice(SIZES))
+    assert_cheap(gateway, endpoint.method, endpoint.url, body)

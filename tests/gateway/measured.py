@@ -1,0 +1,138 @@
+"""A gateway in a process of its own, whose time and memory are its own, and what a request costs it.
+
+The time that a probe waits is measured as the processor time that the gateway uses meanwhile: on a busy machine it
+waits longer, but hardly behind more work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import psutil
+
+from agentmem.layout import GATEWAY_FILE
+
+from .scripted import ScriptedWorker
+
+_START_SECONDS = 120.0
+
+
+class Cost(NamedTuple):
+    """What a request took: processor seconds, bytes of memory at the worst moment beyond those of an idle gateway, and
+    the processor seconds of the longest wait of a probe.
+    """
+
+    seconds: float
+    grown: int
+    waited: float
+
+
+class MeasuredGateway:
+    """A gateway before a worker that says hello."""
+
+    def __init__(self, url: str, process: psutil.Process) -> None:
+        self.url = url
+        self._process = process
+        self._http = httpx.Client(base_url=url, timeout=600)
+        self._probe = httpx.Client(base_url=url, timeout=600)
+        assert self._probe.get("/readyz").status_code == 200
+        self._idle = self._resident()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+        self._probe.close()
+
+    def measured(self, method: str, path: str, body: bytes, **headers: str) -> tuple[httpx.Response, Cost]:
+        """Return what a request with a JSON body is answered, and its cost."""
+        self._forget_peak()
+        began = self._used()
+        waits, done = [0.0], threading.Event()
+        probing = threading.Thread(target=self._ask_until, args=(done, waits))
+        probing.start()
+        try:
+            answer = self._http.request(
+                method, path, content=body, headers={"content-type": "application/json", **headers}
+            )
+        finally:
+            done.set()
+            probing.join()
+        return answer, Cost(self._used() - began, self._peak() - self._idle, max(waits))
+
+    def _ask_until(self, done: threading.Event, waits: list[float]) -> None:
+        while not done.is_set():
+            before = self._used()
+            assert self._probe.get("/healthz").status_code == 200
+            waits.append(self._used() - before)
+            time.sleep(0.02)
+
+    def _used(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def _resident(self) -> int:
+        return int(self._process.memory_info().rss)
+
+    def _peak(self) -> int:
+        status = Path(f"/proc/{self._process.pid}/status")
+        if not status.exists():
+            return self._resident()
+        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) * 1024
+
+    def _forget_peak(self) -> None:
+        reset = Path(f"/proc/{self._process.pid}/clear_refs")
+        if reset.exists():
+            reset.write_text("5")
+
+
+@contextmanager
+def measured_gateway(*flags: str) -> Iterator[MeasuredGateway]:
+    """Run a gateway with further flags, and its worker, while the block runs."""
+    run_dir = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    worker = ScriptedWorker(f"{run_dir}/worker.sock")
+    asyncio.run_coroutine_threadsafe(worker.start(), loop).result(30)
+    anywhere = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", "")
+    command = (sys.executable, "-m", "gateway", "--run-dir", str(run_dir), *anywhere, "--grace", "1", *flags)
+    with (run_dir / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        gateway = MeasuredGateway(_url(process, run_dir), psutil.Process(process.pid))
+        try:
+            yield gateway
+        finally:
+            gateway.close()
+    finally:
+        process.terminate()
+        process.wait(60)
+        asyncio.run_coroutine_threadsafe(worker.stop(), loop).result(30)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.close()
+        shutil.rmtree(run_dir)
+
+
+def _url(process: subprocess.Popen[bytes], run_dir: Path) -> str:
+
+    file, log = run_dir / GATEWAY_FILE, run_dir / "log"
+    until = time.monotonic() + _START_SECONDS
+    while not file.exists():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.02)
+    return f"http://{json.loads(file.read_text())['http']}"
