@@ -2,7 +2,8 @@
 
 Fields go through `extra={"fields": {...}}` or the short form `event(log, "turn finished", agent="…")`. What is written
 while a request is served has the field `request_id` besides, from `agentmem.tracing`, and where traces go out fields
-`trace_id` and `span_id`. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are removed from all.
+`trace_id` and `span_id`. Libraries' lines (uvicorn, grpc) have the same form. Secrets of keys are removed from all, and
+characters that a terminal or a reader of lines would obey are written as JSON's escapes.
 
 A process goes on when nothing takes what it writes: a pipe whose reader has ended (`agentmem up | tee log`, where
 Ctrl-C ends tee too), a terminal that was closed, a full disk behind a redirection.
@@ -98,7 +99,7 @@ class _TextFormatter(logging.Formatter):
             first, *rest = line.split("\n", 1)
             pairs = " ".join(f"{k}={json.dumps(v, ensure_ascii=False, default=str)}" for k, v in fields.items())
             line = "\n".join([f"{first} {pairs}", *rest])
-        return without_secrets(line)
+        return _harmless(without_secrets(line))
 
 
 class _JsonFormatter(logging.Formatter):
@@ -117,4 +118,11 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return without_secrets(json.dumps(line, ensure_ascii=False, default=str))
+        return _harmless(without_secrets(json.dumps(line, ensure_ascii=False, default=str)))
+
+
+def _harmless(line: str) -> str:
+    """Return `line` without control characters: C0 and C1, line separators, marks of direction, lone surrogates."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() or c in "\n\t" else json.dumps(c)[1:-1] for c in line)

@@ -42,6 +42,37 @@ def test_one_event_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[s
     assert len(lines(capsys)) == 1
 
 
+HARMFUL = [
+    "\x00",
+    "\x1b",
+    "\x7f",
+    "\x80",
+    "\x85",
+    "\x9b",
+    "\u200f",
+    "\u2028",
+    "\u2029",
+    "\u202e",
+    "\u2066",
+    "\U000e0041",
+]
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("character", HARMFUL, ids=ascii)
+def test_what_a_terminal_would_obey_is_escaped(style: str, character: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("worker", style=style)
+    logs.event(log, f"refused {character}", agent=f"é{character}x", **{f"n{character}": 1})
+    log.warning("of a library: %s", character)
+    for line in capsys.readouterr().err.split("\n")[:-1]:
+        assert line.isprintable()
+        if style == "json":
+            assert character in json.loads(line)["message"]
+    logs.event(log, "refused", agent=f"é{character}x")
+    told = capsys.readouterr().err
+    assert f'"é{json.dumps(character)[1:-1]}x"' in told
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("store", style="json")
     logs.event(log, "swept", logging.WARNING, files=2, path=Path("/é"))
