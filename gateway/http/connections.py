@@ -10,9 +10,11 @@ import socket
 import struct
 from typing import Any, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentmem.process.logs import event
+from gateway.http.framing import StrictConnection
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +30,28 @@ _FOR_PROBES: Final = 16
 _GRACE: Final = 1.0
 """Seconds by which a stream notices a stall before its connection does, and ends the turn with the reason."""
 
+_FIRST_LOOK, _LAST_LOOK, _SLOWER = 0.25, 10.0, 4.0
+"""Seconds between two looks at a client that sends no more, and by how many times they grow."""
+
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-def connection_type(max_connections: int, stall_limit: float) -> type[H11Protocol]:
+def connection_type(max_connections: int, stall_limit: float, max_head_bytes: int) -> type[H11Protocol]:
     """Return the protocol that uvicorn makes for each connection.
 
     A connection over `max_connections` is refused when it asks, and closed at once if there are many of those. One that
     has no request in service and doesn't send a whole one's headers within HEADER_SECONDS is closed, as is one whose
-    peer takes no byte of what is sent for `stall_limit` seconds and a little.
+    peer takes no byte of what is sent for `stall_limit` seconds and a little. Headers have `max_head_bytes` at most.
     """
 
     class Connection(H11Protocol):
         _stall: asyncio.TimerHandle | None = None
         _silence: asyncio.TimerHandle | None = None
+        _look: asyncio.TimerHandle | None = None
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self.conn: StrictConnection = StrictConnection(h11.SERVER, max_head_bytes)
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -58,6 +68,28 @@ def connection_type(max_connections: int, stall_limit: float) -> type[H11Protoco
             super().data_received(data)
             self._watch_silence()
 
+        def eof_received(self) -> bool:  # type: ignore[override]
+            """Return whether the connection stays open: for the answer to a client that has closed its half only.
+
+            That looks like one that has left. A provisional response tells them apart: who has left answers it by a
+            reset, which the next one finds. HTTP/1.0 has none, nor may one follow the beginning of an answer.
+            """
+            waits = self._serving and not self.cycle.more_body and not self.cycle.response_started
+            if not waits or self.scheme == "https" or self.scope["http_version"] == "1.0":
+                return False
+            self.cycle.keep_alive = False
+            self._look_for_client(_FIRST_LOOK)
+            return True
+
+        def send_400_response(self, msg: str) -> None:
+            if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response has begun
+                self.transport.close()
+                return
+            if self.cycle is not None:  # which reads the body, and must not answer, too
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            super().send_400_response(self.conn.fault or msg)
+
         def on_response_complete(self) -> None:
             super().on_response_complete()
             self._watch_silence()
@@ -71,15 +103,25 @@ def connection_type(max_connections: int, stall_limit: float) -> type[H11Protoco
             super().resume_writing()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stall, self._silence = _cancelled(self._stall), _cancelled(self._silence)
+            self._stall, self._look = _cancelled(self._stall), _cancelled(self._look)
+            self._silence = _cancelled(self._silence)
             super().connection_lost(exc)
 
+        @property
+        def _serving(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
         def _watch_silence(self) -> None:
-            serving = self.cycle is not None and not self.cycle.response_complete
-            if serving or self.transport.is_closing():
+            if self._serving or self.transport.is_closing():
                 self._silence = _cancelled(self._silence)
             elif self._silence is None:
                 self._silence = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+        def _look_for_client(self, again: float) -> None:
+            if not self._serving or self.cycle.response_started:
+                return
+            self.transport.write(self.conn.send(h11.InformationalResponse(status_code=102, headers=[])))
+            self._look = self.loop.call_later(again, self._look_for_client, min(again * _SLOWER, _LAST_LOOK))
 
         def _watch_stall(self) -> None:
             _cancelled(self._stall)
