@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 import struct
+from itertools import chain
 from typing import Any, Final
 
 import h11
@@ -25,7 +26,7 @@ HEADER_SECONDS: Final = 10.0
 """That a connection without a request in service may take to send a whole one's headers."""
 
 _FOR_PROBES: Final = 16
-"""Connections over the limit that are heard nevertheless, so that health checks are answered when it is reached."""
+"""Connections over the limit that are heard nevertheless: for one request each, a probe, or another that is refused."""
 
 _GRACE: Final = 1.0
 """Seconds by which a stream notices a stall before its connection does, and ends the turn with the reason."""
@@ -39,15 +40,18 @@ _RESET: Final = struct.pack("ii", 1, 0)
 def connection_type(max_connections: int, stall_limit: float, max_head_bytes: int) -> type[H11Protocol]:
     """Return the protocol that uvicorn makes for each connection.
 
-    A connection over `max_connections` is refused when it asks, and closed at once if there are many of those. One that
-    has no request in service and doesn't send a whole one's headers within HEADER_SECONDS is closed, as is one whose
-    peer takes no byte of what is sent for `stall_limit` seconds and a little. Headers have `max_head_bytes` at most.
+    A connection over `max_connections` takes the place of a silent one: of the oldest that has never sent a whole
+    request, or else of the one that has been idle longest. Where all have requests in service it is refused when it
+    asks, unless for its health, and closed at once if there are many of those. One that has no request in service and
+    doesn't send a whole one's headers within HEADER_SECONDS is closed, as is one whose peer takes no byte of what is
+    sent for `stall_limit` seconds and a little. Headers have `max_head_bytes` at most.
     """
 
     class Connection(H11Protocol):
         _stall: asyncio.TimerHandle | None = None
         _silence: asyncio.TimerHandle | None = None
         _look: asyncio.TimerHandle | None = None
+        _asked = False
 
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
@@ -57,6 +61,8 @@ def connection_type(max_connections: int, stall_limit: float, max_head_bytes: in
             super().connection_made(transport)
             # Whatever waits pauses writing, so no stall goes unseen. (Under TLS 0 would mean: always.)
             transport.set_write_buffer_limits(high=1, low=0)
+            if len(self.connections) > max_connections:
+                self._make_room()
             surplus = len(self.connections) - max_connections
             if surplus > _FOR_PROBES:
                 transport.abort()
@@ -91,6 +97,7 @@ def connection_type(max_connections: int, stall_limit: float, max_head_bytes: in
             super().send_400_response(self.conn.fault or msg)
 
         def on_response_complete(self) -> None:
+            self._asked = True
             super().on_response_complete()
             self._watch_silence()
 
@@ -104,18 +111,31 @@ def connection_type(max_connections: int, stall_limit: float, max_head_bytes: in
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stall, self._look = _cancelled(self._stall), _cancelled(self._look)
-            self._silence = _cancelled(self._silence)
+            self._end_silence()
             super().connection_lost(exc)
 
         @property
         def _serving(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
+        def _make_room(self) -> None:
+            """Close the connection whose silence counts least."""
+            if (other := next(chain(unheard, idle), None)) is not None:
+                other._end_silence()
+                other.transport.abort()
+                self.connections.discard(other)  # which it does itself, but later
+
         def _watch_silence(self) -> None:
             if self._serving or self.transport.is_closing():
-                self._silence = _cancelled(self._silence)
+                self._end_silence()
             elif self._silence is None:
                 self._silence = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+                (idle if self._asked else unheard)[self] = None
+
+        def _end_silence(self) -> None:
+            self._silence = _cancelled(self._silence)
+            unheard.pop(self, None)
+            idle.pop(self, None)
 
         def _look_for_client(self, again: float) -> None:
             if not self._serving or self.cycle.response_started:
@@ -138,6 +158,10 @@ def connection_type(max_connections: int, stall_limit: float, max_head_bytes: in
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.transport.abort()
 
+    unheard: dict[Connection, None] = {}
+    """Silent connections that have had no request answered, the oldest first."""
+    idle: dict[Connection, None] = {}
+    """Silent connections between two requests, the longest silent first."""
     return Connection
 
 

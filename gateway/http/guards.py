@@ -61,17 +61,30 @@ class RequestLimits:
         self._body_timeout = settings.body_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["state"].get(SURPLUS) and scope["path"] not in PROBES:
-            busy = ErrorPage(Unavailable("all connections of this gateway are taken; try again"), scope)
-            busy.headers["connection"] = "close"
-            await busy(scope, receive, send)
-            return
+        if scope["state"].get(SURPLUS):
+            send = _closing(send)
+            if scope["path"] not in PROBES:
+                await ErrorPage(Unavailable("all connections of this gateway are taken; try again"), scope)(
+                    scope, receive, send
+                )
+                return
         # The server's own limit is for headers that are incomplete when it looks; these may have come at once.
         size = len(scope["raw_path"]) + len(scope["query_string"])
         size += sum(len(name) + len(value) for name, value in scope["headers"])
         if size > self._max_header_bytes:
             raise HTTPException(431, f"the headers are larger than {self._max_header_bytes} bytes", _CLOSE)
         await self._app(scope, _timed(receive, self._body_timeout), send)
+
+
+def _closing(send: Send) -> Send:
+    """Return `send` that has the server close the connection after the response."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"connection", b"close")]
+        await send(message)
+
+    return closing
 
 
 def _timed(receive: Receive, allowance: float) -> Receive:

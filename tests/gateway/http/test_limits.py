@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,40 +103,77 @@ async def test_a_message_that_is_too_large(worker: ScriptedWorker, run_dir: Path
     assert len(worker.requests) == 1
 
 
-async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path) -> None:
-    get = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    async with running(run_dir, max_connections=2) as gateway, connected(gateway), connected(gateway):
-        async with connected(gateway) as (reader, writer):  # one too many
-            writer.write(get % b"/healthz")
+GET = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CLOSING = b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "hi"}]}'
+ASK = HEAD + b"content-length: %d\r\n\r\n%s" % (len(BODY), BODY)
+
+
+async def endless(_: Any) -> AsyncIterator[Any]:
+    yield started()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("silent", [0, 30])
+async def test_too_many_connections(worker: ScriptedWorker, run_dir: Path, silent: int) -> None:
+    worker.script = endless
+    async with running(run_dir, max_connections=2, grace=0.1) as gateway, AsyncExitStack() as open_ones:
+        for _ in range(2):
+            _, writer = await open_ones.enter_async_context(connected(gateway))
+            writer.write(ASK)
+        await eventually(lambda: worker.running == 2)
+        for _ in range(silent):
+            await open_ones.enter_async_context(connected(gateway))
+        for probe in (b"/healthz", b"/readyz"):
+            answer = await said(gateway, GET % probe)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in answer
+        refused = await said(gateway, GET % b"/v1/models")
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in refused
+        assert b"connection: close" in refused
+        assert worker.running == 2
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD, GET % b"/healthz"], ids=["nothing", "half a request", "one request"])
+async def test_a_silent_connection_makes_room(worker: ScriptedWorker, run_dir: Path, sent: bytes) -> None:
+    async with running(run_dir, max_connections=8) as gateway, AsyncExitStack() as open_ones:
+        silent = [await open_ones.enter_async_context(connected(gateway)) for _ in range(8)]
+        for reader, writer in silent if sent else ():
+            writer.write(sent)
+            if sent.startswith(b"GET"):
+                await reader.readuntil(b"}")
+        async with connected(gateway) as (reader, writer):
+            writer.write(GET % b"/v1/models")
             assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
-            writer.write(get % b"/v1/models")
-            refused = await reader.read()
-            assert refused.startswith(b"HTTP/1.1 503 ")
-            assert b"retry-after: 1" in refused
-            assert b"connection: close" in refused
-        async with AsyncExitStack() as many:
-            opened = [await many.enter_async_context(connected(gateway)) for _ in range(20)]
-            reader, writer = opened[-1]
-            with suppress(ConnectionError):  # closed unheard
-                writer.write(get % b"/healthz")
-                assert await reader.read() == b""
+            assert await silent[0][0].read() == b""  # the oldest
+            silent[-1][1].write(b"\r\n" if sent == HEAD else GET % b"/healthz")
+            assert (await silent[-1][0].readuntil(b"}")).startswith(b"HTTP/1.1 ")
 
-        async def served() -> bool:
-            answer = await said(gateway, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-            return answer.startswith(b"HTTP/1.1 200 ")
 
-        async with asyncio.timeout(20):
-            while not await served():
-                await asyncio.sleep(0.01)
+async def test_who_never_asked_is_closed_before_who_did(worker: ScriptedWorker, run_dir: Path) -> None:
+    async with running(run_dir, max_connections=3) as gateway, connected(gateway) as (asked, asking):
+        asking.write(GET % b"/healthz")
+        await asked.readuntil(b"}")
+        async with connected(gateway), connected(gateway) as (stranger, _), connected(gateway), connected(gateway):
+            assert await stranger.read() == b""
+            asking.write(GET % b"/healthz")
+            assert b"HTTP/1.1 200 " in await asked.readuntil(b"}")
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD], ids=["nothing", "half a request"])
+async def test_probes_are_answered_among_silent_strangers(worker: ScriptedWorker, run_dir: Path, sent: bytes) -> None:
+    async with running(run_dir, max_connections=32) as gateway, AsyncExitStack() as strangers:
+        for number in range(150):
+            _, writer = await strangers.enter_async_context(connected(gateway))
+            writer.write(sent)
+            if number % 30 == 29:
+                assert (await said(gateway, CLOSING % b"/healthz")).startswith(b"HTTP/1.1 200 ")
+                assert (await said(gateway, CLOSING % b"/readyz")).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_calls_of_one_connection(worker: ScriptedWorker, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.app._MAX_STREAMS", 2)
-
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        await asyncio.Event().wait()
-
     worker.script = endless
     async with running(run_dir) as gateway, connect(gateway.addresses["grpc"]) as channel:
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
