@@ -6,8 +6,8 @@
 holds the protos and their stubs. `agentmem.process` is what every service's process has, `agentmem.kv` what worker and
 store share of an agent's memory. Beside them is what clients and services share: `addresses`, `channels`, `tracing` and
 `retries` of calls; `errors`, `validation` of what callers give, `diagnostics` of files that people write; `paging`,
-`conversations` by content, `jsontext`, `words` and `sizes` for what is shown; `layout` of a data directory, and
-`extras` of the package.
+`conversations` by content, `jsontext` and `jsonsize`, `words` and `sizes` for what is shown; `layout` of a data
+directory, and `extras` of the package.
 """
 
 TYPE_CHECKING = False  # what type checkers take for true, without an import of typing
