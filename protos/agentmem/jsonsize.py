@@ -24,8 +24,10 @@ class Size(NamedTuple):
 TEXT: Final = Size(values=2**16, texts=2**17, containers=2**15)
 """Of JSON that the contract carries as text. It is read and written in one go, which takes up to 50 ms."""
 
-BODY: Final = Size(values=2**20, texts=2**19, containers=2**16)
-"""Of a request's body: a million token ids, or a chat of 30,000 messages."""
+BODY: Final = Size(values=2**20, texts=2**19, containers=2**15)
+"""Of a request's body: a million token ids, or a chat of 8,000 messages of parts. Objects are few because a collection
+of garbage, which holds everything else up, takes 50 ms with so many messages.
+"""
 
 MAX_MEMBERS: Final = 4096
 """Of one object in a body, each of which can be wrong by itself."""

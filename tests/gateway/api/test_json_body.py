@@ -274,7 +274,7 @@ def test_a_list_is_read_up_to_its_first_bad_element() -> None:
 
 def test_json_that_goes_on_as_text_has_its_own_limit() -> None:
     most = TEXT.values
-    for value in ([0] * most, {"a": [0] * most}, [[0.5]] * (most // 2)):
+    for value in ([0] * most, {"a": [0] * most}, [[0.5, 1, 2]] * (most // 4 + 1)):
         assert refused_json(chat_template_kwargs={"a": value}).problem == f"must not have more than {most} values"
     tools = [tool_of({"enum": [0] * (most // 100)}) for _ in range(101)]
     chat = parse_body(json.dumps({**GOOD, "tools": tools}).encode(), ChatRequest)

@@ -31,8 +31,8 @@ def element(outer: str, inner: str, kind: str, size: int) -> bytes:
 
 SEEDS: Final = {
     "ones for messages": (CHAT, lambda: with_filler(HI, "messages", "ones", LONGEST)),
-    "as many messages as are taken": (CHAT, lambda: with_filler(HI, "messages", "messages", 1_900_000)),
-    "as many bad messages": (CHAT, lambda: with_filler(HI, "messages", "bad messages", 1_700_000)),
+    "as many messages as are taken": (CHAT, lambda: with_filler(HI, "messages", "messages", 960_000)),
+    "as many bad messages": (CHAT, lambda: with_filler(HI, "messages", "bad messages", 860_000)),
     "a text of the widest characters": (CHAT, lambda: with_filler(HI, "user", "wide text", LONGEST)),
     "unknown members": (CHAT, lambda: with_filler(HI, "metadata", "members", 50_000)),
     "copies of a long prompt": (
