@@ -181,7 +181,9 @@ _Base64 = Annotated[str, AfterValidator(_base64), Field(json_schema_extra={"cont
 _Time = Annotated[str, AfterValidator(_time), Field(json_schema_extra={"format": "date-time"})]
 
 
-def read_json(body: bytes, model: type[ContractModel], message: Any, without: frozenset[str] = frozenset()) -> Any:
+def read_json(
+    body: bytes | bytearray, model: type[ContractModel], message: Any, without: frozenset[str] = frozenset()
+) -> Any:
     """Set the fields of `message` that a body has, but for those in `without`, and return the body as `model`.
 
     Raises InvalidArgument that names the field.

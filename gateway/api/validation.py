@@ -122,7 +122,7 @@ KeyPart = Annotated[str, Field(min_length=1), AfterValidator(_key_part)]
 _TOO_DEEP = f"must not be nested deeper than {MAX_DEPTH}"
 
 
-def parse_body(body: bytes, schema: type[_Model]) -> _Model:
+def parse_body(body: bytes | bytearray, schema: type[_Model]) -> _Model:
     """Return `body` as `schema`. Raises InvalidArgument that names the field, or "body" where it is no JSON object."""
     return checked(_parse(body), schema)
 
@@ -136,7 +136,7 @@ def checked(data: Json, schema: type[_Model]) -> _Model:
         raise InvalidArgument(dotted(worst.path, "body"), worst.problem) from None
 
 
-def _parse(body: bytes) -> dict[str, Any]:
+def _parse(body: bytes | bytearray) -> dict[str, Any]:
     jsonsize.check("body", body, jsonsize.BODY)
     try:
         data = json.loads(body.decode("utf-8"), object_pairs_hook=_object, parse_int=_integer, parse_float=_fraction)

@@ -7,8 +7,8 @@ and its buffer long after its response was given up, and hold up a shutdown.
 import asyncio
 import logging
 import socket
+import ssl
 import struct
-from itertools import chain
 from typing import Any, Final
 
 import h11
@@ -16,6 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentmem.process.logs import event
 from gateway.http.framing import StrictConnection
+from gateway.http.handshakes import over_tls
+from gateway.http.room import FOR_PROBES, Room
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +26,6 @@ SURPLUS: Final = "agentmem.surplus"
 
 HEADER_SECONDS: Final = 10.0
 """That a connection without a request in service may take to send a whole one's headers."""
-
-_FOR_PROBES: Final = 16
-"""Connections over the limit that are heard nevertheless: for one request each, a probe, or another that is refused."""
 
 _GRACE: Final = 1.0
 """Seconds by which a stream notices a stall before its connection does, and ends the turn with the reason."""
@@ -37,15 +36,20 @@ _FIRST_LOOK, _LAST_LOOK, _SLOWER = 0.25, 10.0, 4.0
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-def connection_type(max_connections: int, stall_limit: float, max_head_bytes: int) -> type[H11Protocol]:
+def connection_type(
+    max_connections: int, stall_limit: float, max_head_bytes: int, tls: ssl.SSLContext | None
+) -> type[asyncio.Protocol]:
     """Return the protocol that uvicorn makes for each connection.
 
     A connection over `max_connections` takes the place of a silent one: of the oldest that has never sent a whole
     request, or else of the one that has been idle longest. Where all have requests in service it is refused when it
     asks, unless for its health, and closed at once if there are many of those. One that has no request in service and
     doesn't send a whole one's headers within HEADER_SECONDS is closed, as is one whose peer takes no byte of what is
-    sent for `stall_limit` seconds and a little. Headers have `max_head_bytes` at most.
+    sent for `stall_limit` seconds and a little. Headers have `max_head_bytes` at most. With `tls` the handshake is
+    silence, and has HEADER_SECONDS, too.
     """
+
+    room = Room(max_connections)
 
     class Connection(H11Protocol):
         _stall: asyncio.TimerHandle | None = None
@@ -61,10 +65,8 @@ def connection_type(max_connections: int, stall_limit: float, max_head_bytes: in
             super().connection_made(transport)
             # Whatever waits pauses writing, so no stall goes unseen. (Under TLS 0 would mean: always.)
             transport.set_write_buffer_limits(high=1, low=0)
-            if len(self.connections) > max_connections:
-                self._make_room()
-            surplus = len(self.connections) - max_connections
-            if surplus > _FOR_PROBES:
+            surplus = room.enter(self, self.connections)
+            if surplus > FOR_PROBES:
                 transport.abort()
                 return
             self.app_state: dict[str, Any] = {**self.app_state, SURPLUS: surplus > 0}
@@ -118,24 +120,21 @@ def connection_type(max_connections: int, stall_limit: float, max_head_bytes: in
         def _serving(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
-        def _make_room(self) -> None:
-            """Close the connection whose silence counts least."""
-            if (other := next(chain(unheard, idle), None)) is not None:
-                other._end_silence()
-                other.transport.abort()
-                self.connections.discard(other)  # which it does itself, but later
+        def drop(self) -> None:
+            """Close it now."""
+            self._end_silence()
+            self.transport.abort()
 
         def _watch_silence(self) -> None:
             if self._serving or self.transport.is_closing():
                 self._end_silence()
             elif self._silence is None:
                 self._silence = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
-                (idle if self._asked else unheard)[self] = None
+                room.silent(self, asked=self._asked)
 
         def _end_silence(self) -> None:
             self._silence = _cancelled(self._silence)
-            unheard.pop(self, None)
-            idle.pop(self, None)
+            room.heard(self)
 
         def _look_for_client(self, again: float) -> None:
             if not self._serving or self.cycle.response_started:
@@ -158,11 +157,7 @@ def connection_type(max_connections: int, stall_limit: float, max_head_bytes: in
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.transport.abort()
 
-    unheard: dict[Connection, None] = {}
-    """Silent connections that have had no request answered, the oldest first."""
-    idle: dict[Connection, None] = {}
-    """Silent connections between two requests, the longest silent first."""
-    return Connection
+    return Connection if tls is None else over_tls(Connection, room, tls, HEADER_SECONDS)
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

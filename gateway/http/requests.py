@@ -123,7 +123,7 @@ def _ascii(name: str, value: str) -> str:
     return value
 
 
-async def parsed_body(request: Request, limit: int, parse: Callable[[bytes], _T]) -> _T:
+async def parsed_body(request: Request, limit: int, parse: Callable[[bytearray], _T]) -> _T:
     """Return what `parse` makes of the body of a JSON request; in a thread where streams would have to wait for long.
 
     Raises HTTPException 415 for another content type (which also keeps web pages from posting here unasked), and 413

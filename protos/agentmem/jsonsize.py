@@ -35,7 +35,7 @@ MAX_MEMBERS: Final = 4096
 _WORDS: Final = (*Size._fields[:2], "arrays and objects")
 
 
-def check(field: str, text: bytes, most: Size) -> None:
+def check(field: str, text: bytes | bytearray, most: Size) -> None:
     """Raise InvalidArgument that names `field` where a text holds more than `most`.
 
     It takes the text for JSON. Of another one the count is right as far as a parser comes.
