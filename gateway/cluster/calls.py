@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import grpc
 
@@ -64,6 +64,7 @@ class Attempts:
         self._on = ExitStack()
         self._routed = False
         self._in_doubt = False
+        self._node = ""
         self.call: Any = None
         self.is_local = False
         """It is on this node's own worker, and not behind another node's door."""
@@ -80,7 +81,7 @@ class Attempts:
             if (channel := await self._placement.reach(name)) is not None:
                 if self._method.turn:
                     self._on.enter_context(self._placement.turn(name, self._key))
-                self.is_local = channel is self._placement.local
+                self._node, self.is_local = name, channel is self._placement.local
                 self.call = self._method.on(channel)(*request, timeout=self._remaining())
                 return self.call
             self._placement.metrics.rerouted.labels("unreachable").inc()
@@ -101,6 +102,17 @@ class Attempts:
             raise errors.Unavailable(
                 "the node that had the turn cannot be reached, and may have committed it; send it again under the same"
                 " request_id to learn that",
+                retry_after=1.0,
+            ) from error
+        self.lost(error)
+
+    def lost(self, error: grpc.aio.AioRpcError) -> NoReturn:
+        """Raise what a call failed with: where its node may have done it without saying so, that and the node."""
+        if errors.is_unreachable(error) and not self._method.repeatable and not _not_begun(error):
+            name = self._method.path.rpartition("/")[2]
+            raise errors.Unavailable(
+                f"{name} was sent to node {self._node!r}, which does not answer: its outcome is unknown; look at the"
+                " agent, or repeat it, once the node answers or has left the cluster",
                 retry_after=1.0,
             ) from error
         raise error
@@ -213,7 +225,12 @@ class UploadCall:
         return self._answer().__await__()
 
     async def _answer(self) -> Any:
-        return await (await self._begun())
+        call = await self._begun()
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            assert self._attempts is not None, "a call that has begun has attempts"
+            self._attempts.lost(error)
 
     async def _begun(self) -> Any:
         return await self._begin(None) if self._attempts is None else self._attempts.call

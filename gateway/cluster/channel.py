@@ -152,6 +152,9 @@ class RoutedChannel(grpc.aio.Channel):
         """
         try:
             answer = await made(request, timeout=timeout)
+        except errors.Unavailable:
+            await self._forget(request)
+            raise
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE):
                 await self._forget(request)

@@ -197,6 +197,8 @@ class _Agents:
                         refusal = error
             finally:  # a cancelled stream just ends here, as a whole one does
                 self._worker.ended.set()
+            if name in self._worker.lost:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             if refusal is not None:
                 raise refusal
             return response()
@@ -228,6 +230,8 @@ class _Agents:
         self._worker.note(request, context)
         if "DeleteAgent" in self._worker.refusals:
             raise self._worker.refusals["DeleteAgent"]
+        if "DeleteAgent" in self._worker.lost:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         return agent_pb2.DeleteAgentResponse(deleted=1, freed_bytes=2048)
 
 

@@ -191,6 +191,39 @@ async def test_a_call_that_must_not_be_repeated_fails_where_its_outcome_is_unkno
     assert sorted(asked) == ["GetAgentRequest", "GetAgentRequest", "TrimAgentRequest"]
 
 
+@pytest.mark.parametrize(
+    ("name", "request_type"),
+    [
+        ("DeleteAgent", agent_pb2.DeleteAgentRequest),
+        ("TrimAgent", agent_pb2.TrimAgentRequest),
+        ("ForkAgent", agent_pb2.ForkAgentRequest),
+        ("CreateSnapshot", agent_pb2.CreateSnapshotRequest),
+        ("RestoreSnapshot", agent_pb2.RestoreSnapshotRequest),
+    ],
+)
+async def test_a_change_whose_outcome_is_unknown_names_its_node(world: World, name: str, request_type: Any) -> None:
+    """As where the node is stopped: it may continue, and do what it was sent."""
+    world.says("ada", last_on="b")
+    world["b"].worker.lost = {name}
+    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
+    async with world["a"].channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await getattr(agent_pb2_grpc.AgentServiceStub(channel), name)(request_type(key=key))
+    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+    said = failed.value.details() or ""
+    assert f"{name} was sent to node 'b'" in said and "outcome is unknown" in said
+
+
+async def test_an_import_whose_outcome_is_unknown_names_its_node(world: World) -> None:
+    world.says("ada", last_on="b")
+    world["b"].worker.lost = {"ImportAgent"}
+    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
+    async with world["a"].channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await agent_pb2_grpc.AgentServiceStub(channel).ImportAgent(iter([agent_pb2.ImportAgentRequest(key=key)]))
+    assert "ImportAgent was sent to node 'b'" in (failed.value.details() or "")
+
+
 async def test_what_a_worker_refuses_comes_through_with_its_details(world: World) -> None:
     world.says("ada", last_on="b")
     world["b"].worker.error = errors.ResourceExhausted("no room", 7)
