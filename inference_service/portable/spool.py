@@ -23,8 +23,8 @@ from inference_service.portable.format import TensorPlace, damaged, tensor_name
 from inference_service.storage.blocks import NUMPY_DTYPE
 
 RETRY_SECONDS = 10.0
-FREE_BYTES = 256 << 20
-"""Disk that stays free, whatever is exported or imported."""
+FREE_SHARE = 8
+"""Disk that stays free beside a file: one of so many parts of its size."""
 _EXPONENTS = {"F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80), "F32": (np.uint32, 0x7F800000)}
 """Bits that a float has all set where it is not finite."""
 
@@ -89,9 +89,12 @@ class Spool:
         with disk_errors():
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             free = shutil.disk_usage(self._directory).free
-            if free - size < FREE_BYTES:
+            needed = size + size // FREE_SHARE
+            if free < needed:
                 raise ResourceExhausted(
-                    f"the file takes {size} bytes, and the worker's disk has {free}; make room on it", RETRY_SECONDS
+                    f"the file takes {size} bytes, so {needed} must be free on the worker's disk, which has {free}; "
+                    "make room on it",
+                    RETRY_SECONDS,
                 )
             return SpoolFile(self._directory)
 

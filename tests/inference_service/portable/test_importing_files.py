@@ -1,13 +1,14 @@
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentmem.errors import DataLoss, FailedPrecondition, ResourceExhausted
-from inference_service.portable import spool as spool_module
 from inference_service.portable.format import Manifest
 from inference_service.portable.header import MAX_HEADER_BYTES
 from inference_service.portable.importing import Received, receive
@@ -125,6 +126,6 @@ async def test_who_is_not_welcome_is_not_listened_to(tmp_path: Path) -> None:
 
 
 async def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_module, "FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     with pytest.raises(ResourceExhausted):
         await take(file().bytes, tmp_path)

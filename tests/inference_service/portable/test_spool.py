@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from agentmem.errors import ResourceExhausted
-from inference_service.portable.spool import FREE_BYTES, Spool, disk_errors
+from inference_service.portable.spool import Spool, disk_errors
 
 
 def test_files_have_no_name_and_a_private_directory(tmp_path: Path) -> None:
@@ -55,10 +55,15 @@ async def enter(spool: Spool) -> None:
 
 
 def test_a_disk_without_room_is_refused_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=FREE_BYTES + 100))
-    Spool(tmp_path).file(100).close()
-    with pytest.raises(ResourceExhausted, match="101 bytes"):
-        Spool(tmp_path).file(101)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9 << 30))
+    Spool(tmp_path).file(8 << 30).close()
+    with pytest.raises(ResourceExhausted, match=f"{(8 << 30) + 8} bytes, so {(9 << 30) + 9} must be free"):
+        Spool(tmp_path).file((8 << 30) + 8)
+
+
+def test_a_small_file_needs_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 << 20))
+    Spool(tmp_path).file(1 << 20).close()
 
 
 def test_a_full_disk_is_no_bug() -> None:
