@@ -22,6 +22,9 @@ from inference_service.turns.reserving import AgentLocks
 STALL_SECONDS = 60.0
 """How long an import waits for the next piece; it keeps others from theirs."""
 
+SMALL_CHUNKS, SMALL_BYTES = 1024, 1024
+"""How many pieces of a file may be smaller than that: each costs as much as a large one."""
+
 
 @dataclass(eq=False, repr=False)
 class PortableAgents:
@@ -116,9 +119,13 @@ async def _key(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AgentKe
 
 
 async def _chunks(requests: AsyncIterator[agent_pb2.ImportAgentRequest]) -> AsyncIterator[bytes]:
+    room = SMALL_CHUNKS
     async for request in requests:
         if request.WhichOneof("part") != "chunk":
             raise InvalidArgument("chunk", "must be all that follows the key")
         if len(request.chunk) > CHUNK_BYTES:
             raise InvalidArgument("chunk", f"must be at most {CHUNK_BYTES} bytes, is {len(request.chunk)}")
+        room += len(request.chunk) // SMALL_BYTES - 1
+        if room < 0:
+            raise InvalidArgument("chunk", f"too many have less than {SMALL_BYTES} bytes; send {CHUNK_BYTES} at a time")
         yield request.chunk

@@ -8,7 +8,7 @@ from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.servicers import portable
-from inference_service.servicers.portable import _chunks, _key, _unstalled
+from inference_service.servicers.portable import SMALL_BYTES, SMALL_CHUNKS, _chunks, _key, _unstalled
 
 KEY = agent_pb2.ImportAgentRequest(key=types_pb2.AgentKey(namespace="ns"))
 CHUNK = agent_pb2.ImportAgentRequest(chunk=b"x" * CHUNK_BYTES)
@@ -63,3 +63,22 @@ async def test_a_sender_that_stalls_gives_its_place_up(monkeypatch: pytest.Monke
     assert await anext(requests) == KEY
     with pytest.raises(DeadlineExceeded, match="import it again"):
         await anext(requests)
+
+
+async def received(*sizes: int) -> int:
+    """How much of a file arrives that comes in such pieces."""
+    pieces = [agent_pb2.ImportAgentRequest(chunk=bytes(size)) for size in sizes]
+    return sum([len(chunk) async for chunk in _chunks(sending(*pieces))])
+
+
+async def test_some_chunks_may_be_small() -> None:
+    assert await received(*[1] * SMALL_CHUNKS) == SMALL_CHUNKS
+    assert await received(*[SMALL_BYTES] * 4 * SMALL_CHUNKS) == 4 * SMALL_CHUNKS * SMALL_BYTES
+    assert await received(*[1] * SMALL_CHUNKS, CHUNK_BYTES, *[1] * 255) == SMALL_CHUNKS + CHUNK_BYTES + 255
+
+
+@pytest.mark.parametrize("size", [0, 1, SMALL_BYTES - 1])
+async def test_a_file_of_small_chunks_is_refused(size: int) -> None:
+    with pytest.raises(InvalidArgument, match="at a time") as refused:
+        await received(*[size] * (SMALL_CHUNKS + 1))
+    assert refused.value.field == "chunk"
