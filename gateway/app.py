@@ -46,6 +46,9 @@ _WATCH_SECONDS: Final = 0.5
 
 _WORKFLOWS: Final = workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"].full_name
 
+HANDSHAKE_SECONDS: Final = 10.0
+"""How long a gRPC connection may take for TLS and HTTP/2's first frames; gRPC waits for two minutes."""
+
 _MAX_STREAMS: Final = 256
 """Calls at once of one gRPC connection; more wait."""
 
@@ -226,6 +229,7 @@ class Gateway:
                 "grpc.max_receive_message_length": max(settings.max_body_bytes, 2 * CHUNK_BYTES),
                 "grpc.max_metadata_size": settings.max_header_bytes,
                 "grpc.absolute_max_metadata_size": settings.max_header_bytes,
+                "grpc.server_handshake_timeout_ms": round(HANDSHAKE_SECONDS * 1000),
                 "grpc.max_concurrent_streams": _MAX_STREAMS,
                 "grpc.max_allowed_incoming_connections": settings.max_connections,
             },
