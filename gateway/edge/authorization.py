@@ -55,12 +55,13 @@ def authorize(method: str, who: Caller) -> None:
 def authorize_namespace(request: Message, namespace: str, at: str = "") -> None:
     """Fill `namespace` into every empty namespace of `request`, in place.
 
-    Raises PermissionDenied that names the field where it holds another one. `at` is the path of `request` itself.
+    Raises PermissionDenied that names the field where it holds another one, and InvalidArgument where it can be none.
+    `at` is the path of `request` itself.
     """
     for field in _namespace_fields(request.DESCRIPTOR):
         path = f"{at}{field.name}"
         if field.message_type is None:
-            asked = getattr(request, field.name)
+            asked = check_text(path, getattr(request, field.name), allow_empty=True)
             if asked and asked != namespace:
                 raise PermissionDenied(f"{path}: the namespace {asked!r} is not yours; leave it empty")
             setattr(request, field.name, namespace)
