@@ -20,13 +20,13 @@ import grpc
 
 from agentmem import errors
 from agentmem.conversations import chain_of
+from agentmem.limits import MAX_HASHES
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, types_pb2
 from agentmem.words import is_anonymous
 from gateway import upstream
 
 log = logging.getLogger(__name__)
 
-_MOST_HASHES = 10_000
 """What FindAgent takes. A conversation that is stored ends close to where one that goes on from it begins."""
 
 
@@ -126,7 +126,7 @@ class Finder:
         if not self._keep or wanted.messages is None:
             return Memory(How.NONE)
         if not fresh:
-            chain = (await asyncio.to_thread(chain_of, wanted.messages))[-_MOST_HASHES:]
+            chain = (await asyncio.to_thread(chain_of, wanted.messages))[-MAX_HASHES:]
             found = await self._find(wanted, message_hashes=chain, label=wanted.label)
             if found.HasField("agent"):
                 return await self._going_on(wanted, found)

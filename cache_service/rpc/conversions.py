@@ -31,7 +31,6 @@ from cache_service.ledger.workflow_records import Owner, Put, Record
 CHAIN_HASH_BYTES = 32
 DIGEST_BYTES = 16
 COMMIT_ID_BYTES = 16
-MAX_MESSAGES = 10_000
 _MAX_VERSION = 2**63 - 1
 _MAX_DIGEST_BYTES = 64
 _MAX_TIME_BYTES = 64
@@ -94,8 +93,6 @@ def committed_message(committed: Committed) -> cache_store_pb2.CommittedTurn:
 
 def message_hashes(hashes: Sequence[bytes]) -> Sequence[bytes]:
     """A conversation's hash chain."""
-    if len(hashes) > MAX_MESSAGES:
-        raise InvalidArgument("message_hashes", f"must be at most {MAX_MESSAGES}, are {len(hashes)}")
     return [_sized(f"message_hashes[{index}]", value, HASH_BYTES) for index, value in enumerate(hashes)]
 
 

@@ -19,9 +19,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agentmem.validation import MAX_STOPS
+from agentmem.limits import MAX_STOPS
 from gateway.api.exchange import Effort
-from gateway.api.validation import UINT32, Count, Forgiving, JsonObject, KeyPart, StopString, Text
+from gateway.api.validation import Count, Forgiving, JsonObject, KeyPart, StopString, Text, within
 
 MAX_TOOL_NAME = 128
 
@@ -222,9 +222,9 @@ class MessagesRequest(Conversation):
 
     max_tokens: Count
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=UINT32)] | None = None
+    temperature: Annotated[float, within("temperature", high=1)] | None = None
+    top_p: Annotated[float, within("top_p")] | None = None
+    top_k: Annotated[int, within("top_k")] | None = None
     stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     metadata: Metadata | None = None
     diagnostics: Diagnostics | None = None

@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from agentmem.errors import InvalidArgument
+from agentmem.limits import MAX_LOGIT_BIASES, MAX_STOPS
 from agentmem.v1 import inference_pb2, types_pb2
-from agentmem.validation import MAX_PENALTY, MAX_STOPS
-from gateway.api.validation import UINT32, Count, Forgiving, Json, JsonObject, KeyPart, StopString, Strict, Text
+from gateway.api.validation import Count, Forgiving, Json, JsonObject, KeyPart, StopString, Strict, Text, within
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
 """Of the turns of all choices, each of which has the prompt."""
-MAX_LOGIT_BIASES = 1024
 MAX_TOOLS = 128
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's; the contract's is 0."""
@@ -33,9 +32,8 @@ Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Verbosity = Literal["medium"]
 """Templates know no other; what else a model is to do belongs into its instructions."""
 
-Temperature = Annotated[float, Field(ge=0, le=2)]
-TopP = Annotated[float, Field(gt=0, le=1)]
-_Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
+Temperature = Annotated[float, within("temperature")]
+TopP = Annotated[float, within("top_p")]
 
 
 class StreamOptions(Strict):
@@ -57,14 +55,14 @@ class SampledRequest(Forgiving):
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     logit_bias: (
-        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIASES)] | None
+        Annotated[dict[str, Annotated[float, within("logit_bias")]], Field(max_length=MAX_LOGIT_BIASES)] | None
     ) = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
+    presence_penalty: Annotated[float, within("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, within("frequency_penalty")] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=UINT32)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    top_k: Annotated[int, within("top_k")] | None = None
+    min_p: Annotated[float, within("min_p")] | None = None
+    repetition_penalty: Annotated[float, within("repetition_penalty")] | None = None
     user: Text | None = None
 
     @property

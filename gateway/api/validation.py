@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 from agentmem import jsonsize, jsontext
 from agentmem.errors import InvalidArgument
 from agentmem.jsontext import MAX_DEPTH, shallow
+from agentmem.limits import SAMPLING
 from agentmem.validation import MAX_STOP_BYTES, check_text
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -40,6 +41,13 @@ def _stop_at_first(schema: Any) -> None:
     elif isinstance(schema, list | tuple):
         for part in schema:
             _stop_at_first(part)
+
+
+def within(parameter: str, high: float | None = None) -> Any:
+    """Return the bounds of a sampling parameter as pydantic takes them. A dialect may have another upper one."""
+    bounds = SAMPLING[parameter]
+    low, above = (None, bounds.low) if bounds.open else (bounds.low, None)
+    return Field(ge=low, gt=above, le=bounds.high if high is None else high)
 
 
 class Strict(BaseModel):

@@ -1,5 +1,6 @@
 """`agentmem chat AGENT`: a conversation in which every turn says only what is new."""
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from agentmem import Answer, AsyncClient, Reasoning, Restarted, Text
 from agentmem.client.answers import Event
 from agentmem.client.inputs import AskOptions
 from agentmem.errors import FailedPrecondition
+from agentmem.limits import SAMPLING, Bounds
 from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
@@ -27,6 +29,20 @@ AGENT = "chat"
 """The agent that is talked with where none is named."""
 
 _INTERRUPTED = 130
+
+
+class Number(click.FloatRange):
+    """A number within the bounds that all doors have of it; click's own range takes NaN."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds.low, bounds.high, min_open=bounds.open)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Fails as click does, and for NaN."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
 
 
 @dataclass
@@ -98,7 +114,7 @@ def summary(answer: Answer) -> str:
 )
 @click.option("--keep", is_flag=True, help="Leave running what --model has started.")
 @click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), help="The longest answer.")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="0 is greedy, and the default.")
+@click.option("--temperature", type=Number(SAMPLING["temperature"]), help="0 is greedy, and the default.")
 @client_options
 def chat(
     client: Client,

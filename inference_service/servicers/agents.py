@@ -24,7 +24,7 @@ from inference_service.pool.kv import Table
 from inference_service.servicers.portable import PortableAgents
 from inference_service.servicers.requests import probe_request
 from inference_service.storage.client import StoreClient
-from inference_service.turns.decoding import check_tokens
+from inference_service.turns.decoding import check_input
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.prefetching import Prefetcher
@@ -88,7 +88,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         probe = probe_request(request)
         await self.locks.settled(probe.key)
         async with self.models.hold(probe.key.model_id) as model:
-            check_tokens(probe.input, model)
+            check_input(probe.input, model)
             hot = model.memory.hot.get(probe.key)
             opened = await self.store.open(probe.key, hot.version if hot is not None else NO_VERSION, peek=True)
             known = hot.ledger if hot is not None and hot.version == opened.version else None

@@ -15,7 +15,7 @@ from inference_service.servicers.requests import generate_request, prefill_reque
 from inference_service.storage.client import StoreClient
 from inference_service.threads import WorkerThreads
 from inference_service.turns import turn_log
-from inference_service.turns.decoding import check_tokens
+from inference_service.turns.decoding import check_input
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.runner import TurnRunner
 
@@ -60,7 +60,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         counted = await self.threads.parse(lambda: turn_input(request))
         # A count is not worth a swap: the tokenizer is all it takes.
         model = self.models.loaded(key.model_id) or await self.models.info(key.model_id)
-        check_tokens(counted, model)
+        check_input(counted, model)
         ledger = Ledger()
         if isinstance(counted, AppendInput):
             ledger = (await self.store.open(key, peek=True)).ledger or ledger

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -12,13 +11,12 @@ import numpy as np
 from agentmem import jsontext
 from agentmem.conversations import template_arguments, template_messages, template_tools
 from agentmem.errors import InvalidArgument
+from agentmem.limits import check_sampling
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from agentmem.validation import (
-    MAX_PENALTY,
     MAX_REQUEST_ID_BYTES,
     MAX_SCHEMA_BYTES,
     MAX_STOP_BYTES,
-    MAX_STOPS,
     MAX_TOP_LOGPROBS,
     AgentKey,
     IdleTimes,
@@ -100,6 +98,8 @@ _RESERVED_ARGUMENTS = (
     | frozenset(("sanitize_control_tokens", "return_assistant_tokens_mask", "tokenizer_kwargs"))
 )
 """Those of transformers' `apply_chat_template` itself, and what comes in fields of its own."""
+_MAX_CALL_ID_BYTES: Final = 64 * 1024
+"""Some servers sign in the id of a call what the model thought."""
 _NOT_REPEATED = {"request_id", "if_version", "if_revision", "memory_mode", "expiry", "context_policy"}
 
 
@@ -185,29 +185,9 @@ def turn_input(request: Any) -> TurnInput:
 
 def sampling(message: types_pb2.Sampling) -> Sampling:
     """Sampling parameters, checked. Raises InvalidArgument."""
-
-    def number(name: str, default: float, low: float, high: float, *, open_low: bool = False) -> float:
-        value = getattr(message, name) if cast(Any, message).HasField(name) else default
-        if not math.isfinite(value) or not low <= value <= high or (open_low and value == low):
-            bounds = f"{'above' if open_low else 'from'} {low:g} " + (f"to {high:g}" if math.isfinite(high) else "")
-            raise InvalidArgument(f"sampling.{name}", f"must be a number {bounds.strip()}, is {value:g}")
-        return float(value)
-
-    for token_id, bias in message.logit_bias.items():
-        if not math.isfinite(bias):
-            raise InvalidArgument(f"sampling.logit_bias[{token_id}]", "must be a finite number")
-    return Sampling(
-        temperature=number("temperature", 0, 0, 100),
-        top_p=number("top_p", 1, 0, 1, open_low=True),
-        top_k=message.top_k,
-        min_p=number("min_p", 0, 0, 1),
-        seed=message.seed if message.HasField("seed") else None,
-        repetition_penalty=number("repetition_penalty", 1, 0, math.inf, open_low=True),
-        presence_penalty=number("presence_penalty", 0, -MAX_PENALTY, MAX_PENALTY),
-        frequency_penalty=number("frequency_penalty", 0, -MAX_PENALTY, MAX_PENALTY),
-        logit_bias=dict(message.logit_bias),
-        ignore_eos=message.ignore_eos,
-    )
+    check_sampling(message)
+    given = {field.name: value for field, value in message.ListFields() if field.name != "logit_bias"}
+    return Sampling(**given, logit_bias=dict(message.logit_bias))
 
 
 def _text(field: str, text: str) -> TextInput:
@@ -217,12 +197,21 @@ def _text(field: str, text: str) -> TextInput:
 
 
 def _messages(field: str, chat: types_pb2.Messages) -> MessagesInput:
+    _check_names(field, chat)
     messages, tools = template_messages(chat, field), template_tools(chat, field)
     arguments = template_arguments(chat, field)
     if reserved := sorted(_RESERVED_ARGUMENTS & arguments.keys()):
         raise InvalidArgument(f"{field}.template_arguments_json", f"{', '.join(reserved)} cannot be set here")
     _check_enum(f"{field}.history", chat.history, types_pb2.History)
     return MessagesInput(messages, tools, arguments, chat.history or types_pb2.HISTORY_MEMORY)
+
+
+def _check_names(field: str, chat: types_pb2.Messages) -> None:
+    for index, message in enumerate(chat.messages):
+        at = f"{field}.messages[{index}]"
+        check_text(f"{at}.role", message.role)
+        check_text(f"{at}.name", message.name, allow_empty=True)
+        check_text(f"{at}.tool_call_id", message.tool_call_id, max_bytes=_MAX_CALL_ID_BYTES, allow_empty=True)
 
 
 def _json_schema(request: inference_pb2.GenerateRequest) -> str:
@@ -235,8 +224,6 @@ def _json_schema(request: inference_pb2.GenerateRequest) -> str:
 
 
 def _stops(stops: list[str]) -> tuple[str, ...]:
-    if len(stops) > MAX_STOPS:
-        raise InvalidArgument("stop", f"at most {MAX_STOPS} strings")
     return tuple(check_text(f"stop[{index}]", stop, max_bytes=MAX_STOP_BYTES) for index, stop in enumerate(stops))
 
 

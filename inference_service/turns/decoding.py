@@ -18,13 +18,14 @@ from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit
 from inference_service.threads import WorkerThreads
 
 
-def check_tokens(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[int] = ()) -> None:
+def check_input(turn_input: TurnInput, model: ModelInfo, logit_bias: Iterable[int] = ()) -> None:
     """Refuse token ids that the model does not have: the backend would read and write out of bounds.
 
-    And more of them than text may have (FailedPrecondition).
+    And more of them, or of messages, which are a token at least each, than are counted (ContextExceeded).
     """
-    token_ids = turn_input.token_ids if isinstance(turn_input, TokensInput) else np.empty(0, np.uint32)
-    model.renderer.check_tokens(len(token_ids))
+    content = turn_input.content if isinstance(turn_input, AppendInput) else turn_input
+    token_ids = content.token_ids if isinstance(content, TokensInput) else np.empty(0, np.uint32)
+    model.renderer.check_tokens(len(content.messages) if isinstance(content, MessagesInput) else len(token_ids))
     unknown = np.flatnonzero(token_ids >= model.vocab_size)[:1].tolist()
     named = [(f"token_ids.ids[{place}]", int(token_ids[place])) for place in unknown]
     named += [(f"sampling.logit_bias[{token_id}]", token_id) for token_id in logit_bias if token_id >= model.vocab_size]

@@ -30,7 +30,7 @@ from inference_service.pool.admission import MemoryRequest
 from inference_service.storage.client import Opened, StoreClient
 from inference_service.threads import WorkerThreads
 from inference_service.turns.committing import Committer
-from inference_service.turns.decoding import check_tokens, check_tool_calls
+from inference_service.turns.decoding import check_input, check_tool_calls
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.pool_writer import PoolWriter
@@ -141,7 +141,7 @@ class TurnRunner:
         request = turn.request
         turn.timing.enter("queue", turn.timing.arrived, waits_for="agent")
         async with self.models.use(request.key.model_id) as model:
-            check_tokens(request.input, model, request.sampling.logit_bias)
+            check_input(request.input, model, request.sampling.logit_bias)
             check_tool_calls(request, model)
             async with self.locks.hold(*([] if request.anonymous else [request.key])):
                 await self._serve(turn, model)

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentmem import jsontext
 from agentmem.errors import InvalidArgument
+from agentmem.limits import MAX_TOOLS
 from agentmem.v1 import types_pb2
 
 HASH_BYTES = 16
@@ -66,6 +67,8 @@ def template_messages(chat: types_pb2.Messages, field: str = "messages") -> tupl
     """
     if not chat.messages:
         raise InvalidArgument(field, "must have at least one message")
+    calls = (message.tool_calls_json for message in chat.messages)
+    jsontext.check_values(field, (*calls, chat.tools_json, chat.template_arguments_json))
     return tuple(_message(f"{field}.messages[{i}]", message) for i, message in enumerate(chat.messages))
 
 
@@ -74,6 +77,8 @@ def template_tools(chat: types_pb2.Messages, field: str = "messages") -> tuple[M
     tools = jsontext.parse(f"{field}.tools_json", chat.tools_json, list) if chat.HasField("tools_json") else []
     if not all(isinstance(tool, dict) for tool in tools):
         raise InvalidArgument(f"{field}.tools_json", "must be an array of objects")
+    if len(tools) > MAX_TOOLS:
+        raise InvalidArgument(f"{field}.tools_json", f"must have at most {MAX_TOOLS} tools, has {len(tools)}")
     return tuple(tools)
 
 

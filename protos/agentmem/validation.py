@@ -72,17 +72,11 @@ def check_text(field: str, value: str, *, max_bytes: int = MAX_PART_BYTES, allow
     return value
 
 
-MAX_STOPS: Final = 16
-"""Stop strings of a turn."""
-
 MAX_STOP_BYTES: Final = 256
-"""UTF-8 bytes of one of them."""
+"""UTF-8 bytes of a stop string."""
 
 MAX_TOP_LOGPROBS: Final = 20
 """Alternatives whose log-probabilities are returned with each token."""
-
-MAX_PENALTY: Final = 2.0
-"""Presence and frequency penalties are from minus this to this."""
 
 MAX_WORKFLOW_BYTES: Final = 1024 * 1024
 """A workflow file's, at most."""

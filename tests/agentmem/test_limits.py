@@ -1,35 +1,126 @@
-"""The worker and the gateway refuse the same turns, and the contract says which."""
+"""All doors draw the same lines, and the contract says which."""
 
+import itertools
+import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from pydantic import ValidationError
 
 import agentmem
 from agentmem.errors import InvalidArgument
-from agentmem.validation import MAX_PENALTY, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS
+from agentmem.limits import MAX_STOPS, SAMPLING
+from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.validation import MAX_STOP_BYTES, MAX_TOP_LOGPROBS
 from gateway.api.chat import ChatRequest, to_generate
 from gateway.api.exchange import Incoming
+from gateway.api.messages_schema import MessagesRequest
+from gateway.api.responses_schema import ResponseRequest
+from gateway.api.transcoding import message_model, read_json
+from gateway.cli.chat import chat
+from gateway.workflows.definition.schema import Sampling as OfWorkflow
 from inference_service.servicers.requests import generate_request
 
 INCOMING = Incoming("default", "", "0" * 32, 7)
 BODY: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "x"}]}
 
 
+def contract(parameter: str, value: float) -> None:
+    """Over gRPC."""
+    given: Any = {3: value} if parameter == "logit_bias" else value
+    sampling = types_pb2.Sampling(**{parameter: given})
+    key = types_pb2.AgentKey(namespace="n", agent_id="a", model_id="m")
+    generate_request(inference_pb2.GenerateRequest(key=key, prompt="x", sampling=sampling))
+
+
+def rest(parameter: str, value: float) -> None:
+    """Over REST, as the gateway reads it and the worker checks it."""
+    given: Any = {"3": value} if parameter == "logit_bias" else value
+    body = {"key": {"agent_id": "a", "model_id": "m"}, "prompt": "x", "sampling": {parameter: given}}
+    model = message_model(inference_pb2.GenerateRequest.DESCRIPTOR)
+    request = inference_pb2.GenerateRequest()
+    read_json(json.dumps(body).encode(), model, request)
+    request.key.namespace = "n"
+    generate_request(request)
+
+
+def openai(parameter: str, value: float) -> None:
+    ChatRequest(**BODY, **{parameter: {"3": value} if parameter == "logit_bias" else value})
+
+
+def responses(parameter: str, value: float) -> None:
+    ResponseRequest(model="demo", input="x", **{parameter: value})  # type: ignore[arg-type]
+
+
+def anthropic(parameter: str, value: float) -> None:
+    MessagesRequest(**BODY, max_tokens=1, **{parameter: value})
+
+
+def workflows(parameter: str, value: float) -> None:
+    OfWorkflow(**{parameter: value})
+
+
+def command_line(parameter: str, value: float) -> None:
+    (option,) = [each for each in chat.params if each.name == parameter]
+    option.type.convert(str(value), option, None)
+
+
+Door = Callable[[str, float], None]
+_EACH = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+DOORS: dict[Door, tuple[str, ...]] = {
+    contract: (*_EACH, "logit_bias"),
+    rest: (*_EACH, "logit_bias"),
+    openai: (*_EACH, "logit_bias"),
+    responses: ("temperature", "top_p"),
+    anthropic: ("top_p", "top_k"),  # its temperature is from 0 to 1, as Anthropic documents it
+    workflows: ("temperature", "top_p", "top_k", "seed", "repetition_penalty"),
+    command_line: ("temperature",),
+}
+_WHOLE = ("top_k", "seed")
+
+
+LINES = [
+    pytest.param(door, parameter, id=f"{door.__name__}-{parameter}")
+    for door, parameters in DOORS.items()
+    for parameter in parameters
+]
+
+
+@pytest.mark.parametrize(("door", "parameter"), LINES)
+def test_every_door_takes_what_the_table_says(door: Door, parameter: str) -> None:
+    bounds = SAMPLING[parameter]
+    lowest = 1e-6 if bounds.open else bounds.low
+    for good in (lowest, bounds.high):
+        door(parameter, int(good) if parameter in _WHOLE else good)
+    beyond = [bounds.low - 0.001, bounds.high * 1.001, *([bounds.low] if bounds.open else []), 1e-38 * bounds.low]
+    bad: list[float] = [-1, int(bounds.high) + 1] if parameter in _WHOLE else [*beyond, math.nan, math.inf, -math.inf]
+    for value in bad:
+        if value in bounds or (value < 0 and parameter in _WHOLE and door is contract):
+            continue  # protobuf has no such number
+        with pytest.raises((InvalidArgument, ValidationError, click.UsageError, OverflowError, ValueError)):
+            door(parameter, value)
+
+
+def test_the_table_has_every_number_of_the_contract() -> None:
+    fields = types_pb2.Sampling.DESCRIPTOR.fields
+    assert SAMPLING.keys() == {field.name for field in fields} - {"ignore_eos"}
+
+
 @pytest.mark.parametrize(
     ("most", "beyond"),
     [
-        ({"stop": ["x"] * MAX_STOPS}, {"stop": ["x"] * (MAX_STOPS + 1)}),
         ({"stop": "é" * (MAX_STOP_BYTES // 2)}, {"stop": "é" * (MAX_STOP_BYTES // 2) + "x"}),
         (
             {"logprobs": True, "top_logprobs": MAX_TOP_LOGPROBS},
             {"logprobs": True, "top_logprobs": MAX_TOP_LOGPROBS + 1},
         ),
-        ({"presence_penalty": MAX_PENALTY}, {"presence_penalty": MAX_PENALTY + 0.1}),
-        ({"frequency_penalty": -MAX_PENALTY}, {"frequency_penalty": -MAX_PENALTY - 0.1}),
     ],
 )
-def test_both_draw_the_same_line(most: dict[str, Any], beyond: dict[str, Any]) -> None:
+def test_worker_and_gateway_draw_the_same_line(most: dict[str, Any], beyond: dict[str, Any]) -> None:
     generate_request(to_generate(ChatRequest(**BODY, **most), INCOMING))
     with pytest.raises(ValueError):
         ChatRequest(**BODY, **beyond)
@@ -39,8 +130,12 @@ def test_both_draw_the_same_line(most: dict[str, Any], beyond: dict[str, Any]) -
 
 
 def test_the_contract_says_so() -> None:
-    contract = Path(agentmem.__file__).parent / "v1"
-    proto = (contract / "inference.proto").read_text()
+    contract_directory = Path(agentmem.__file__).parent / "v1"
+    proto = (contract_directory / "inference.proto").read_text()
     assert f"at most {MAX_STOPS}, each of 1 to {MAX_STOP_BYTES} bytes" in proto
     assert f"(at most {MAX_TOP_LOGPROBS})" in proto
-    assert (contract / "types.proto").read_text().count(f"in [{-MAX_PENALTY:g}, {MAX_PENALTY:g}]") == 2
+    sampling = (contract_directory / "types.proto").read_text()
+    for name in ("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"):
+        bounds = SAMPLING[name]
+        (comment,) = [before for before, line in itertools.pairwise(sampling.splitlines()) if f" {name} = " in line]
+        assert f"in [{bounds.low:g}, {bounds.high:g}]" in comment

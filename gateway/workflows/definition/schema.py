@@ -34,8 +34,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import AfterValidator, Field
 from pydantic.json_schema import GenerateJsonSchema
 
-from agentmem.validation import MAX_SCHEMA_BYTES, MAX_STOPS
-from gateway.api.validation import JsonObject, KeyPart, StopString, Strict, Text
+from agentmem.limits import MAX_STOPS
+from agentmem.validation import MAX_SCHEMA_BYTES
+from gateway.api.validation import JsonObject, KeyPart, StopString, Strict, Text, within
 
 MAX_AGENTS: Final = 64
 MAX_PHASES: Final = 64
@@ -78,11 +79,11 @@ class _Part(Strict):
 class Sampling(_Part):
     """How to choose tokens. Without a temperature the likeliest is taken, and the run can be repeated."""
 
-    temperature: float = Field(default=0.0, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, le=2**31)
-    seed: int | None = Field(default=None, ge=0, lt=2**64)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    temperature: Annotated[float, within("temperature")] = 0.0
+    top_p: Annotated[float, within("top_p")] | None = None
+    top_k: Annotated[int, within("top_k")] | None = None
+    seed: Annotated[int, within("seed")] | None = None
+    repetition_penalty: Annotated[float, within("repetition_penalty")] | None = None
 
 
 class Defaults(_Part):

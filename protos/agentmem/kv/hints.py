@@ -25,8 +25,6 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import agent_pb2
 from agentmem.validation import AgentKey
 
-MAX_HINTS = 1000
-"""In one request."""
 MAX_NAMESPACE_HINTS = 10_000
 """That hold in one namespace."""
 HINT_SECONDS = 600.0
@@ -113,8 +111,6 @@ class TurnHints:
 
 def from_request(request: agent_pb2.SetTurnHintsRequest) -> "dict[AgentKey, int | None]":
     """The hints of a request, checked. Raises InvalidArgument."""
-    if len(request.hints) > MAX_HINTS:
-        raise InvalidArgument("hints", f"must be at most {MAX_HINTS}, are {len(request.hints)}")
     hints = {}
     for index, hint in enumerate(request.hints):
         try:

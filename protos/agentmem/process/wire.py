@@ -1,14 +1,20 @@
-"""Requests that are refused: uploads are read to their end first, and bytes that do not parse are explained by field.
+"""Requests that are refused: uploads are read to their end first, and the bytes of others before they are decoded.
 
-protobuf refuses text that is not UTF-8 without saying where; a caller in another language needs to know.
+Decoded, an element of two bytes takes a hundred, so elements are counted first. And protobuf refuses text that is not
+UTF-8 without saying where; a caller in another language needs to know.
 """
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections import Counter
+from collections.abc import AsyncIterable, Iterator
 from contextlib import suppress
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from agentmem.errors import InvalidArgument
+from agentmem.limits import REPEATED
 
 READ_ON_SECONDS: Final = 2.0
 
@@ -21,42 +27,134 @@ async def drain(upload: AsyncIterable[object]) -> None:
                 pass
 
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+MAX_FIELDS: Final = 200_000
+"""Fields that are looked at, one by one, before a request is decoded. Packed numbers are one."""
+
+_VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
+_VARINT_BYTES: Final = 10
+_CONTINUED: Final = bytes(range(0x80, 0x100))
+"""The bytes of a variable length number but for its last."""
+
+
+_Field = tuple[int, int, int, int]
+"""Number, kind, start and end of a field: what follows its tag, and its length where it has one, is data[start:end].
+
+A plain tuple: a long chat has thousands, on an event loop.
+"""
+
+
+class _Limited(NamedTuple):
+    """A field of requests that REPEATED bounds, or a message that has such fields."""
+
+    field: FieldDescriptor
+    most: int | None
+
+
+def check_counts(descriptor: Descriptor, data: bytes) -> None:
+    """Refuse a request with more elements than REPEATED has, before it is decoded.
+
+    Raises InvalidArgument that names the field. What does not parse passes: decoding it fails.
+    """
+    if _limited(descriptor):
+        with suppress(_Malformed):
+            _count(descriptor, data, 0, len(data), "", Counter())
+
+
+def _count(descriptor: Descriptor, data: bytes, at: int, end: int, path: str, counts: Counter[str]) -> None:
+    limited = _limited(descriptor)
+    for number, kind, start, stop in _fields(data, at, end):
+        counts[""] += 1
+        if counts[""] > MAX_FIELDS:
+            raise InvalidArgument("request", f"has more than {MAX_FIELDS} fields; send less, and numbers packed")
+        if kind in (_GROUP, _END_GROUP):
+            raise InvalidArgument("request", "has groups, which the contract does not have")
+        if (inner := limited.get(number)) is None:
+            continue
+        name = f"{path}{inner.field.name}"
+        if inner.most is None:
+            if kind == _BYTES and inner.field.message_type is not None:
+                _count(inner.field.message_type, data, start, stop, f"{name}.", counts)
+            continue
+        packed = kind == _BYTES and inner.field.type == FieldDescriptor.TYPE_UINT32
+        counts[name] += len(data[start:stop].translate(None, _CONTINUED)) if packed else 1
+        if counts[name] > inner.most:
+            raise InvalidArgument(name, f"must be at most {inner.most}")
+
+
+@cache
+def _limited(descriptor: Descriptor) -> dict[int, _Limited]:
+    """Return by number the fields of a message that are bounded, or have such fields in them."""
+    limited = {}
+    for field in descriptor.fields:
+        if field.is_repeated:
+            bound = REPEATED.get(f"{descriptor.name}.{field.name}")
+            if bound is not None and bound.most is not None:
+                limited[field.number] = _Limited(field, bound.most)
+        elif field.message_type is not None and _limited(field.message_type):
+            limited[field.number] = _Limited(field, None)
+    return limited
 
 
 def ill_formed_text(descriptor: Descriptor, data: bytes) -> str | None:
     """Path of the first string field in `data` that is not UTF-8; None if there is none or nothing can be read."""
     try:
-        return _search(descriptor, data)
-    except (IndexError, ValueError):
+        return _search(descriptor, data, 0, len(data), Counter())
+    except _Malformed:
         return None
 
 
-def _search(descriptor: Descriptor, data: bytes) -> str | None:
-    at, counts = 0, dict[int, int]()
-    while at < len(data):
-        tag, at = _varint(data, at)
-        field = descriptor.fields_by_number.get(tag >> 3)
-        kind = tag & 7
+def _search(descriptor: Descriptor, data: bytes, at: int, end: int, read: Counter[str]) -> str | None:
+    counts = Counter[int]()
+    for number, kind, start, stop in _fields(data, at, end):
+        read[""] += 1
+        field = descriptor.fields_by_number.get(number)
+        if read[""] > MAX_FIELDS or kind in (_GROUP, _END_GROUP):
+            raise _Malformed
+        if kind != _BYTES or field is None:
+            continue
+        name = f"{field.name}[{counts[field.number]}]" if field.is_repeated else field.name
+        counts[field.number] += 1
+        if field.type == FieldDescriptor.TYPE_STRING and not _is_utf8(data[start:stop]):
+            return name
+        if field.message_type is not None:
+            inner = _search(field.message_type, data, start, stop, read)
+            if inner:
+                return f"{name}.{inner}"
+    return None
+
+
+class _Malformed(Exception):
+    """The bytes are not a message's."""
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
+    """Yield the fields of the message in data[at:end]. Raises _Malformed where decoding fails as well."""
+    while at < end:
+        tag, at = _varint(data, at, end)
+        kind, start = tag & 7, at
         if kind == _VARINT:
-            _, at = _varint(data, at)
+            _, at = _varint(data, at, end)
+        elif kind == _BYTES:
+            size, start = _varint(data, at, end)
+            at = start + size
         elif kind in (_FIXED64, _FIXED32):
             at += 8 if kind == _FIXED64 else 4
-        elif kind == _BYTES:
-            size, at = _varint(data, at)
-            payload, at = data[at : at + size], at + size
-            if field is None:
-                continue
-            index = counts.get(field.number, 0)
-            counts[field.number] = index + 1
-            name = f"{field.name}[{index}]" if field.is_repeated else field.name
-            if field.type == FieldDescriptor.TYPE_STRING and not _is_utf8(payload):
-                return name
-            if field.message_type is not None and (inner := _search(field.message_type, payload)):
-                return f"{name}.{inner}"
-        else:
-            raise ValueError("groups are not used")
-    return None
+        elif kind not in (_GROUP, _END_GROUP):
+            raise _Malformed
+        if at > end:
+            raise _Malformed
+        yield tag >> 3, kind, start, at
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    if at < end and (first := data[at]) < 0x80:
+        return first, at + 1
+    value = 0
+    for index, byte in enumerate(data[at : min(at + _VARINT_BYTES, end)]):
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, at + index + 1
+    raise _Malformed
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -65,13 +163,3 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at

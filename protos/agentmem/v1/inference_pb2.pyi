@@ -282,11 +282,11 @@ class ToolChoice(_message.Message):
     """At most one call."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of the tools that may be called. Empty: all of tools_json."""
+        """The names of the tools that may be called, at most 1024. Empty: all of tools_json."""
 
     @_builtins.property
     def strict(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of tools whose parameters must be honoured whole: INVALID_ARGUMENT where they cannot be."""
+        """The names of tools whose parameters must be honoured whole, at most 1024: INVALID_ARGUMENT where they cannot be."""
 
     def __init__(
         self,

@@ -446,17 +446,17 @@ class ChatMessage(_message.Message):
     TOOL_CALLS_JSON_FIELD_NUMBER: _builtins.int
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """"system", "user", "assistant", "tool", or another role that the template knows."""
+    """"system", "user", "assistant", "tool", or another role that the template knows; at most 256 bytes."""
     content: _builtins.str
     """The text. Never parsed as special tokens unless parse_special is set."""
     name: _builtins.str
-    """The speaker's name, for templates that render it."""
+    """The speaker's name, for templates that render it; at most 256 bytes."""
     reasoning_content: _builtins.str
     """Reasoning that came before content, for templates that render it."""
     tool_calls_json: _builtins.str
     """The calls that an assistant made, a JSON array in OpenAI's shape."""
     tool_call_id: _builtins.str
-    """The call that a tool message answers."""
+    """The call that a tool message answers; at most 64 KiB."""
     def __init__(
         self,
         *,
@@ -501,7 +501,7 @@ class Messages(_message.Message):
     TEMPLATE_ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     HISTORY_FIELD_NUMBER: _builtins.int
     tools_json: _builtins.str
-    """Tool definitions for the template, a JSON array in OpenAI's shape."""
+    """Tool definitions for the template, a JSON array in OpenAI's shape; at most 1024."""
     template_arguments_json: _builtins.str
     """Further arguments of the template, a JSON object (for example {"enable_thinking": false}). The same messages under
     others are another conversation. INVALID_ARGUMENT for what has a field of its own or is the renderer's (tools,
@@ -511,7 +511,7 @@ class Messages(_message.Message):
     """How the part of the chat is taken that the agent has had. Without effect in Append."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
-        """At least one."""
+        """At least one, at most 20000."""
 
     def __init__(
         self,
@@ -579,7 +579,7 @@ class TokenIds(_message.Message):
     IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """At least one, each below the vocabulary's size."""
+        """At least one, at most 4194304, each below the vocabulary's size."""
 
     def __init__(
         self,
@@ -631,7 +631,7 @@ class Sampling(_message.Message):
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """0 is greedy. Default 0."""
+    """0 is greedy; in [0, 2]. Default 0."""
     top_p: _builtins.float
     """Nucleus sampling, in (0, 1]. Default 1."""
     top_k: _builtins.int
@@ -641,7 +641,7 @@ class Sampling(_message.Message):
     seed: _builtins.int
     """Makes sampling reproducible for the same request. Default: random."""
     repetition_penalty: _builtins.float
-    """Divides the logits of repeated tokens; above 0. Default 1."""
+    """Divides the logits of repeated tokens; in [0.01, 100]. Default 1."""
     presence_penalty: _builtins.float
     """Subtracted from the logits of tokens that occurred, in [-2, 2]. Default 0."""
     frequency_penalty: _builtins.float
@@ -650,7 +650,7 @@ class Sampling(_message.Message):
     """Continue past the model's own end-of-turn tokens. Default false."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Added to the logits of single tokens, by token id."""
+        """Added to the logits of single tokens, by token id; at most 1024, each in [-100, 100]."""
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ class RunWorkflowRequest(_message.Message):
     """Events up to this sequence number are left out."""
     @_builtins.property
     def variables(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Values for the definition's variables. Of a run that exists there are none to give."""
+        """Values for the definition's variables, at most 1000. Of a run that exists there are none to give."""
 
     def __init__(
         self,

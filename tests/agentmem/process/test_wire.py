@@ -1,3 +1,4 @@
+import time
 from typing import Any
 
 import pytest
@@ -8,21 +9,11 @@ from hypothesis import strategies as st
 
 from agentmem.process.wire import ill_formed_text
 from agentmem.v1 import agent_pb2, cache_store_pb2, inference_pb2, model_pb2, types_pb2, workflow_pb2
+from tests.wire import tagged
 
 GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
 BAD = [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf5\x80\x80\x80", b"ok\x80"]
 """Stray, cut off, a surrogate, overlong, too large, a stray continuation."""
-
-
-def varint(value: int) -> bytes:
-    encoded = b""
-    while value > 0x7F:
-        encoded, value = encoded + bytes([value & 0x7F | 0x80]), value >> 7
-    return encoded + bytes([value])
-
-
-def tagged(number: int, payload: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
 def string_paths(descriptor: Descriptor) -> list[tuple[str, list[int]]]:
@@ -107,6 +98,14 @@ def test_agrees_with_protobuf_about_any_damage(request: inference_pb2.GenerateRe
 def test_never_raises(data: bytes) -> None:
     found = ill_formed_text(GENERATE, data)
     assert found is None or not _parses(inference_pb2.GenerateRequest, data)
+
+
+@pytest.mark.parametrize("data", [b"\xff" * (4 << 20), tagged(3, tagged(1, b"\x0a\x00" * (4 << 20))) + b"\xff"])
+def test_takes_no_longer_than_its_bytes(data: bytes) -> None:
+    """A number that never ends was read into one of as many digits; a message that is all small fields, one by one."""
+    began = time.process_time()
+    assert ill_formed_text(GENERATE, data) is None
+    assert time.process_time() - began < 5
 
 
 def _parses(kind: Any, data: bytes) -> bool:

@@ -96,7 +96,6 @@ BAD: list[tuple[Request, str]] = [
     (appended(template_arguments_json="1"), "append.messages.template_arguments_json"),
     (request(max_tokens=0), "max_tokens"),
     (request(top_logprobs=21), "top_logprobs"),
-    (request(stop=["x"] * 17), "stop"),
     (request(stop=["x", ""]), "stop[1]"),
     (request(stop=["x", "y", LONG]), "stop[2]"),
     (request(cache_policy=99), "cache_policy"),
@@ -123,15 +122,23 @@ BAD: list[tuple[Request, str]] = [
     (request(json_schema="{}", sampling=types_pb2.Sampling(ignore_eos=True)), "sampling.ignore_eos"),
     (sampled(logit_bias={3: NAN}), "sampling.logit_bias[3]"),
     (sampled(logit_bias={3: -INF}), "sampling.logit_bias[3]"),
+    (sampled(logit_bias={2: 1, 3: 3e38}), "sampling.logit_bias[3]"),
+    (one_message(role="r" * 257), "messages.messages[1].role"),
+    (one_message(name="n" * 257), "messages.messages[1].name"),
+    (one_message(tool_call_id="i" * (64 * 1024 + 1)), "messages.messages[1].tool_call_id"),
+    (chat(tools_json=json.dumps([{}] * 1025)), "messages.tools_json"),
+    (chat(tools_json="[" + "[]," * 260_000 + "[]]"), "messages"),
+    (appended(template_arguments_json='{"a": [' + "1," * 500_000 + "1]}"), "append.messages"),
+    (one_message(tool_calls_json='"' + "[" * 500_001 + '"'), "messages"),
     *[(chat(template_arguments_json=json.dumps({name: 1})), "messages.template_arguments_json") for name in (
         "messages", *(name for name in inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
                       if name not in ("self", "kwargs")),
     )],
     *[(sampled(**{name: value}), f"sampling.{name}") for name, values in {
-        "temperature": (-0.1, 100.5, NAN, INF, -INF),
+        "temperature": (-0.1, 2.1, NAN, INF, -INF),
         "top_p": (0.0, 1.1, -1, NAN, INF),
         "min_p": (-0.1, 1.1, NAN),
-        "repetition_penalty": (0.0, -1, NAN, INF),
+        "repetition_penalty": (0.0, 1e-38, 0.0099, 100.1, -1, NAN, INF),
         "presence_penalty": (-2.1, 2.1, NAN, INF),
         "frequency_penalty": (-2.1, 2.1, NAN, -INF),
     }.items() for value in values],
@@ -220,9 +227,10 @@ def test_bounds_of_sampling_are_inclusive_where_the_contract_says() -> None:
     )
     assert low.sampling.seed == 0
     high = generate_request(
-        sampled(temperature=100, top_p=1, min_p=1, repetition_penalty=1e9, presence_penalty=2, frequency_penalty=2)
+        sampled(temperature=2, top_p=1, min_p=1, repetition_penalty=100, presence_penalty=2, frequency_penalty=2)
     )
     assert high.sampling.top_p == 1
+    assert generate_request(sampled(repetition_penalty=0.01)).sampling.repetition_penalty == pytest.approx(0.01)
     biased = generate_request(sampled(logit_bias={0: -100, 7: 1.5}, ignore_eos=True)).sampling
     assert (biased.logit_bias, biased.ignore_eos) == ({0: -100.0, 7: 1.5}, True)
 

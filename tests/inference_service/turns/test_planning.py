@@ -8,12 +8,12 @@ import pytest
 from agentmem.errors import ContextExceeded, FailedPrecondition, InvalidArgument
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.domain import AppendInput, HeldAnswer, TextInput, TokensInput, TurnRequest
+from inference_service.domain import AppendInput, HeldAnswer, MessagesInput, TextInput, TokensInput, TurnRequest
 from inference_service.memory.match import MatchLimits
 from inference_service.storage.client import Opened
 from inference_service.text.rendering import Renderer
 from inference_service.threads import WorkerThreads
-from inference_service.turns.decoding import check_tokens, check_tool_calls
+from inference_service.turns.decoding import check_input, check_tool_calls
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.turn import Turn
 from tests.inference_service.real_tokenizers import byte_level
@@ -23,15 +23,18 @@ from tests.inference_service.turns.world import NoSnapshots
 def test_ids_that_the_model_has_no_logits_for_are_refused() -> None:
     renderer = Renderer(byte_level(), None, context_length=2)
     model = cast(Any, SimpleNamespace(vocab_size=10, renderer=renderer))
-    check_tokens(TokensInput((0, 9)), model, [0, 9])
+    check_input(TokensInput((0, 9)), model, [0, 9])
     with pytest.raises(FailedPrecondition, match="more than 4 tokens"):
-        check_tokens(TokensInput((0, 9) * 3), model)
+        check_input(TokensInput((0, 9) * 3), model)
+    for chat in (MessagesInput(({"role": "user"},) * 5), AppendInput(MessagesInput(({"role": "user"},) * 5))):
+        with pytest.raises(FailedPrecondition, match="more than 4 tokens"):  # no message without a token
+            check_input(chat, model)
     for arguments, field in (
         ((TokensInput((1, 10)), model), "token_ids.ids[1]"),
         ((TokensInput((1,)), model, [2**32 - 1]), "sampling.logit_bias[4294967295]"),
     ):
         with pytest.raises(InvalidArgument) as caught:
-            check_tokens(*arguments)
+            check_input(*arguments)
         assert caught.value.field == field
 
 

@@ -1,0 +1,131 @@
+"""Bounds that all doors draw alike: how many elements a request may have, and which numbers choose tokens."""
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import types_pb2
+
+# Repeated fields of the contract's requests.
+
+MAX_MESSAGES: Final = 20_000
+"""Messages of a chat."""
+MAX_TOKEN_IDS: Final = 4 * 1024 * 1024
+"""Token ids of a prompt."""
+MAX_TOOLS: Final = 1024
+"""Tools of a turn, and names of them."""
+MAX_LOGIT_BIASES: Final = 1024
+MAX_STOPS: Final = 16
+"""Stop strings of a turn."""
+MAX_HASHES: Final = 10_000
+"""Hashes of a conversation's messages."""
+MAX_HINTS: Final = 1000
+"""Hints in one request."""
+MAX_VARIABLES: Final = 1000
+"""Values that a run brings for the variables of its workflow."""
+
+
+class Repeated(NamedTuple):
+    """How many elements a repeated field or a map has at most; None: as many as a message of its size can hold.
+
+    Elements are counted before a message is decoded, because a decoded one may take fifty times its bytes
+    (`agentmem.process.wire.check_counts`). `then` says what checks the field after that.
+    """
+
+    most: int | None
+    then: str
+
+
+_OWN: Final = Repeated(None, "our own processes send it, and channels bound its bytes: channels.MAX_MESSAGE_BYTES")
+
+REPEATED: Final[Mapping[str, Repeated]] = {
+    "Messages.messages": Repeated(
+        MAX_MESSAGES, "against the model's context: inference_service/turns/decoding.py:check_input"
+    ),
+    "TokenIds.ids": Repeated(
+        MAX_TOKEN_IDS, "against context and vocabulary: inference_service/turns/decoding.py:check_input"
+    ),
+    "Sampling.logit_bias": Repeated(
+        MAX_LOGIT_BIASES,
+        "each bias by SAMPLING; ids against the vocabulary: inference_service/turns/decoding.py:check_input",
+    ),
+    "GenerateRequest.stop": Repeated(MAX_STOPS, "each by its bytes: inference_service/servicers/requests.py:_stops"),
+    "ToolChoice.names": Repeated(MAX_TOOLS, "against the tools: inference_service/servicers/requests.py:held_answer"),
+    "ToolChoice.strict": Repeated(MAX_TOOLS, "against the tools: inference_service/servicers/requests.py:held_answer"),
+    "FindAgentRequest.message_hashes": Repeated(
+        MAX_HASHES, "each by its bytes: cache_service/rpc/conversions.py:message_hashes"
+    ),
+    "SetTurnHintsRequest.hints": Repeated(MAX_HINTS, "each by its key: protos/agentmem/kv/hints.py:from_request"),
+    "RunWorkflowRequest.variables": Repeated(
+        MAX_VARIABLES, "against the file's: gateway/workflows/definition/parser.py:load"
+    ),
+    "CheckWorkflowRequest.variables": Repeated(
+        MAX_VARIABLES, "against the file's: gateway/workflows/definition/parser.py:load"
+    ),
+    **dict.fromkeys(
+        (
+            *("OpenCacheRequest.block_hashes", "OpenCacheRequest.window_hashes", "FetchBlocksRequest.names"),
+            *("StageBlocksRequest.names", "PublishBlocksRequest.files", "PublishBlocksRequest.references"),
+            *("CommitTurnRequest.token_ids", "CommitTurnRequest.offsets", "CommitTurnRequest.message_hashes"),
+            *("CommitTurnRequest.carried_turns", "TurnRecord.messages", "CacheReport.cached", "Usage.cached"),
+            *("Delta.token_ids", "Delta.logprobs", "Delta.tool_calls", "TokenLogprob.top"),
+            *("Ledger.token_ids", "Ledger.offsets", "Ledger.turns", "PutWorkflowRecordRequest.events"),
+            *("SyncNodeRequest.models", "SyncNodeRequest.running"),
+        ),
+        _OWN,
+    ),
+}
+"""By message and field: all of every request of the contract."""
+
+
+# Numbers that choose tokens.
+
+
+class Bounds(NamedTuple):
+    """The numbers that a parameter takes, from `low` to `high`; without `low` itself where that is `open`."""
+
+    low: float
+    high: float
+    open: bool = False
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return False
+        return self.low <= value <= self.high and not (self.open and value == self.low)
+
+    def __str__(self) -> str:
+        return f"{'above' if self.open else 'from'} {self.low:g} to {self.high:g}"
+
+
+SAMPLING: Final[Mapping[str, Bounds]] = {
+    "temperature": Bounds(0, 2),
+    "top_p": Bounds(0, 1, open=True),
+    "top_k": Bounds(0, 2**32 - 1),
+    "min_p": Bounds(0, 1),
+    "seed": Bounds(0, 2**64 - 1),
+    # Logits times a hundred are finite in float16; a smaller divisor makes infinite ones, and NaN of two of those.
+    "repetition_penalty": Bounds(0.01, 100),
+    "presence_penalty": Bounds(-2, 2),
+    "frequency_penalty": Bounds(-2, 2),
+    "logit_bias": Bounds(-100, 100),
+}
+"""By field of `agentmem.v1.Sampling`; of a map, each value. A dialect may take less, and never more."""
+
+
+def check_sampling(sampling: types_pb2.Sampling) -> None:
+    """Raise InvalidArgument for a number that is out of its bounds. What is not set is not checked."""
+    for field, value in sampling.ListFields():
+        if (bounds := SAMPLING.get(field.name)) is None:
+            continue
+        if field.name != "logit_bias":
+            _check(bounds, f"sampling.{field.name}", value)
+            continue
+        for token_id, bias in sampling.logit_bias.items():
+            _check(bounds, f"sampling.logit_bias[{token_id}]", bias)
+
+
+def _check(bounds: Bounds, field: str, value: float) -> None:
+    # The contract's floats have seven digits: what a caller wrote as 0.01 is a little less.
+    if (float(f"{value:.7g}") if isinstance(value, float) else value) not in bounds:
+        raise InvalidArgument(field, f"must be a number {bounds}, is {value:g}")

@@ -1,0 +1,144 @@
+"""Every repeated field of a request has a limit, or only our own processes send it; elements are counted undecoded."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor, ServiceDescriptor
+
+import agentmem.v1
+from agentmem.errors import InvalidArgument
+from agentmem.limits import REPEATED
+from agentmem.process.wire import MAX_FIELDS, check_counts
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
+from tests.system.hostile import SERVICES
+from tests.wire import tagged, varint
+
+GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
+ROOT = Path(agentmem.v1.__file__).parents[3]
+
+
+def methods() -> Iterator[MethodDescriptor]:
+    """All RPCs of the contract."""
+    for module in pkgutil.iter_modules(agentmem.v1.__path__):
+        if module.name.endswith("_pb2"):
+            file = importlib.import_module(f"agentmem.v1.{module.name}").DESCRIPTOR
+            services: list[ServiceDescriptor] = [*file.services_by_name.values()]
+            for service in services:
+                yield from service.methods
+
+
+def ways(descriptor: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:
+    """The ways to all repeated fields and maps of a message."""
+    for field in descriptor.fields:
+        if field.is_repeated:
+            yield (field,)
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            yield from ((field, *way) for way in ways(field.message_type))
+
+
+def name_of(field: FieldDescriptor) -> str:
+    """As the table names it."""
+    return f"{field.containing_type.name}.{field.name}"
+
+
+def test_every_repeated_field_of_a_request_is_in_the_table() -> None:
+    """Whoever adds one says in agentmem/limits.py how many elements it has at most, and what checks it then."""
+    there = {name_of(way[-1]) for method in methods() for way in ways(method.input_type)}
+    assert there == REPEATED.keys()
+
+
+def test_callers_send_nothing_without_a_limit() -> None:
+    sent = {name_of(way[-1]) for service in SERVICES for each in service.methods for way in ways(each.input_type)}
+    assert {name for name in sent if REPEATED[name].most is None} == set()
+
+
+@pytest.mark.parametrize("name", [name for name, field in REPEATED.items() if field.most is not None])
+def test_what_checks_a_field_next_is_there(name: str) -> None:
+    found = re.search(r"([\w/]+\.py):(\w+)", REPEATED[name].then)
+    assert found is not None
+    assert re.search(rf"^(def {found[2]}\b|{found[2]}: )", (ROOT / found[1]).read_text(), re.MULTILINE)
+
+
+LIMITED = [
+    pytest.param(each.input_type, way, id=f"{each.name}-{'.'.join(field.name for field in way)}")
+    for service in SERVICES
+    for each in service.methods
+    for way in ways(each.input_type)
+]
+
+
+def with_elements(way: tuple[FieldDescriptor, ...], count: int) -> bytes:
+    """A message with so many empty elements in the last field of `way`; numbers are packed."""
+    *outer, field = way
+    packed = field.type == FieldDescriptor.TYPE_UINT32
+    data = tagged(field.number, b"\1" * count) if packed else tagged(field.number, b"") * count
+    for each in reversed(outer):
+        data = tagged(each.number, data)
+    return data
+
+
+@pytest.mark.parametrize(("descriptor", "way"), LIMITED)
+def test_one_more_is_refused_by_its_name(descriptor: Descriptor, way: tuple[FieldDescriptor, ...]) -> None:
+    most = REPEATED[name_of(way[-1])].most
+    assert most is not None
+    check_counts(descriptor, with_elements(way, most))
+    with pytest.raises(InvalidArgument, match=f"must be at most {most}") as refused:
+        check_counts(descriptor, with_elements(way, most + 1))
+    assert refused.value.field == ".".join(field.name for field in way)
+
+
+def test_elements_are_counted_over_all_parts_of_a_message() -> None:
+    """A message may come in pieces, which decoding puts together; numbers may be packed in some and not in others."""
+    stops = inference_pb2.GenerateRequest(stop=["a"] * 16).SerializeToString()
+    check_counts(GENERATE, stops)
+    with pytest.raises(InvalidArgument, match="stop: must be at most 16"):
+        check_counts(GENERATE, stops + tagged(500, b"") + tagged(9, b"a"))
+    ids = tagged(6, tagged(1, b"\x80\x01" * (4 << 20)))
+    check_counts(GENERATE, ids)
+    with pytest.raises(InvalidArgument, match=r"token_ids\.ids"):
+        check_counts(GENERATE, ids + tagged(6, b"\x08\x01"))
+
+
+def test_fields_that_are_read_one_by_one_are_few() -> None:
+    unpacked = tagged(6, b"\x08\x01" * (MAX_FIELDS - 1))
+    check_counts(GENERATE, unpacked)
+    for more in (unpacked + b"\x08\x01", tagged(3, b"") * (MAX_FIELDS + 1), (varint(2000 << 3) + b"\0") * MAX_FIELDS):
+        with pytest.raises(InvalidArgument, match="fields"):
+            check_counts(GENERATE, more + more)
+
+
+def test_groups_are_refused() -> None:
+    """Decoding skips them, and what is in them would not be counted."""
+    group = varint(2000 << 3 | 3) + varint(2000 << 3 | 4)
+    assert inference_pb2.GenerateRequest.FromString(group) is not None
+    with pytest.raises(InvalidArgument, match="groups"):
+        check_counts(GENERATE, group)
+
+
+def test_what_does_not_parse_is_left_to_decoding() -> None:
+    for data in (b"\xff" * (16 << 20), b"\x1a", tagged(3, b"")[:-1] + b"\x09", b"\x1a\x05\x0a\x09ab", b"\x1f"):
+        check_counts(GENERATE, data)
+
+
+def test_contract_and_table_say_the_same() -> None:
+    proto = (Path(agentmem.v1.__file__).parent / "agent.proto").read_text()
+    assert f"At most {REPEATED['FindAgentRequest.message_hashes'].most}" in proto
+    assert f"At most {REPEATED['SetTurnHintsRequest.hints'].most}" in proto
+
+
+def test_all_that_is_allowed_is_taken() -> None:
+    """The limits do not stand in the way of a real request of each kind."""
+    chat = types_pb2.Messages(messages=[types_pb2.ChatMessage(role="user", content="hello")] * 5000)
+    tokens = types_pb2.TokenIds(ids=range(500_000))
+    hints = [agent_pb2.TurnHint(key=types_pb2.AgentKey(agent_id=f"a{n}"), steps=n) for n in range(1000)]
+    for request in (
+        inference_pb2.GenerateRequest(messages=chat, stop=["a"], sampling=types_pb2.Sampling(logit_bias={1: 1})),
+        inference_pb2.PrefillRequest(token_ids=tokens),
+        agent_pb2.SetTurnHintsRequest(hints=hints),
+        workflow_pb2.RunWorkflowRequest(variables={f"v{n}": "x" for n in range(64)}),
+    ):
+        check_counts(request.DESCRIPTOR, request.SerializeToString())

@@ -1,0 +1,185 @@
+"""No request of 16 MiB over gRPC costs its server much, or another caller its time, before it is refused.
+
+What others wait is counted in the processor time of the services meanwhile, where that is less than the time on the
+clock: other work of the machine is not theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from agentmem.channels import connect
+from agentmem.process.rpc import arity
+from agentmem.v1 import inference_pb2, types_pb2
+from tests.system import hostile
+from tests.system.hostile import Attack
+from tests.system.stack import Client, Stack, running
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory was taken"),
+]
+
+MIB = 1 << 20
+LARGEST = 16 * MIB - 1024
+"""With what stands around it no message is larger than the gateway takes."""
+PROCESSOR_SECONDS, GROWTH, WAIT_SECONDS = 5.0, 300 * MIB, 1.0
+MODEL = "tiny"
+SEEDS = [
+    ("Generate", "messages.messages, small"),
+    ("Prefill", "append.messages.messages, empty"),
+    ("CountTokens", "messages.messages.tool_calls_json, empty arrays"),
+    ("Generate", "input in turn"),
+    ("ProbeAgent", "token_ids.ids, packed"),
+    ("SetTurnHints", "hints, small"),
+    ("FindAgent", "message_hashes, empty"),
+    ("RunWorkflow", "variables, members"),
+    ("GetAgent", "no end of a number"),
+]
+"""What took minutes, gigabytes or the gateway, and the same of other fields."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tiny: Path) -> AsyncIterator[Stack]:
+    async with running(f"{MODEL}={tiny}", "store", "worker", "gateway") as stack:
+        yield stack
+
+
+class Costs:
+    """What services spend from now on, and the most that another caller waits meanwhile."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._processes = {name: psutil.Process(process.pid) for name, process in stack.processes.items()}
+        self._rss = {name: process.memory_info().rss for name, process in self._processes.items()}
+        for process in self._processes.values():
+            Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the high-water mark begins again
+        self._spent = self._times()
+        self.waited = 0.0
+        self.hears = asyncio.Event()
+
+    def _times(self) -> dict[str, float]:
+        times = {name: process.cpu_times() for name, process in self._processes.items()}
+        return {name: each.user + each.system for name, each in times.items()}
+
+    @property
+    def processor_seconds(self) -> float:
+        """Of all services."""
+        return sum(self._times().values()) - sum(self._spent.values())
+
+    @property
+    def growth(self) -> dict[str, int]:
+        """The most that each took above what it had."""
+        peaks = {}
+        for name, process in self._processes.items():
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+            peaks[name] = int(line.split()[1]) * 1024 - self._rss[name]
+        return peaks
+
+    async def watch(self, channel: grpc.aio.Channel, client: Client) -> None:
+        """Ask again and again what the gateway itself, and through it the worker, can answer at once."""
+        health = health_pb2_grpc.HealthStub(channel)
+        while True:
+            began, spent = time.monotonic(), self._times()
+            await health.Check(health_pb2.HealthCheckRequest())
+            began, spent = self._answered(began, spent)
+            await client.inference.Abort(inference_pb2.AbortRequest(request_id="nobody"))
+            self._answered(began, spent)
+            await asyncio.sleep(0.02)
+
+    def _answered(self, began: float, spent: dict[str, float]) -> tuple[float, dict[str, float]]:
+        now, times = time.monotonic(), self._times()
+        self.waited = max(self.waited, min(now - began, max(times[name] - spent[name] for name in times)))
+        return now, times
+
+    async def listen(self, client: Client) -> None:
+        """Read a stream of another caller to its end, again and again."""
+        while True:
+            began, spent = time.monotonic(), self._times()
+            sampling = types_pb2.Sampling(ignore_eos=True)
+            call = client.inference.Generate(client.request("", prompt="a", max_tokens=500, sampling=sampling))
+            async for _ in call:
+                began, spent = self._answered(began, spent)
+                self.hears.set()
+
+
+async def send(channel: grpc.aio.Channel, attack: Attack, size: int) -> grpc.StatusCode:
+    """Return how the call ended."""
+    method, messages = attack.method, attack.messages(size)
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    kind = arity(method.client_streaming, method.server_streaming)
+    call = getattr(channel, kind)(path)(iter(messages) if method.client_streaming else messages[0], timeout=300)
+    try:
+        if method.server_streaming:
+            async for _ in call:
+                pass
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+@asynccontextmanager
+async def watched(stack: Stack, *, streaming: bool = False) -> AsyncIterator[Costs]:
+    """What the services spend during the block, while another caller has a stream or asks."""
+    client, costs = await stack.client("gateway"), Costs(stack)
+    async with connect(f"127.0.0.1:{stack.ports['grpc']}", options={"grpc.use_local_subchannel_pool": 1}) as channel:
+        watching = asyncio.create_task(costs.listen(client) if streaming else costs.watch(channel, client))
+        try:
+            yield costs
+            assert not watching.done(), watching.exception()
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+
+async def attacked(stack: Stack, attack: Attack, size: int) -> grpc.StatusCode:
+    async with connect(f"127.0.0.1:{stack.ports['grpc']}") as channel:
+        return await send(channel, attack, size)
+
+
+async def check(stack: Stack, attack: Attack, size: int) -> grpc.StatusCode:
+    async with watched(stack) as costs:
+        status = await attacked(stack, attack, size)
+    said = (str(attack), status, costs.processor_seconds, costs.growth, costs.waited)
+    assert status is not grpc.StatusCode.INTERNAL, said
+    assert costs.processor_seconds < PROCESSOR_SECONDS, said
+    assert max(costs.growth.values()) < GROWTH, said
+    assert costs.waited < WAIT_SECONDS, said
+    return status
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=": ".join)
+async def test_what_was_costly_once(stack: Stack, seed: tuple[str, str]) -> None:
+    assert await check(stack, hostile.attack(MODEL, *seed), LARGEST) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [method.name for service in hostile.SERVICES for method in service.methods])
+async def test_nothing_is_costly(stack: Stack, method: str) -> None:
+    """All that the contract's descriptors make of an RPC's request."""
+    for attack in hostile.attacks(MODEL):
+        if attack.method.name == method:
+            await check(stack, attack, LARGEST)
+
+
+@pytest.mark.slow
+async def test_a_stream_goes_on_meanwhile(stack: Stack) -> None:
+    for seed in SEEDS:
+        async with watched(stack, streaming=True) as costs:
+            await costs.hears.wait()
+            await attacked(stack, hostile.attack(MODEL, *seed), LARGEST)
+        assert costs.waited < WAIT_SECONDS, (seed, costs.waited)

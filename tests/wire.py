@@ -1,0 +1,21 @@
+"""Bytes of protobuf messages as no library writes them."""
+
+
+def varint(value: int) -> bytes:
+    """A number of variable length."""
+    encoded = b""
+    while value > 0x7F:
+        encoded, value = encoded + bytes([value & 0x7F | 0x80]), value >> 7
+    return encoded + bytes([value])
+
+
+def tagged(number: int, payload: bytes) -> bytes:
+    """A field with its length: text, bytes, a message or packed numbers."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def nested(way: list[int], payload: bytes) -> bytes:
+    """A field deep inside a message: `way` are the numbers that lead to it."""
+    for number in reversed(way):
+        payload = tagged(number, payload)
+    return payload
