@@ -45,9 +45,9 @@ async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int:
     """Serve until `stopping` is set, or until the engine died.
 
     Returns the exit status with which the process ends at once, when all is written. Nothing is taken down after that:
-    the engine thread may have died or be in the middle of something long, and threads of MLX that outlive CUDA's runtime
-    abort the process (ml-explore/mlx#4506). Raises SettingsError for a model that cannot be registered, and what loading
-    raises.
+    the engine thread may be dead or in the middle of something long, and threads of MLX that outlive CUDA's runtime
+    abort the process (ml-explore/mlx#4506). Raises SettingsError for a model that cannot be registered, and what
+    loading raises.
     """
     keep_private()
     if settings.offline:

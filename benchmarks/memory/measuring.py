@@ -30,7 +30,6 @@ from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.hot import HotState
-from inference_service.pool.kv import Space
 from inference_service.pool.memory import ModelMemory, sizes
 
 _CHUNK = 2048
