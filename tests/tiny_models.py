@@ -5,7 +5,7 @@ then a test of greedy text cannot fail.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_model, quantize_model, save_config
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+INDEX = "model.safetensors.index.json"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
 CHATML = (
     "<|bos|>{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -77,6 +79,21 @@ def write_llama(
     if vocab_size is not None:
         extra["vocab_size"] = vocab_size
     return write_tiny(directory, llama, extra, seed, template, context)
+
+
+def write_shards(directory: Path, names: Sequence[str]) -> Path:
+    """Put a model's weights into files of these names, with an index that is true; its directory."""
+    whole = directory / "model.safetensors"
+    weights: dict[str, mx.array] = mx.load(str(whole))
+    mx.eval(weights)
+    whole.unlink()
+    placed = {tensor: names[number % len(names)] for number, tensor in enumerate(sorted(weights))}
+    for name in names:
+        mx.save_safetensors(
+            str(directory / name), {key: weights[key] for key, place in placed.items() if place == name}
+        )
+    (directory / INDEX).write_text(json.dumps({"weight_map": placed}))
+    return directory
 
 
 def write_llama_80(directory: Path, seed: int = 0) -> Path:

@@ -9,6 +9,7 @@ kv_setup.py     how a model's KV is packed: the means that it is centred on, and
 capability.py   whether its layers can run over quantized KV, and what to do where they cannot
 sources.py      the registered models, and the way from a hub to a directory
 hub_cache.py    whether a model is whole in the hub's local cache
+weight_files.py the files of weights: which a download lacks
 fingerprint.py  the name of all that makes KV compatible
 residency.py    the arithmetic of the device's memory: which models fit beside each other, and which go; pure
 fitting.py      whether a model fits this machine alone, and what it leaves for agents; pure

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import mlx.core as mx
@@ -43,6 +44,9 @@ _PROMPTS = ([[0, 0]], [[0]])
 
 _LAYER_KINDS = {"RotatingKVCache": "have a sliding window that keeps the first tokens of the context"}
 """What layers do, by the name of the cache that mlx-lm gives them."""
+
+_MOST_CHARACTERS = 1000
+"""Of a library's error: mlx-lm's may name all tensors of a model."""
 
 _WRONG = {"mlx_lm.models.phi3small": "tokens of its block-sparse layers see later ones"}
 """Models whose answers hang on how a prompt was cut, by their modules: faults of mlx-lm's code."""
@@ -170,7 +174,7 @@ def _words(error: BaseException) -> str:
     """An error in one line. Where its text says little without its type, as a missing key's, with that."""
     if isinstance(error, SystemExit):
         return f"its code ends the process ({error.code!r}); does it need another package?"
-    text = " ".join(str(error).split())
+    text = shorten(str(error), _MOST_CHARACTERS, placeholder=" …")
     if isinstance(error, OSError | ValueError | ImportError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -4,7 +4,6 @@ mlx-lm builds the network over weights that are only named. Running it once lazi
 logits, and computes nothing.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from inference_service.memory.spacing import checkpoint_distance
 from inference_service.models.capability import QuantizationSettings, built, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
 from inference_service.models.latents import LatentAttention, keep_latents
+from inference_service.models.weight_files import CONFIG, WEIGHTS, lacking, weight_files
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import Renderer
 from inference_service.text.template import ChatTemplate
@@ -61,7 +61,7 @@ class ModelSpec:
     @property
     def files(self) -> list[Path]:
         """The model's files that make KV what it is: weights and config.json."""
-        return [*sorted(self.directory.glob("model*.safetensors")), self.directory / "config.json"]
+        return [*sorted(self.directory.glob(WEIGHTS)), self.directory / CONFIG]
 
     @property
     def adapter_files(self) -> list[Path]:
@@ -141,7 +141,7 @@ class ModelShape:
 
 
 def open_text(spec: ModelSpec) -> ModelText:
-    """Read the tokenizer and the configuration, and look whether the weights are all there. Not on the engine thread.
+    """Read the tokenizer and the configuration, and look whether the weights' files are cut. Not on the engine thread.
 
     Takes a second for a large vocabulary. Raises FailedPrecondition.
     """
@@ -165,7 +165,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
     Raises FailedPrecondition for a model that cannot run over quantized KV, naming what it is that cannot.
     """
     with spec.refused:
-        network, config = load_model(spec.directory, lazy=True)
+        network, config = _unread_network(spec.directory)
         if spec.adapter is not None:
             network = load_adapters(network, str(spec.adapter))
             network.eval()
@@ -225,18 +225,27 @@ def _computed_bytes(size: int, stored: str, dtype: str) -> int:
 
 
 def check_weights(directory: Path) -> None:
-    """Raise FileNotFoundError for a shard that the index names and that is missing, SafetensorError for a cut file."""
-    index = directory / "model.safetensors.index.json"
-    if index.exists():
-        named = set(json.loads(index.read_text())["weight_map"].values())
-        if missing := sorted(name for name in named if not (directory / name).exists()):
-            raise FileNotFoundError(f"{', '.join(missing)} missing, which model.safetensors.index.json names")
-    for path in sorted(directory.glob("model*.safetensors")):
+    """Raise SafetensorError for a file that is cut short."""
+    for path in weight_files(directory):
         try:
             with safe_open(path, "np"):
                 pass
         except SafetensorError as error:
             raise SafetensorError(f"{path.name} is damaged or cut short ({error}); fetch it again") from error
+
+
+def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
+    """mlx-lm's network over all the tensors that it needs, and its configuration.
+
+    Raises what mlx-lm raises, and FileNotFoundError where a download lacks files; the network then lacks tensors.
+    """
+    try:
+        return load_model(directory, lazy=True)
+    except Exception as error:
+        if missing := lacking(directory):
+            are = "is" if len(missing) == 1 else "are"
+            raise FileNotFoundError(f"{', '.join(missing)} {are} missing; fetch it again") from error
+        raise
 
 
 def _layer_width(network: Any) -> int:

@@ -37,7 +37,8 @@ from agentmem.process.model_sources import DEMO, expanded, is_path
 from agentmem.process.models import VARIABLE, RegisteredModel
 from agentmem.process.settings import SettingsError
 from inference_service.engine.mlx_lm_adapter import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
-from inference_service.models.hub_cache import CONFIG, WEIGHTS, is_whole, matching
+from inference_service.models.hub_cache import is_whole
+from inference_service.models.weight_files import CONFIG, WEIGHTS, matching
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ def cached(source: str) -> Path | None:
         return None
     except HUB_ERRORS as error:
         raise refusal(source, error) from None
-    return directory if is_whole(directory) else None
+    return directory if is_whole(source, directory) else None
 
 
 def _fetched(source: str, offline: bool, progress: Callable[[float], None]) -> Path:

@@ -23,11 +23,13 @@ from tests.tiny_models import (
     CHATML,
     CORPUS,
     END,
+    SHARDS,
     START,
     save_tokenizer,
     write_gemma3,
     write_llama,
     write_plamo3,
+    write_shards,
 )
 
 NO_SHARD, CUT, UNREADABLE, PLAMO, LARGE, LIES = "no-shard", "cut", "unreadable", "plamo", "large", "lies"
@@ -94,16 +96,14 @@ def break_weights(how: str, path: Path) -> None:
         path.unlink()
         mx.save_safetensors(str(path), weights)
     else:
-        path.rename(path.with_name("model-00001-of-00002.safetensors"))
-        index = {"weight_map": {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}}
-        path.with_name("model.safetensors.index.json").write_text(json.dumps(index))
+        (write_shards(path.parent, SHARDS) / SHARDS[1]).unlink()
 
 
 @pytest.mark.slow("large-too little for one")
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (NO_SHARD, "model-00002-of-00002.safetensors missing"),
+        (NO_SHARD, "model-00002-of-00002.safetensors is missing"),
         (CUT, "model.safetensors is damaged or cut short"),
         (UNREADABLE, "cannot be loaded from"),
         (LIES, "cannot be loaded from"),

@@ -1,6 +1,5 @@
 """Models with real faults, opened as the worker opens them."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from agentmem.process import checkup
 from agentmem.process.checkup import Finding, State
 from inference_service.doctor.checks import checks
 from inference_service.settings import WorkerSettings
-from tests.tiny_models import write_gemma3, write_llama, write_plamo3
+from tests.tiny_models import SHARDS, write_gemma3, write_llama, write_plamo3, write_shards
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +69,7 @@ def _cut_config(model: Path) -> None:
 
 
 def _lost_shard(model: Path) -> None:
-    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    (write_shards(model, SHARDS) / SHARDS[1]).unlink()
 
 
 def _other_kind(model: Path) -> None:
@@ -86,7 +84,7 @@ def _other_kind(model: Path) -> None:
         (_cut_weights, "damaged or cut short"),
         (_no_tokenizer, "cannot be loaded"),
         (_cut_config, "cannot be loaded"),
-        (_lost_shard, "model-00002.safetensors missing"),
+        (_lost_shard, "model-00002-of-00002.safetensors is missing"),
         (_other_kind, "cannot run with quantized KV"),
     ],
 )

@@ -30,6 +30,7 @@ from agentmem.errors import AgentmemError  # noqa: E402
 from agentmem.kv.hints import TurnHints  # noqa: E402
 from agentmem.process.models import RegisteredModel  # noqa: E402
 from inference_service.engine.thread import EngineThread  # noqa: E402
+from inference_service.models.hub_cache import is_here  # noqa: E402
 from inference_service.models.loading import Loader  # noqa: E402
 from inference_service.models.sources import fetch, go_offline  # noqa: E402
 from inference_service.settings import WorkerSettings  # noqa: E402
@@ -66,6 +67,8 @@ def _done(source: str, do: str = "fetch", offline: bool = False, stop_at: float 
         return {}
     if do == "info":
         return asyncio.run(_info(source))
+    if do == "is_here":
+        return {"here": is_here(source)}
     if do == "load":
         model, _ = mlx_lm.load(source, lazy=True)[:2]
         return {"layers": len(model.layers)}

@@ -13,6 +13,7 @@ import pytest
 from inference_service.models.sources import registry
 from tests.inference_service.models.test_capability import PLAMO3, SIZES
 from tests.model_hub import Hub, Repository, model_hub
+from tests.tiny_models import INDEX
 
 CHUNK = 10 << 20
 """huggingface_hub writes, and tells, in pieces of this size."""
@@ -168,13 +169,13 @@ def test_part_of_a_repository_that_another_program_cached_is_completed(
 ) -> None:
     name = f"part{len(cached)}{cached[0]}"
     index = json.dumps({"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors", "z": "other"}}).encode()
-    files = {**model(b"a", name.encode()), "model.safetensors.index.json": index}
+    files = {**model(b"a", name.encode()), INDEX: index}
     hub.repositories[f"org/{name}"] = repository = Repository(files)
     there = home / "hub" / f"models--org--{name}"
     (there / "refs").mkdir(parents=True)
     (there / "refs" / "main").write_text(repository.sha)
     (there / "snapshots" / repository.sha).mkdir(parents=True)
-    for file in (*cached, "model.safetensors.index.json"):
+    for file in (*cached, INDEX):
         (there / "snapshots" / repository.sha / file).write_bytes(files[file])
     assert "is not whole in" in tell(f"org/{name}", offline=True)["message"]
     directory = Path(tell(f"org/{name}")["path"])
@@ -182,6 +183,30 @@ def test_part_of_a_repository_that_another_program_cached_is_completed(
     assert (directory / "model-2.safetensors").read_bytes() == name.encode()
     assert hub.fetched(cached[0]) == []
     assert tell(f"org/{name}", offline=True)["path"] == str(directory)
+
+
+@pytest.mark.parametrize("by_another_program", [False, True])
+def test_a_stale_index_keeps_no_model_from_being_whole(
+    tell: Fetcher, hub: Hub, home: Path, by_another_program: bool
+) -> None:
+    """Many conversions have the index of the model that they were made of, which had more files."""
+    name = f"stale-{by_another_program}"
+    index = {"weight_map": {"a": "model-00001-of-00005.safetensors", "b": "model-00002-of-00005.safetensors"}}
+    files = demo_files() | {INDEX: json.dumps(index).encode()}
+    hub.repositories[f"org/{name}"] = repository = Repository(files)
+    if by_another_program:
+        there = home / "hub" / f"models--org--{name}"
+        (there / "refs").mkdir(parents=True)
+        (there / "refs" / "main").write_text(repository.sha)
+        directory = there / "snapshots" / repository.sha
+        directory.mkdir(parents=True)
+        for file, data in files.items():
+            (directory / file).write_bytes(data)
+    else:
+        directory = Path(tell(f"org/{name}")["path"])
+    came = tell(f"org/{name}", blocked=True)
+    assert (came.get("path"), came["attempts"]) == (str(directory), []), came
+    assert tell(f"org/{name}", do="is_here", blocked=True) == {"here": True, "attempts": []}
 
 
 @pytest.mark.slow

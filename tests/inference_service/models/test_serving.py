@@ -23,7 +23,7 @@ from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.hot import HotState
 from inference_service.pool.kv import Table
 from tests.inference_service.models.world import World, serving
-from tests.tiny_models import write_llama, write_plamo3
+from tests.tiny_models import SHARDS, write_llama, write_plamo3, write_shards
 
 
 @pytest.mark.slow
@@ -232,10 +232,7 @@ def broken(kind: str, directory: Path, like: str) -> str:
     write_llama(directory, seed=9)
     weights = directory / "model.safetensors"
     if kind == "missing shard":
-        mx.save_safetensors(str(directory / "model-00001-of-00002.safetensors"), mx.load(str(weights)))
-        weights.unlink()
-        index = {"weight_map": {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}}
-        (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+        (write_shards(directory, SHARDS) / SHARDS[1]).unlink()
     elif kind == "cut short":
         weights.write_bytes(weights.read_bytes()[:-1000])
     elif kind == "other shape":
@@ -248,7 +245,7 @@ def broken(kind: str, directory: Path, like: str) -> str:
     ("kind", "said"),
     [
         ("no directory", "is not a directory"),
-        ("missing shard", "model-00002-of-00002.safetensors missing"),
+        ("missing shard", "model-00002-of-00002.safetensors is missing"),
         ("cut short", "model.safetensors is damaged or cut short"),
         ("other shape", "cannot be loaded"),
         ("layers", r"layer 0 \(Plamo3DecoderLayer\) reads its cache in a way of its own"),

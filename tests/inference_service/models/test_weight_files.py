@@ -1,0 +1,96 @@
+"""Files of weights: which a download lacks, and that a model is judged by its tensors and not by what an index says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from agentmem.errors import FailedPrecondition
+from inference_service.engine.attention import AttentionBackend
+from inference_service.models.opening import ModelInfo, ModelSpec, open_network, open_text
+from inference_service.models.weight_files import lacking
+from tests.tiny_models import INDEX, SHARDS, write_deepseek2, write_llama, write_shards
+
+OTHERS = tuple(f"model-{number:05}-of-00005.safetensors" for number in range(1, 6))
+PARTS = ("model-a.safetensors", "model-b.safetensors")
+WHOLE = "model.safetensors"
+
+
+def opened(directory: Path) -> ModelInfo:
+    spec = ModelSpec("m", directory)
+    return open_network(spec, open_text(spec), AttentionBackend())[0]
+
+
+def write_index(directory: Path, places: dict[str, str]) -> None:
+    (directory / INDEX).write_text(json.dumps({"weight_map": places}))
+
+
+def of_more_files(directory: Path) -> None:
+    write_index(directory, {f"of another model {number}": name for number, name in enumerate(OTHERS)})
+
+
+def of_more_files_than_these(directory: Path) -> None:
+    write_shards(directory, SHARDS)
+    of_more_files(directory)
+
+
+def of_the_same_tensors(directory: Path) -> None:
+    """In files that a conversion has made one of."""
+    names = sorted(mx.load(str(directory / WHOLE)))
+    write_index(directory, {name: (WHOLE, *PARTS)[number % 3] for number, name in enumerate(names)})
+
+
+def of_nothing(directory: Path) -> None:
+    (directory / INDEX).write_text('["no index"]')
+
+
+@pytest.mark.parametrize("stale", [of_more_files, of_more_files_than_these, of_the_same_tensors, of_nothing])
+def test_a_stale_index_refuses_no_model(tmp_path: Path, stale: Callable[[Path], None]) -> None:
+    directory = write_llama(tmp_path / "m")
+    stale(directory)
+    assert lacking(directory) == []
+    assert opened(directory).weight_bytes > 0
+
+
+@pytest.mark.parametrize("write", [write_llama, write_deepseek2])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_file_that_is_missing_is_named(tmp_path: Path, write: Callable[[Path], Path], indexed: bool) -> None:
+    """Also where mlx-lm's code for the model fails over its tensors before it counts them."""
+    directory = write_shards(write(tmp_path / "m"), SHARDS)
+    (directory / SHARDS[1]).unlink()
+    if not indexed:
+        (directory / INDEX).unlink()
+    assert lacking(directory) == [SHARDS[1]]
+    with pytest.raises(FailedPrecondition, match=f"{SHARDS[1]} is missing; fetch it again"):
+        opened(directory)
+
+
+@pytest.mark.parametrize("names", [SHARDS, PARTS])
+def test_a_link_to_nothing_is_no_file(tmp_path: Path, names: tuple[str, str]) -> None:
+    """As hubs' caches have them, whose files are links."""
+    directory = write_shards(write_llama(tmp_path / "m"), names)
+    (directory / names[0]).unlink()
+    (directory / names[0]).symlink_to(tmp_path / "nowhere")
+    assert lacking(directory) == [names[0]]
+
+
+def test_tensors_that_no_file_has_are_named(tmp_path: Path) -> None:
+    directory = write_llama(tmp_path / "m")
+    weights = mx.load(str(directory / WHOLE))
+    mx.eval(weights)
+    del weights["model.layers.0.self_attn.q_proj.weight"]
+    (directory / WHOLE).unlink()
+    mx.save_safetensors(str(directory / WHOLE), weights)
+    with pytest.raises(FailedPrecondition, match=r"Missing 1 parameters: model\.layers\.0\.self_attn\.q_proj\.weight"):
+        opened(directory)
+
+
+def test_thousands_of_tensors_are_not_all_named(tmp_path: Path) -> None:
+    directory = write_llama(tmp_path / "m")
+    (directory / WHOLE).unlink()
+    mx.save_safetensors(str(directory / WHOLE), {f"other.{number}": mx.zeros(1) for number in range(2000)})
+    with pytest.raises(FailedPrecondition, match=r"Received 2000 parameters not in model: other\.0, .*…") as caught:
+        opened(directory)
+    assert len(caught.value.message) < 1500
