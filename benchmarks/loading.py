@@ -1,5 +1,6 @@
 """A model loaded without a worker around it, for benchmarks and tests."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from agentmem.kv.hints import TurnHints
@@ -42,7 +43,7 @@ def load(
         pass
     info, paths = prove(info, network, ATTENTION, speeds)
     memory = sizes(usable_bytes() - info.weight_bytes, info.geometry, info.context_length, pool_bytes, batch_bytes)
-    needs = needs_of(info, 0, pool_bytes, batch_bytes)
+    needs = replace(needs_of(info, info.context_length, usable_bytes(), pool_bytes, batch_bytes), activation_bytes=0)
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
     text = sample(info.tokenizer, calibration_tokens)
     calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme == ROTATED else None

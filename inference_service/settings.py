@@ -59,7 +59,9 @@ class WorkerSettings(ModelSettings):
             "compute several tokens in a step where a request repeats what stands in its context, and that is faster"
         ),
     )
-    context_length: int | None = Field(None, ge=1, description="tokens of context (default: what the model says)")
+    context_length: int | None = Field(
+        None, ge=1, description="tokens of context (default: what the model says, as far as memory holds it)"
+    )
     default_max_tokens: int = Field(1024, ge=1, description="max_tokens of requests that name none")
     pool_bytes: int | None = Field(
         None, ge=1, description="bytes of memory for agents' KV (default: half of what the model leaves)"

@@ -143,14 +143,16 @@ async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:
 
 def _fitting(info: ModelInfo, limits: MemoryLimits, settings: WorkerSettings) -> Finding:
     """Return what the model takes of the device's memory, and what is left for agents; activations are estimated."""
-    found = fit(info, limits, KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens))
+    kv = settings.pool_bytes, settings.batch_bytes, settings.typical_tokens
+    found = fit(info, limits, KVLimits(*kv, info.spec.context_length))
     weights, activations = found.needs.weight_bytes, found.needs.activation_bytes
     facts = {"weight_bytes": weights, "activation_bytes": activations, "pool_bytes": found.pool_bytes}
+    facts |= {"context_length": found.context_length, "own_context_length": info.own_context_length}
     facts |= {"batch_bytes": found.batch_bytes, "agent_bytes": found.agent_bytes, "agents": found.agents}
     smaller = "take a smaller or quantized model, or"
     if found.refusal:
         return problem(found.refusal, f"{smaller} add memory", facts)
-    parts = f"weights {byte_size(weights)}, computing at least {byte_size(activations)}"
+    parts = f"weights {byte_size(weights)}, computing {byte_size(activations)}, {found.context}"
     agents = f"{found.agents:,} hot agents of {found.tokens:,} tokens, {byte_size(found.agent_bytes)} each"
     said = f"{parts}, pool {byte_size(found.pool_bytes)}: {agents}"
     if found.agents:

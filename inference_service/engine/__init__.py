@@ -26,7 +26,8 @@ arenas.py          the pool's memory in blocks, and its way to caches and files;
 preallocating.py   buffers that files are read into, where the device's memory is the host's
 tensor_file.py     how MLX's loader is given what only memory has: for both of these
 device.py          the device's memory: how much there is, and is free; `host_memory` says it for a CPU
-activations.py     what computing takes at its peak
+computing.py       what chunks of a prompt take besides weights and KV; pure
+activations.py     what they take at their peak, measured on a GPU
 quality.py         how much quantization changes what a model says
 mlx_lm_adapter.py  what is used of mlx-lm beyond its public interface
 """

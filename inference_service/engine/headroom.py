@@ -15,8 +15,8 @@ import mlx.core as mx
 
 from agentmem.errors import ResourceExhausted
 from agentmem.sizes import byte_size
+from inference_service.engine.computing import LEAST_CHUNK, Cost, MeasuredCost
 from inference_service.engine.device import free_bytes
-from inference_service.engine.scheduling import SMALLEST_CHUNK, largest_chunk
 
 _MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|insufficient memory", re.IGNORECASE)
 """In errors of CUDA and its allocators, MLX, cuBLAS, cuDNN and Metal."""
@@ -33,15 +33,15 @@ def ran_out(error: BaseException) -> bool:
 class Headroom:
     """Looks for free memory before one model takes it. Engine thread only.
 
-    `peak_bytes` is the peak of computing, of a largest chunk wherever in the context; 0: unknown, and chunks are not
-    looked at. `relieve` has the pool give back so many bytes, if it can. `free` returns the device's free bytes.
-    `least_bytes` is what a chunk takes however small it is: weights that are dequantized.
+    `limit_bytes` is what computing may take wherever in the context; 0: unknown, and chunks are not looked at.
+    `relieve` has the pool give back so many bytes, if it can. `free` returns the device's free bytes. `cost` says what
+    chunks take; without it the largest ones take the limit.
     """
 
-    peak_bytes: int = 0
+    limit_bytes: int = 0
     relieve: Callable[[int], object] = lambda nbytes: None  # noqa: ARG005
     free: Callable[[], int] = free_bytes
-    least_bytes: int = 0
+    cost: Cost | None = None
 
     def make(self, nbytes: int) -> bool:
         """Let memory go until so many bytes are free; return whether they are."""
@@ -67,26 +67,32 @@ class Headroom:
 
         Raises ResourceExhausted where there is none for the smallest chunk.
         """
+        while tokens > LEAST_CHUNK and not self.within_limit(position, tokens):
+            tokens = max(LEAST_CHUNK, tokens // 2)
         if self.fits(position, tokens):
             return tokens
-        while tokens > SMALLEST_CHUNK:
-            tokens = max(SMALLEST_CHUNK, tokens // 2)
+        while tokens > LEAST_CHUNK:
+            tokens = max(LEAST_CHUNK, tokens // 2)
             if self.fits(position, tokens):  # The pool may have enough for this many.
                 return tokens
         raise self.refusal(f"{tokens} tokens of the prompt", self.needed(position, tokens))
 
+    def within_limit(self, position: int, tokens: int) -> bool:
+        """Return whether a chunk takes no more than computing may."""
+        return not self.limit_bytes or self.needed(position, tokens) <= self.limit_bytes
+
     def fits(self, position: int, tokens: int) -> bool:
         """Whether there is memory for a chunk of so many tokens at `position`, or can be made free."""
-        return not self.peak_bytes or tokens <= _UNSEEN or self.make(self.needed(position, tokens))
+        return not self.limit_bytes or tokens <= _UNSEEN or self.make(self.needed(position, tokens))
 
     def recover(self) -> None:
         """Let go what can be let go at once, after an allocation that failed."""
         _let_go()
-        self.make(self.peak_bytes)
+        self.make(self.limit_bytes)
 
     def explained(self, error: Exception) -> Exception:
         """The error that a turn fails with: of a failed allocation one that says what was needed, and was free."""
-        return self.refusal("the request", self.peak_bytes) if ran_out(error) else error
+        return self.refusal("the request", self.limit_bytes) if ran_out(error) else error
 
     def refusal(self, what: str, needed: int) -> ResourceExhausted:
         """The error of a turn for which there is no memory."""
@@ -97,7 +103,7 @@ class Headroom:
 
     def needed(self, position: int, tokens: int) -> int:
         """Bytes that a chunk of so many tokens at `position` takes besides its KV."""
-        return max(self.least_bytes, self.peak_bytes * tokens // largest_chunk(position))
+        return (self.cost or MeasuredCost(self.limit_bytes)).of(tokens, position)
 
 
 def _let_go() -> None:

@@ -178,8 +178,10 @@ class PromptEngine(ABC):
         context, rows = max(job.position for job in jobs), len(jobs)
         restored = sum(max(0, job.reused - job.allocated) for job in jobs)
         copied = 2 * rows * max(job.tokens for job in jobs) if context else 0  # Once more where the copies grow.
-        chunk = self.headroom.needed(context, rows * max(job.remaining for job in jobs))
-        if not self.headroom.spare((restored + copied) * self.token_bytes + chunk):
+        tokens = rows * max(job.remaining for job in jobs)
+        chunk = self.headroom.needed(context, tokens)
+        within = self.headroom.within_limit(context, tokens)
+        if not within or not self.headroom.spare((restored + copied) * self.token_bytes + chunk):
             return
         for job in jobs:
             guarded(job.start, partial(self._fail, job))

@@ -101,7 +101,7 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
 def fetch_command(model: str) -> None:
     """Pull MODEL for `agentmem up` and `agentmem chat`, which go on with it.
 
-    Their worker has settings that are not known here, of the context's length and the dtype. What would not run by
+    Their worker may have flags that are not known here. What would not run by
     config.json alone is fetched, and a hub that is not asked or does not answer is left to the worker.
     """
     with _told():
@@ -166,7 +166,7 @@ def _settings() -> KVLimits:
             f"the hub is not asked: {VARIABLE}, HF_HUB_OFFLINE or a setting forbids the network; unset it, or give "
             "the directory of a model to `agentmem up --model`"
         )
-    return KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens)
+    return KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens, settings.context_length)
 
 
 @contextmanager

@@ -55,10 +55,10 @@ def what_fits(candidate: Candidate) -> str:
     if candidate.fit is None:
         return candidate.problem or "what it needs is not known"
     needs, usable = candidate.fit.needs, share_bytes()
-    parts = f"weights {byte_size(needs.weight_bytes)}, computing at least {byte_size(needs.activation_bytes)}"
+    parts = f"weights {byte_size(needs.weight_bytes)}, computing {byte_size(needs.activation_bytes)}"
     if not candidate.fits:
         return candidate.problem
-    agents = f"{candidate.fit.agents:,} agents of {candidate.fit.tokens:,} tokens fit hot"
+    agents = f"{candidate.fit.agents:,} agents of {candidate.fit.tokens:,} tokens fit hot; {candidate.fit.context}"
     later = "" if candidate.fits_now else "; other processes have that memory now"
     return f"{parts} of the {byte_size(usable)} that models may take; {agents}{later}"
 
@@ -74,6 +74,7 @@ def as_dict(candidate: Candidate) -> dict[str, Any]:
         "missing_bytes": listing.missing if listing else None,
         "weight_bytes": found.needs.weight_bytes if found else None,
         "activation_bytes": found.needs.activation_bytes if found else None,
+        "context_length": found.context_length if found else None,
         "usable_bytes": share_bytes(),
         "agents_4k": found.agents if found else None,
         "fits": candidate.fits,
@@ -85,6 +86,8 @@ def as_dict(candidate: Candidate) -> dict[str, Any]:
 def _note(candidate: Candidate) -> str:
     listing = candidate.listing
     notes = []
+    if candidate.fit and candidate.fits and candidate.fit.context_length < candidate.fit.own_context_length:
+        notes.append(candidate.fit.context)
     if listing is not None and not listing.missing:
         notes.append("is here")
     if listing is not None and listing.gated:

@@ -9,7 +9,7 @@ from inference_service.models.weight_files import CONFIG, WEIGHTS, lacking, weig
 
 
 def is_here(source: str) -> bool:
-    """Whether config and weights of a model are in the cache; False for what is no hub id."""
+    """Return whether config and weights of a model are in the cache; False for what is no hub id."""
     try:
         snapshot = snapshot_download(source, local_files_only=True, allow_patterns=[CONFIG, WEIGHTS])
         return is_whole(source, Path(snapshot))
@@ -18,7 +18,7 @@ def is_here(source: str) -> bool:
 
 
 def is_whole(source: str, snapshot: Path) -> bool:
-    """Whether config and weights are in a snapshot that huggingface_hub does not know to be incomplete.
+    """Return whether config and weights are in a snapshot that huggingface_hub does not know to be incomplete.
 
     It knows that of what it has fetched itself. Other programs may have cached parts of the repository.
     """

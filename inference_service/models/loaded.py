@@ -53,9 +53,9 @@ class OpenedModel:
 class LoadedModel(ModelInfo):
     """A model that serves.
 
-    `fingerprint` is that of its KV, `model_fingerprint` of its files. `activation_bytes` is the peak of computing
-    besides weights and KV. `engine`, `arenas`, `codecs` and `new_caches` belong to the engine thread, `memory` to the
-    event loop; all else may be read on any thread.
+    `fingerprint` is that of its KV, `model_fingerprint` of its files. `activation_bytes` is what computing may
+    take besides weights and KV. `engine`, `arenas`, `codecs` and `new_caches` belong to the engine thread, `memory` to
+    the event loop; all else may be read on any thread.
     """
 
     fingerprint: str

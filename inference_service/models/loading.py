@@ -8,6 +8,7 @@ step that fails leaves nothing behind but what the garbage collector takes.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,24 +19,30 @@ from typing import Any, TypeVar
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.kv.bits import AUTO, KVBits
 from agentmem.kv.hints import TurnHints
+from agentmem.process import logs
 from agentmem.process.models import RegisteredModel
-from inference_service.engine.activations import Activations
+from inference_service.engine.activations import Activations, with_measured_states
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations
-from inference_service.engine.device import obtainable_bytes, share_bytes
+from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
+from inference_service.engine.device import obtainable_bytes, on_cpu, share_bytes
 from inference_service.engine.network import Network
+from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
-from inference_service.models.capability import QuantizationSettings, check_config
+from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
+from inference_service.models.fitting import Fit, KVLimits, fit
 from inference_service.models.kv_setup import KVSetup, KVSetups
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
-from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text
+from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
 from inference_service.models.proof import Speeds, prove
-from inference_service.models.residency import MemoryLimits, Needs, Resident, check_sizes, kv_bytes, needs_of
+from inference_service.models.residency import MemoryLimits, Needs, Resident, Sized, check_sizes, kv_bytes, needs_of
 from inference_service.models.shared_setups import Share, SharedSetups, nothing_shared
-from inference_service.models.sources import fetch, fetch_config
+from inference_service.models.sources import fetch, fetch_description
 from inference_service.pool.memory import Budget, Sizes, sizes
 from inference_service.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -109,7 +116,7 @@ class Loader:
                 "fetches it, and so does its first turn"
             )
         info, _ = await self._open(registered, lambda _stage, _share: None, offline=True)
-        return info
+        return self._with_fitting_context(info)
 
     async def open(self, registered: RegisteredModel, report: ReportProgress) -> OpenedModel:
         """Fetch what is missing, open the model, and compute its fingerprint. No weights are in memory then.
@@ -119,13 +126,29 @@ class Loader:
         await self._must_be_fetched(registered)
         info, network = await self._open(registered, report, offline=self._settings.offline)
         fingerprint = await self._fingerprint(info)
-        info = self._kv.chosen(fingerprint, info)
-        known = self._activations.remembered(_packed(fingerprint, info), info.context_length)
-        return OpenedModel(info, network, fingerprint, self.needs(info, known))
+        info = self._with_fitting_context(self._kv.chosen(fingerprint, info))
+        if refusal := self._fit(info, info.context_length).refusal:
+            raise FailedPrecondition(refusal)
+        known = None if on_cpu() else self._activations.remembered(_packed(fingerprint, info), info.context_length)
+        needs = self.needs(replace(info, cost=MeasuredCost(known)) if known else info)
+        return OpenedModel(info, network, fingerprint, needs)
 
-    def needs(self, info: ModelInfo, activation_bytes: int | None = None) -> Needs:
+    def needs(self, info: ModelInfo) -> Needs:
         """What a model takes; computing is estimated where it was not measured."""
-        return needs_of(info, activation_bytes, self._settings.pool_bytes, self._settings.batch_bytes)
+        kv = self._settings.pool_bytes, self._settings.batch_bytes
+        return needs_of(info, info.context_length, share_bytes(), *kv)
+
+    def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
+        """What the model takes of the device if it is alone, whatever other processes have."""
+        settings = self._settings
+        given = KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens, context_length)
+        return fit(model, MemoryLimits(share_bytes(), settings.loaded_models), given)
+
+    def _with_fitting_context(self, info: ModelInfo) -> ModelInfo:
+        """The model with the context that it is served with: as it is set, or as long as fits."""
+        if info.spec.context_length is not None:
+            return info
+        return replace(info, context_length=self._fit(info).context_length)
 
     def sizes(self, info: ModelInfo, needs: Needs, residents: Sequence[Resident]) -> Sizes:
         """How the memory for KV would be divided, beside the models that are loaded."""
@@ -177,14 +200,19 @@ class Loader:
         report(SELF_TEST, 0.1)
         setup = await self._setup(call, fingerprint, network, info)
         if setup.format != info.geometry.format:
-            chosen = info.with_format(setup.format)
+            chosen = self._with_fitting_context(info.with_format(setup.format))
             info, paths = await call(lambda: proved(chosen, network))
+        if info.context_length < info.own_context_length:
+            words = "the context is as long as memory holds; set --context-length for another"
+            lengths = {"context": info.context_length, "own_context": info.own_context_length}
+            logs.event(log, words, model=info.model_id, **lengths)
         report(SELF_TEST, 0.6)
-        packed = _packed(fingerprint, info)
-        activation_bytes = await call(lambda: self._activations.of(packed, network, info.geometry, info.context_length))
+        info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
         report(POOL, 0.0)
-        memory = self.sizes(info, self.needs(info, activation_bytes), residents)
-        there = self._budget.spare() + opened.needs.least_kv_bytes + opened.needs.activation_bytes - activation_bytes
+        needs = self.needs(info)
+        memory = self.sizes(info, needs, residents)
+        before = opened.needs
+        there = self._budget.spare() + before.least_kv_bytes + before.activation_bytes - needs.activation_bytes
         memory = replace(memory, segment_bytes=max(0, there) // _FIRST_SHARE)
         loaded = await call(
             lambda: take_memory(
@@ -192,7 +220,7 @@ class Loader:
                 paths,
                 setup,
                 memory,
-                activation_bytes,
+                needs.activation_bytes,
                 self._hints,
                 others_decode,
             )
@@ -200,6 +228,13 @@ class Loader:
         loaded.engine.speculative = network.ahead
         await self._on_file_thread(loaded.prepare)
         return loaded
+
+    def _cost(self, fingerprint: str, network: Network, info: ModelInfo) -> Cost:
+        """What chunks take: measured on a GPU, and by estimate on a CPU, where that takes minutes. Engine thread."""
+        if isinstance(info.cost, EstimatedCost) and on_cpu():
+            return with_measured_states(info.cost, network, info.geometry)
+        peak = self._activations.of(_packed(fingerprint, info), network, info.geometry, info.context_length)
+        return MeasuredCost(peak, dequantized_bytes(network.model, info.geometry.dtype))
 
     async def _setup(
         self, call: Callable[..., Awaitable[Any]], fingerprint: str, network: Network, info: ModelInfo
@@ -219,11 +254,14 @@ class Loader:
         if self._settings.offline:
             return False
         loop = asyncio.get_running_loop()
-        config = await loop.run_in_executor(self._downloads, fetch_config, registered.source)
-        if config is not None:
-            quantization = self._quantization(registered)
-            await self._engine.call(lambda: check_config(registered.model_id, config, ATTENTION, quantization))
-        return config is not None
+        hub = await loop.run_in_executor(self._downloads, fetch_description, registered.source)
+        if hub is None:
+            return False
+        of = registered.model_id, hub.config, hub.element_bytes, ATTENTION, self._quantization(registered)
+        shape = await self._engine.call(lambda: shape_of(*of))
+        if refusal := self._fit(shape, registered.context_length or self._settings.context_length).refusal:
+            raise FailedPrecondition(refusal)
+        return True
 
     def _quantization(self, registered: RegisteredModel) -> QuantizationSettings:
         settings = self._settings

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from agentmem.process.models import ADAPTER_FILES
 from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.computing import Cost
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import load_tokenizer
@@ -26,7 +27,8 @@ from inference_service.engine.quantization import KVFormat
 from inference_service.memory.spacing import checkpoint_distance
 from inference_service.models.capability import QuantizationSettings, built, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
-from inference_service.models.latents import LatentAttention, keep_latents
+from inference_service.models.costs import estimated_cost
+from inference_service.models.latents import keep_latents
 from inference_service.models.weight_files import CONFIG, WEIGHTS, lacking, weight_files
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import Renderer
@@ -74,7 +76,8 @@ class ModelText:
     """The text side of a model: tokenizer and template, and what its configuration says. Any thread.
 
     `template` is None where it has none, `call_syntax` where mlx-lm knows no parser for its calls of tools, `reasoning`
-    where its format has none.
+    where its format has none. `context_length` is how many tokens the model is served with, `own_context_length` how
+    many its configuration says, or a setting.
     """
 
     tokenizer: Tokenizer
@@ -82,6 +85,7 @@ class ModelText:
     call_syntax: CallSyntax | None
     reasoning: ReasoningFormat | None
     context_length: int
+    own_context_length: int
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,8 @@ class ModelInfo(ModelText):
     """All that is known of a model whose weights have names and shapes; it holds no weights. Any thread.
 
     `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens. `weight_bytes` is what the
-    weights take in the dtype they are computed in, `layer_width` how many values the projections of its widest layer
-    give for a token. `decompressed_width` is how many values of each token that is seen a layer makes of its latent in
-    prefill; 0 without latents.
+    weights take in the dtype they are computed in, `cost` what its chunks take, by estimate until a load
+    has measured it.
     """
 
     spec: ModelSpec
@@ -99,8 +102,7 @@ class ModelInfo(ModelText):
     geometry: Geometry
     vocab_size: int
     weight_bytes: int
-    layer_width: int
-    decompressed_width: int
+    cost: Cost
 
     @property
     def model_id(self) -> str:
@@ -134,10 +136,9 @@ class ModelShape:
 
     model_id: str
     geometry: Geometry
-    context_length: int
+    own_context_length: int
     weight_bytes: int
-    layer_width: int
-    decompressed_width: int
+    cost: Cost
 
 
 def open_text(spec: ModelSpec) -> ModelText:
@@ -150,12 +151,14 @@ def open_text(spec: ModelSpec) -> ModelText:
         config = load_config(spec.directory)
         wrapper = load_tokenizer(spec.directory, eos_token_ids=config.get("eos_token_id"))
         tokenizer = Tokenizer(wrapper.backend_tokenizer, wrapper.eos_token_ids)
+        length = spec.context_length or _context_length(config)
         return ModelText(
             tokenizer=tokenizer,
             template=chat_template(wrapper),
             call_syntax=call_syntax(wrapper),
             reasoning=reasoning_format(wrapper, tokenizer),
-            context_length=spec.context_length or _context_length(config),
+            context_length=length,
+            own_context_length=length,
         )
 
 
@@ -181,14 +184,17 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             geometry=geometry,
             vocab_size=vocab_size,
             weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
-            layer_width=_layer_width(network),
-            decompressed_width=_decompressed_width(network, geometry.full.v_dim),
+            cost=estimated_cost(network, geometry, config),
         )
         return info, Network(network, shows_arrays=geometry.shows_arrays)
 
 
 def shape_of(
-    model_id: str, config: dict[str, Any], element_bytes: Mapping[str, int], backend: AttentionBackend
+    model_id: str,
+    config: dict[str, Any],
+    element_bytes: Mapping[str, int],
+    backend: AttentionBackend,
+    quantization: QuantizationSettings = _FOUR_BITS,
 ) -> ModelShape:
     """The shape of a model of which nothing but config.json is here. The thread of `backend`; no weights are computed.
 
@@ -200,14 +206,13 @@ def shape_of(
         own = str(config.get("torch_dtype") or config.get("dtype"))
         dtype = _computed_in("auto")
         network.set_dtype(DTYPES[dtype] if dtype != "auto" else DTYPES.get(own, mx.bfloat16))
-        geometry, _ = judged(model_id, network, backend, _FOUR_BITS)
+        geometry, _ = judged(model_id, network, backend, quantization)
         return ModelShape(
             model_id=model_id,
             geometry=geometry,
-            context_length=_context_length(config),
+            own_context_length=_context_length(config),
             weight_bytes=sum(_computed_bytes(size, stored, dtype) for stored, size in element_bytes.items()),
-            layer_width=_layer_width(network),
-            decompressed_width=_decompressed_width(network, geometry.full.v_dim),
+            cost=estimated_cost(network, geometry, config),
         )
 
 
@@ -246,31 +251,6 @@ def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
             are = "is" if len(missing) == 1 else "are"
             raise FileNotFoundError(f"{', '.join(missing)} {are} missing; fetch it again") from error
         raise
-
-
-def _layer_width(network: Any) -> int:
-    """By the rows of its matrices, whether they are quantized or not."""
-
-    def width(layer: Any) -> int:
-        matrices = (array for name, array in tree_flatten(layer.parameters()) if name.endswith("weight"))
-        return sum(array.shape[-2] for array in matrices if array.ndim > 1)
-
-    return max(map(width, getattr(network, "layers", ())), default=0)
-
-
-def _decompressed_width(network: Any, rotary: int) -> int:
-    """K and V of all heads, and K once more with the rotary part behind it; in our attention, and in mlx-lm's."""
-
-    def width(module: Any) -> int:
-        if isinstance(module, LatentAttention):
-            k, v = module.decompressed(mx.zeros((1, 1, 1, module.latent_width)))  # Lazy: only shapes are wanted.
-            return int(module.heads * (2 * k.shape[3] + rotary + v.shape[3]))
-        if "embed_q" in module:
-            heads = getattr(module, "num_heads", 0) or module.num_attention_heads
-            return int(heads * (2 * module.qk_nope_head_dim + rotary + module.v_head_dim))
-        return 0
-
-    return max(map(width, network.modules()), default=0)
 
 
 def _context_length(config: dict[str, Any]) -> int:

@@ -7,9 +7,12 @@ from typing import Protocol
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
+from inference_service.engine.computing import Cost
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.scheduling import LARGEST_CHUNK
 from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, batch_bytes
+
+_COMPUTING_SHARE = 4
+"""Computing gets at most a fourth of what weights leave, unless the shortest chunks take more."""
 
 
 class Sized(Protocol):
@@ -20,13 +23,11 @@ class Sized(Protocol):
     @property
     def geometry(self) -> Geometry: ...
     @property
-    def context_length(self) -> int: ...
+    def own_context_length(self) -> int: ...
     @property
     def weight_bytes(self) -> int: ...
     @property
-    def layer_width(self) -> int: ...
-    @property
-    def decompressed_width(self) -> int: ...
+    def cost(self) -> Cost: ...
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,28 @@ class Needs:
 
 
 def needs_of(
-    info: Sized, activation_bytes: int | None = None, pool_bytes: int | None = None, batch_bytes: int | None = None
+    model: Sized,
+    context_length: int,
+    usable_bytes: int,
+    pool_bytes: int | None = None,
+    batch_bytes: int | None = None,
 ) -> Needs:
-    """What a model takes. KV memory that is configured is needed; computing is estimated where it was not measured."""
-    geometry = info.geometry
-    if activation_bytes is None:
-        # At least the values of one layer for the largest chunk, and that layer's K and V, dequantized; and K and V of
-        # all heads, where they are made of latents.
-        chunk = LARGEST_CHUNK * info.layer_width * int(geometry.dtype.size)
-        key_bytes = geometry.layer_bytes_per_token + info.decompressed_width * int(geometry.dtype.size)
-        activation_bytes = chunk + max(info.context_length * key_bytes, geometry.window_layer_bytes(LARGEST_CHUNK))
+    """What a model takes with a context of that length. KV memory that is configured is needed."""
+    geometry = model.geometry
     given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
     return Needs(
-        weight_bytes=info.weight_bytes,
-        activation_bytes=activation_bytes,
+        weight_bytes=model.weight_bytes,
+        activation_bytes=_for_computing(model.cost, context_length, usable_bytes - model.weight_bytes),
         least_kv_bytes=_shortest_agent(geometry) + _least_batch_bytes(geometry) if given is None else given,
-        useful_kv_bytes=4 * agent_bytes(geometry, info.context_length) if given is None else given,
+        useful_kv_bytes=4 * agent_bytes(geometry, context_length) if given is None else given,
     )
+
+
+def _for_computing(cost: Cost, context_length: int, left: int) -> int:
+    """What computing gets of the bytes that weights leave: enough for the largest chunks, where that is no large share;
+    else chunks are shorter.
+    """
+    return min(cost.most(context_length), max(cost.least(context_length), left // _COMPUTING_SHARE))
 
 
 def agent_bytes(geometry: Geometry, context_length: int) -> int:

@@ -116,8 +116,16 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
     return path
 
 
-def fetch_config(source: str) -> dict[str, Any] | None:
-    """A hub's config.json, a few kilobytes, for a model of which not all is here; None for others, and offline.
+@dataclass(frozen=True)
+class Description:
+    """What a hub says of a model without its weights: config.json, and bytes of weights as a Listing has them."""
+
+    config: dict[str, Any]
+    element_bytes: Mapping[str, int]
+
+
+def fetch_description(source: str) -> Description | None:
+    """Ask a hub, a few kilobytes, about a model of which not all is here; None for others, and offline.
 
     Raises FailedPrecondition and Unavailable, as `fetch`.
     """
@@ -127,9 +135,9 @@ def fetch_config(source: str) -> dict[str, Any] | None:
     try:
         place = hf_hub_download(source, CONFIG, etag_timeout=_TIMEOUT)
         config: dict[str, Any] = json.loads(Path(place).read_text(encoding="utf-8"))
+        return Description(config, listed(source).element_bytes)
     except HUB_ERRORS as error:
         raise refusal(source, error) from None
-    return config
 
 
 def go_offline() -> None:

@@ -29,7 +29,6 @@ from agentmem.process import logs
 from agentmem.process.shielding import run_shielded
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.headroom import Headroom
-from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
@@ -213,8 +212,7 @@ class Swapper:
         growth = model.memory.admission.growth
         growth.closed = partial(self._give_back, model.arenas)
         relieve = partial(_relieve, asyncio.get_running_loop(), growth, model.arenas)
-        least_bytes = dequantized_bytes(model.engine.model.model, model.geometry.dtype)
-        model.engine.headroom = Headroom(model.activation_bytes, relieve, least_bytes=least_bytes)
+        model.engine.headroom = Headroom(model.activation_bytes, relieve, cost=model.cost)
         self._engine.attach(model.engine.step)
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)

@@ -215,7 +215,7 @@ def test_a_first_token_that_cannot_be_emitted_ends_its_turn_alone(
 def test_where_memory_is_short_prompts_are_computed_one_by_one(
     model: LoadedModel, oracle: Oracle, chunks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model.engine, "headroom", Headroom(peak_bytes=2048, free=lambda: 100))
+    monkeypatch.setattr(model.engine, "headroom", Headroom(limit_bytes=2048, free=lambda: 100))
     turns = [begin(model, prompt) for prompt in prompts(model, *LENGTHS[1:])]
     run(model)
     assert set(chunks) == {1}

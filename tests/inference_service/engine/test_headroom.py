@@ -11,6 +11,7 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import ResourceExhausted
+from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.headroom import Headroom, ran_out
 from inference_service.engine.mlx_lm_adapter import GenerationBatch
 from inference_service.engine.prefill import PrefillChunk
@@ -54,19 +55,33 @@ class Free:
         if nbytes <= self.pool:
             self.nbytes, self.pool = self.nbytes + self.pool, 0
 
-    def headroom(self, peak_bytes: int) -> Headroom:
-        return Headroom(peak_bytes, self.relieve, lambda: self.nbytes)
+    def headroom(self, limit_bytes: int) -> Headroom:
+        return Headroom(limit_bytes, self.relieve, lambda: self.nbytes)
 
 
 def test_chunks_are_as_large_as_there_is_memory_for() -> None:
     """A largest chunk, of 2,048 tokens, takes 2,048 bytes."""
     assert Free(2048).headroom(2048).chunk(0, 2048) == 2048
     assert Free(2047).headroom(2048).chunk(0, 2048) == 1024
-    assert Free(300).headroom(2048).chunk(0, 2000) == 256
+    assert Free(300).headroom(2048).chunk(0, 2000) == 250
     assert Free(0).headroom(2048).chunk(0, 64) == 64, "a short one takes less than the floor"
     assert Free(0).headroom(0).chunk(0, 2048) == 2048, "it is not known what this model takes"
-    with pytest.raises(ResourceExhausted, match=r"256 tokens of the prompt needed about 2\.6 MB at once, and 1\.0 MB"):
+    with pytest.raises(ResourceExhausted, match=r"128 tokens of the prompt needed about 1\.3 MB at once, and 1\.0 MB"):
         Free(1_000_000).headroom(20_480_000 + 2048).chunk(0, 2048)
+
+
+def test_chunks_take_no_more_than_computing_may() -> None:
+    """However much is free: what computing does not get, the pool has."""
+    cost = EstimatedCost(token_bytes=0, key_bytes=0, pair_bytes=2)  # 3 bytes of a pair with the margin
+
+    def tokens(position: int, limit_bytes: int, wanted: int = 2048) -> int:
+        return Headroom(limit_bytes, free=lambda: 1 << 60, cost=cost).chunk(position, wanted)
+
+    limit = cost.of(512, 100_000)
+    assert tokens(100_000, limit) == tokens(80_000, limit) == 512
+    assert tokens(200_000, limit) == 256 and tokens(10_000, limit) == 2048
+    assert tokens(1_000_000, limit) == 128, "and no fewer"
+    assert tokens(1_000_000, limit, wanted=40) == 40
 
 
 def test_the_pool_gives_back_before_chunks_shrink() -> None:

@@ -29,16 +29,18 @@ def test_what_is_packed_keeps_its_size_and_floats_take_that_of_the_computation()
     assert shape(F32=GB).weight_bytes == GB if on_cpu() else GB // 2
     found = shape()
     assert (found.geometry.full.kv_heads, found.geometry.full.k_dim, len(found.geometry.full.layers)) == (2, 64, 6)
-    assert found.context_length == 8192
+    assert found.own_context_length == 8192
 
 
 def test_more_memory_is_more_agents_and_less_is_a_refusal() -> None:
     model = shape()
-    needed = fit(model, MemoryLimits(100 * GB), KVLimits()).needs
-    agents = [fit(model, MemoryLimits(needed.fixed_bytes + free), KVLimits()).agents for free in (0, GB // 10, GB)]
-    assert agents[0] == 0 < agents[1] < agents[2]
+    left = (GB // 8, GB // 4, GB // 2)
+    agents = [fit(model, MemoryLimits(model.weight_bytes + free), KVLimits()).agents for free in left]
+    assert 0 < agents[0] < agents[1] < agents[2]
     assert "does not fit: its weights take" in fit(model, MemoryLimits(GB), KVLimits()).refusal
-    assert not fit(model, MemoryLimits(needed.fixed_bytes + GB), KVLimits()).refusal
+    barely = fit(model, MemoryLimits(model.weight_bytes + GB // 200), KVLimits()).refusal
+    assert "does not fit" in barely and "smaller or quantized model" in barely
+    assert not fit(model, MemoryLimits(model.weight_bytes + GB), KVLimits()).refusal
     busy = MemoryLimits(100 * GB, 1, GB)
     assert "as long as other processes have the rest" in fit(model, busy, KVLimits()).refusal
 
@@ -48,8 +50,8 @@ def test_the_settings_of_the_pool_are_taken() -> None:
     found = fit(model, limits, KVLimits(pool_bytes=GB // 10, batch_bytes=GB // 10))
     assert found.pool_bytes <= GB // 10 and found.batch_bytes == GB // 10
     assert found.agents < fit(model, limits, KVLimits()).agents
-    short = replace(model, context_length=1000)
-    assert fit(short, limits, KVLimits()).tokens == 1000
+    assert fit(replace(model, own_context_length=1000), limits, KVLimits()).tokens == 1000
+    assert fit(model, limits, KVLimits(context_length=1000)).context_length == 1000
 
 
 def test_what_cannot_run_is_refused_by_its_config() -> None:

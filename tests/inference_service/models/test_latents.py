@@ -19,6 +19,7 @@ from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 from agentmem.kv.bits import KVBits
 from benchmarks.loading import load
 from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.geometry import LayerGroup
 from inference_service.engine.quality import LADDER, divergences, measure, sample
 from inference_service.models import latents
@@ -264,4 +265,5 @@ def test_what_prefill_makes_of_latents_is_known_before_weights_are_read(
     """Of all heads: K, K with its rotary part, and V. DeepSeek V3.2's attention is mlx-lm's own."""
     spec = ModelSpec("m", write(tmp_path / "model"))
     info, _ = open_network(spec, open_text(spec), AttentionBackend())
-    assert info.decompressed_width == width
+    assert isinstance(info.cost, EstimatedCost)
+    assert info.cost.key_bytes == info.geometry.layer_bytes_per_token + 4 * width

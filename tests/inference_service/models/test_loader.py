@@ -13,8 +13,10 @@ from agentmem.process.models import RegisteredModel
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.thread import EngineThread
 from inference_service.models import loading, proof
+from inference_service.models.loaded import OpenedModel
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
+from inference_service.models.sources import Description
 from inference_service.settings import WorkerSettings
 from tests.tiny_models import STRIPS_THINKING, write_llama, write_tokenizer
 
@@ -62,10 +64,47 @@ async def test_a_look_at_a_hubs_model_leaves_the_loaded_ones_their_attention(
     directory = write_llama(tmp_path / "model")
     await info(loader, directory)
     config = json.loads((directory / "config.json").read_text())
-    monkeypatch.setattr(loading, "fetch_config", lambda _source: config)
+    monkeypatch.setattr(loading, "fetch_description", lambda _source: Description(config, {"F32": 1000}))
     with pytest.raises(loading.NotFetched):
         await loader.info(RegisteredModel("hub", "owner/name"))
     assert getattr(llama, ATTENTION_NAME).backend is loading.ATTENTION
+
+
+async def test_a_hubs_model_that_does_not_fit_is_refused_before_a_download(
+    loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((write_llama(tmp_path / "model") / "config.json").read_text())
+    monkeypatch.setattr(loading, "fetch_description", lambda _source: Description(config, {"U32": 10**15}))
+    for look in (loader.info, lambda registered: loader.open(registered, lambda _stage, _share: None)):
+        with pytest.raises(FailedPrecondition, match=r"'hub' does not fit: its weights take 1000\.0 TB"):
+            await look(RegisteredModel("hub", "owner/name"))
+
+
+async def test_the_context_is_as_long_as_memory_holds(
+    loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small model that says a million positions took 16.8 GB for computing, and was refused where they were not."""
+    directory = write_llama(tmp_path / "model", context=1 << 20)
+
+    def registered(context: int | None = None) -> RegisteredModel:
+        return RegisteredModel("m", str(directory), context_length=context, kv_bits="4")
+
+    async def opened(context: int | None = None) -> OpenedModel:
+        return await loader.open(registered(context), lambda _stage, _share: None)
+
+    monkeypatch.setattr(loading, "share_bytes", lambda: 128 << 20)
+    monkeypatch.setattr(loading, "obtainable_bytes", lambda _floor: 128 << 20)
+    short = await opened()
+    assert 10_000 < short.info.context_length < short.info.own_context_length == 1 << 20
+    assert short.needs.fixed_bytes < 112 << 20
+    assert (await loader.info(registered())).context_length == short.info.context_length
+    assert (await opened(4096)).info.context_length == 4096
+    with pytest.raises(FailedPrecondition, match=f"or set --context-length to {short.info.context_length} or less"):
+        await opened(1 << 20)
+    loaded = await loader.load(short, (), lambda _stage, _share: None)
+    assert loaded.context_length == short.info.context_length
+    assert loaded.taken_bytes <= 128 << 20
+    loader.unloaded(loaded)
 
 
 @pytest.mark.slow("True-False-False")

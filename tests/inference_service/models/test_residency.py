@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition
+from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.models.residency import (
@@ -25,21 +26,15 @@ from inference_service.pool.kv import Space
 from inference_service.pool.memory import Sizes, batch_bytes
 
 GIB = 1 << 30
+NOTHING = EstimatedCost(0, 0)
 
 
 def needs(weights: int, activations: int = 0, least: int = 0, useful: int = 0) -> Needs:
     return Needs(weights, activations, least, max(least, useful))
 
 
-def model(geometry: Geometry, context_length: int = 4096, decompressed_width: int = 0) -> Any:
-    return SimpleNamespace(
-        model_id="m",
-        geometry=geometry,
-        context_length=context_length,
-        weight_bytes=10,
-        layer_width=8,
-        decompressed_width=decompressed_width,
-    )
+def model(geometry: Geometry, cost: EstimatedCost = NOTHING) -> Any:
+    return SimpleNamespace(model_id="m", geometry=geometry, own_context_length=4096, weight_bytes=10, cost=cost)
 
 
 def test_the_one_that_is_there_goes() -> None:
@@ -86,7 +81,7 @@ def test_the_least_kv_is_that_of_the_shortest_agent_and_of_its_request() -> None
         (replace(plain, states=states), 3 * (block + 1200)),
     ):
         info = model(geometry)
-        assert needs_of(info).least_kv_bytes == least
+        assert needs_of(info, 4096, GIB).least_kv_bytes == least
         enough = Sizes(Space(1, geometry.checkpoint_pieces), least - block - geometry.state_bytes)
         check_sizes(info, enough)
         with pytest.raises(FailedPrecondition, match="too little for one"):
@@ -102,21 +97,13 @@ def test_a_request_of_layers_that_see_arrays_fits_into_the_least() -> None:
         check_sizes(model(geometry), Sizes(Space(1, 0), least - 1))
 
 
-def test_what_computing_takes_where_it_was_not_measured() -> None:
-    """One layer's values for the largest chunk, and its K and V of all tokens that it sees."""
-    full, sliding = LayerGroup((0, 2), 2, 64, 64), LayerGroup((1,), 16, 64, 64, window=512)
-    values, wide, narrow = 2048 * 8 * 4, 16 * 128 * 4, 2 * 128 * 4
-    for geometry, context, arrays in (
-        (Geometry(4, mx.float32, FOUR_BITS, full), 4096, 4096 * narrow),
-        (Geometry(4, mx.float32, FOUR_BITS, full, sliding), 4096, (512 + 2048) * wide),
-        (Geometry(4, mx.float32, FOUR_BITS, full, sliding), 40_960, 40_960 * narrow),
-        (Geometry(4, mx.float32, FOUR_BITS, LayerGroup((), 0, 0, 0), sliding), 40_960, (512 + 2048) * wide),
-    ):
-        assert needs_of(model(geometry, context)).activation_bytes == values + arrays
-    latents = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 1), 1, 64, 32), latents=True)
-    found = needs_of(model(latents, 4096, decompressed_width=1000)).activation_bytes
-    assert found == values + 4096 * 4 * (64 + 32 + 1000), "K and V of all heads, beside the latents"
-    assert needs_of(model(geometry, 4096), activation_bytes=7).activation_bytes == 7, "what was measured counts"
+def test_computing_gets_a_fourth_of_what_weights_leave_unless_the_least_is_more() -> None:
+    cost = EstimatedCost(token_bytes=10, key_bytes=100, pair_bytes=4)
+    sized = model(Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64)), cost)
+    least, most = cost.least(100_000), cost.most(100_000)
+    assert most > 3 * least
+    for left, expected in ((100 * most, most), (8 * least, 2 * least), (least, least), (0, least)):
+        assert needs_of(sized, 100_000, sized.weight_bytes + left).activation_bytes == expected
 
 
 def test_memory_for_kv_is_shared_with_those_that_may_still_come() -> None:

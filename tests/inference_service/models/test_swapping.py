@@ -288,7 +288,7 @@ async def test_a_stop_ends_a_download(directories: dict[str, str], data: Path, m
             ended.set()
 
     async with serving({**directories, "hub": "owner/name"}, data) as world:
-        monkeypatch.setattr(loader_module, "fetch_config", lambda _source: None)
+        monkeypatch.setattr(loader_module, "fetch_description", lambda _source: None)
         monkeypatch.setattr(loader_module, "fetch", endless)
         hub = asyncio.create_task(world.once("hub"))
         assert await asyncio.to_thread(began.wait, 60)
@@ -311,7 +311,7 @@ async def test_downloads_take_no_threads_from_turns(
 
     hubs = {f"hub-{n}": f"owner/{n}" for n in range(40)}
     async with serving({**directories, **hubs}, data) as world:
-        monkeypatch.setattr(loader_module, "fetch_config", lambda _source: None)
+        monkeypatch.setattr(loader_module, "fetch_description", lambda _source: None)
         monkeypatch.setattr(loader_module, "fetch", slow)
         asked = [asyncio.create_task(world.once(name)) for name in hubs]
         await asyncio.sleep(0.1)
