@@ -6,6 +6,7 @@ the data directory by the model's fingerprint, are part of KV's fingerprint, and
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -19,6 +20,7 @@ from safetensors.numpy import load, load_file, save, save_file
 from agentmem.process import logs
 from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import PLAIN
@@ -28,6 +30,9 @@ log = logging.getLogger(__name__)
 TOKENS: Final = 1024
 """Means over 128 tokens leave a quarter more divergence than over 1,024, and over more nothing less (SmolLM2)."""
 
+_FEWEST: Final = 128
+_SECONDS: Final = 60.0
+"""Of a CPU at most, roughly: models for which it is too slow are loaded all the same."""
 _MOST_OFFERED: Final = 64
 """Means that wait for their models to be loaded."""
 _NEAR: Final = 0.02
@@ -176,7 +181,7 @@ class Calibrations:
             return None
         known = self.known(fingerprint, geometry)
         if known is None:
-            known = calibrate(network, token_ids, geometry)
+            known = calibrate_in_time(network, token_ids, geometry)
             offered = self._offered.pop(fingerprint, None)
             if offered is not None and offered.near(known):
                 known = offered
@@ -211,6 +216,18 @@ def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) ->
     network(mx.array([list(token_ids)]), cache=caches)
     mx.eval([cache.means for cache in with_kv])
     return Calibration([LayerMeans(*(_half(np.array(side)) for side in cache.means)) for cache in with_kv])
+
+
+def calibrate_in_time(
+    network: Network, token_ids: Sequence[int], geometry: Geometry, seconds: float = _SECONDS
+) -> Calibration:
+    """As `calibrate`; on a CPU over as many of the tokens as it computes in so many seconds, by what the first take."""
+    if not on_cpu() or len(token_ids) <= _FEWEST:
+        return calibrate(network, token_ids, geometry)
+    began = time.monotonic()
+    few = calibrate(network, token_ids[:_FEWEST], geometry)
+    affordable = int(_FEWEST * seconds / max(time.monotonic() - began, 1e-6))
+    return few if affordable < 2 * _FEWEST else calibrate(network, token_ids[:affordable], geometry)
 
 
 def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:

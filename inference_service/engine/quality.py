@@ -18,17 +18,19 @@ recalls all with 0.08, 95 % with 0.10 and 29 % with 1.2 (`agentmem bench key-out
 
 import importlib.metadata
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 import xxhash
 
 from agentmem.kv.bits import KVBits
 from inference_service.engine.calibration import Calibration, new_caches
+from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import KVFormat
@@ -46,6 +48,7 @@ TOKENS: Final = 256
 """Of the sample, of which each of many formats costs a prefill. With half of it figures are a third higher."""
 
 _CHUNK = 128
+_SECONDS = 30.0
 _ROWS = 32
 _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 
@@ -92,6 +95,13 @@ class Quality:
         return f'{found}; quantized KV spoils this model, least with kv_bits = "{least}"'
 
 
+class Divergences(NamedTuple):
+    """Mean divergences of formats, and over how many tokens."""
+
+    nats: list[float]
+    tokens: int
+
+
 Measure = Callable[[Network, Tokenizer, Geometry, int, Calibration | None], Quality]
 
 
@@ -101,13 +111,18 @@ def good(kl: float) -> bool:
 
 
 def measure(
-    model: Network, tokenizer: Tokenizer, geometry: Geometry, tokens: int, calibration: Calibration | None = None
+    model: Network,
+    tokenizer: Tokenizer,
+    geometry: Geometry,
+    tokens: int,
+    calibration: Calibration | None = None,
+    seconds: float = _SECONDS,
 ) -> Quality:
     """Run the first `tokens` tokens of the sample without and with quantized KV. Engine thread.
 
     Takes two prefills, or three where the model's own bits are not the ladder's first, and two more for each further
     rung, up to the first that is good. Fewer than 128 tokens say little: over the first 64 the unchanged demo model
-    would fail.
+    would fail. A CPU that takes longer than `seconds` for 128 of them is asked for no more.
 
     `model` has the attention backend installed, and `geometry` is its own; all but the bits is as there. Logits are
     held for 128 tokens at a time. Nothing is changed but the backend's count of calls and MLX's peak.
@@ -117,7 +132,9 @@ def measure(
 
     def find(*bits: str) -> None:
         formats = [geometry.format.with_bits(each) for each in bits]
-        found.update(zip(bits, divergences(model, token_ids, geometry, formats, calibration), strict=True))
+        measured = divergences(model, token_ids, geometry, formats, calibration, seconds)
+        del token_ids[measured.tokens :]
+        found.update(zip(bits, measured.nats, strict=True))
 
     try:
         find(*{str(geometry.format), LADDER[0]})
@@ -155,22 +172,27 @@ def divergences(
     geometry: Geometry,
     formats: Iterable[KVFormat],
     calibration: Calibration | None = None,
-) -> list[float]:
+    seconds: float = math.inf,
+) -> Divergences:
     """Mean KL divergence in nats for each of `formats`, over all positions; without means K and V are not centred.
 
-    Engine thread.
+    On a CPU 128 tokens that take longer than so many seconds are the last. Engine thread.
     """
     plain = model.own_caches()
     quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
     sums = [0.0] * len(quantized)
+    done, began = 0, time.monotonic()
     for start in range(0, len(token_ids), _CHUNK):
+        if start and on_cpu() and time.monotonic() - began > seconds * start / _CHUNK:
+            break
+        done = min(start + _CHUNK, len(token_ids))
         chunk = mx.array([token_ids[start : start + _CHUNK]])
         p = _logits(model.over_own, chunk, plain)
         if not mx.isfinite(mx.logsumexp(p.astype(mx.float32), axis=-1)).all().item():
             raise _IncomparableError
         for i, caches in enumerate(quantized):
             sums[i] += kl_divergence(p, _logits(model, chunk, caches))
-    return [total / len(token_ids) for total in sums]
+    return Divergences([total / done for total in sums], done)
 
 
 def kl_divergence(p: mx.array, q: mx.array) -> float:

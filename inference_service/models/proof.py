@@ -8,6 +8,7 @@ are taken for numbers. Such rows are decoded by themselves. Engine thread.
 import copy
 import logging
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,10 @@ _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
 that see padding, another's tokens or later ones are off by 0.1 and more, a token's experts that rounding changes as
 well, but not at each step."""
 
+_SLOW_SECONDS = 10.0
+"""A CPU that takes longer for two short prompts is asked for less: prompts are then computed one by one, which is right
+always, and a batch is proved by one step."""
+
 _WRONG_TOGETHER = {"mlx_lm.models.minimax_m3_vl": "its sparse attention selects blocks of slots, padding among them"}
 """What short prompts cannot show, by the modules of mlx-lm's models."""
 
@@ -90,9 +95,11 @@ def prove(
         message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
     reports = (*reports, *fastest_products(network, info.geometry, speeds))
+    began = time.monotonic()
     if problem := order_problem(network, info.geometry):
         raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
-    problem = batch_problem(network, info.geometry)
+    slow = on_cpu() and time.monotonic() - began > _SLOW_SECONDS
+    problem = batch_problem(network, info.geometry, _NEXT[:1] if slow else _NEXT)
     network.rows_together = not problem
     if problem:
         message = "rows of the model's batches are decoded one by one: together they are not what each is alone"
@@ -102,7 +109,7 @@ def prove(
             replace(report, note="; ".join(filter(None, [alone, report.note]))) if report.phase == "decode" else report
             for report in reports
         )
-    network.prompts_together = not (problem or keeps_checkpoints(info.geometry.new_caches()))
+    network.prompts_together = not (slow or problem or keeps_checkpoints(info.geometry.new_caches()))
     if network.prompts_together and (problem := prompts_problem(network, info.geometry)):
         network.prompts_together = False
         message = "prompts are computed one by one: in a batch they are not what each is alone"
@@ -210,16 +217,19 @@ def order_problem(network: Network, geometry: Geometry) -> str:
     return f"its tokens see later ones, and logits differ by {error:.2g} of the largest" if error else ""
 
 
-def batch_problem(network: Network, geometry: Geometry) -> str:
-    """What is wrong with a batch of two rows of different lengths, beside each alone; "" where nothing is."""
+def batch_problem(network: Network, geometry: Geometry, steps: Sequence[tuple[int, ...]] = _NEXT) -> str:
+    """What is wrong with a batch of two rows of different lengths, beside each alone; "" where nothing is.
+
+    `steps` are the tokens of both that are decoded.
+    """
     if wrong := _WRONG_TOGETHER.get(type(network.model).__module__):
         return wrong
     try:
         rows = _prefilled(network, geometry, _ROWS)
-        found = _decoded(network, merged(*rows), _NEXT)
+        found = _decoded(network, merged(*rows), steps)
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
-    error = _error(found, _decoded_alone(network, [merged(row) for row in rows], _NEXT), geometry)
+    error = _error(found, _decoded_alone(network, [merged(row) for row in rows], steps), geometry)
     return f"logits differ by {error:.2g} of the largest" if error else ""
 
 
@@ -231,7 +241,8 @@ def prompts_problem(network: Network, geometry: Geometry) -> str:
     try:
         rows = _prefilled(network, geometry, prompts)
         together = padded_caches([len(row) for row in prompts], geometry.new_caches)
-        mx.eval(network(mx.array(padded_rows(prompts)), cache=together), [cache.state for cache in together])
+        network(mx.array(padded_rows(prompts)), cache=together)
+        mx.eval([cache.state for cache in together])
         behind = network(mx.array(_BEHIND), cache=together)
         found = _decoded(network, together, _NEXT)
     except (RuntimeError, ValueError, TypeError) as raised:
@@ -267,11 +278,12 @@ def ahead_problem(network: Network, geometry: Geometry) -> str:
 
 
 def _prefilled(network: Network, geometry: Geometry, prompts: Sequence[Sequence[int]]) -> list[Caches]:
-    """Caches of each prompt."""
+    """Caches of each prompt; logits, which cost a CPU a fourth of a small model, are not computed."""
     rows = []
     for prompt in prompts:
         caches = geometry.new_caches()
-        mx.eval(network(mx.array([prompt]), cache=caches), [cache.state for cache in caches])
+        network(mx.array([prompt]), cache=caches)
+        mx.eval([cache.state for cache in caches])
         rows.append(caches)
     return rows
 

@@ -11,7 +11,15 @@ from mlx_lm.models.cache import make_prompt_cache
 from safetensors.numpy import save_file
 
 from benchmarks.loading import load
-from inference_service.engine.calibration import TOKENS, Calibration, Calibrations, LayerMeans, calibrate
+from inference_service.engine.calibration import (
+    TOKENS,
+    Calibration,
+    Calibrations,
+    LayerMeans,
+    calibrate,
+    calibrate_in_time,
+)
+from inference_service.engine.device import on_cpu
 from inference_service.engine.network import Network
 from inference_service.engine.quality import sample
 from inference_service.engine.quantization import PLAIN
@@ -44,6 +52,17 @@ def test_means_are_those_of_what_mlx_lm_keeps(write, tmp_path: Path) -> None:  #
     for cache, means in zip(caches, found.layers, strict=True):
         for side, mean in zip((cache.keys, cache.values), means, strict=True):
             assert np.allclose(np.array(side[0, :, : len(tokens)].mean(axis=1)), mean, atol=2e-3)
+
+
+@pytest.mark.skipif(not on_cpu(), reason="a GPU is never too slow")
+@pytest.mark.parametrize(("seconds", "tokens"), [(0.0, 128), (1e9, 300)])
+def test_a_slow_cpu_measures_over_fewer_tokens(llama: LoadedModel, seconds: float, tokens: int) -> None:
+    text, network = sample(llama.tokenizer, 300), llama.engine.model
+    found = calibrate_in_time(network, text, llama.geometry, seconds)
+    assert found == calibrate(network, text[:tokens], llama.geometry)
+    assert calibrate_in_time(network, text[:100], llama.geometry, seconds) == calibrate(
+        network, text[:100], llama.geometry
+    ), "fewer are never too many"
 
 
 def test_a_text_is_long_enough(llama: LoadedModel) -> None:

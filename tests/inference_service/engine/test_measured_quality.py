@@ -18,6 +18,7 @@ from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.calibration import Calibration, calibrate
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry, group_layers
 from inference_service.engine.network import Network
 from inference_service.engine.quality import LADDER, Quality, divergences, kl_divergence, measure, sample
@@ -122,7 +123,7 @@ def test_the_demo_model_is_good_with_4_bits(demo: Loaded) -> None:
     """And caches that lose precision are found."""
     formats = [KVFormat(bits, bits) for bits in (2, 4, 8)]
     text = sample(demo.tokenizer, TOKENS)
-    two, four, eight = divergences(demo.network, text, demo.geometry, formats, demo.means())
+    two, four, eight = divergences(demo.network, text, demo.geometry, formats, demo.means()).nats
     assert 0 < eight < four / 20
     assert four < quality.MOST_NATS < two
     assert demo.measured() == Quality(TOKENS, {"4": four})
@@ -146,7 +147,7 @@ def test_keys_with_an_outlier_are_found_and_more_bits_of_k_help() -> None:
     assert found.divergences[best] <= quality.MOST_NATS
     assert f'set kv_bits = "{best}"' in found.verdict("4")
     text = sample(subject.tokenizer, TOKENS)
-    (eight,) = divergences(subject.network, text, subject.geometry, [KVFormat(8, 8, scheme=PLAIN)])
+    (eight,) = divergences(subject.network, text, subject.geometry, [KVFormat(8, 8, scheme=PLAIN)]).nats
     assert eight < 0.02
 
 
@@ -171,9 +172,16 @@ def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions
     log_p, log_q = (np.array(nn.log_softmax(each[0], axis=-1)).astype(np.float64) for each in logits)
     expected = (np.exp(log_p) * (log_p - log_q)).sum(-1).mean()
     other_way = (np.exp(log_q) * (log_q - log_p)).sum(-1).mean()
-    found = divergences(llama.network, token_ids, llama.geometry, [KVFormat(2, 2, scheme=PLAIN)])[0]
+    found = divergences(llama.network, token_ids, llama.geometry, [KVFormat(2, 2, scheme=PLAIN)]).nats[0]
     assert found == pytest.approx(expected, rel=1e-3)
     assert abs(other_way - expected) > 0.01 * expected
+
+
+@pytest.mark.skipif(not on_cpu(), reason="a GPU is never too slow")
+def test_a_slow_cpu_measures_over_fewer_tokens(llama: Loaded) -> None:
+    of = llama.network, llama.tokenizer, llama.geometry, TOKENS, None
+    assert quality.measure(*of, 0.0).tokens == 128
+    assert quality.measure(*of, 1e9).tokens == TOKENS
 
 
 @pytest.mark.slow
@@ -184,7 +192,7 @@ def test_coarser_groups_are_worse(llama: Loaded) -> None:
 
 def test_more_bits_of_either_are_nearer_and_those_of_k_are_not_those_of_v(llama: Loaded) -> None:
     formats = [KVFormat(*bits) for bits in ((3, 3), (4, 3), (5, 4), (6, 4), (4, 6), (6, 6), (8, 8))]
-    found = divergences(llama.network, sample(llama.tokenizer, 64), llama.geometry, formats)
+    found = divergences(llama.network, sample(llama.tokenizer, 64), llama.geometry, formats).nats
     kl = dict(zip(map(str, formats), found, strict=True))
     assert kl["3"] > kl["4/3"] > kl["5/4"] > kl["6/4"] > kl["6"] > kl["8"] > 0
     assert kl["4/6"] != kl["6/4"] and kl["4/6"] > kl["6"]

@@ -69,6 +69,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], Loade
     return cache(lambda write: loaded(write(tmp_path_factory.mktemp("model"))))
 
 
+@pytest.mark.skipif(available(), reason="a GPU is never too slow")
+@pytest.mark.parametrize(("seconds", "together"), [(0.0, False), (1e9, True)])
+def test_a_slow_cpu_is_asked_for_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, together: bool
+) -> None:
+    """Prompts one by one need no proof; rows of a batch are proved all the same."""
+    monkeypatch.setattr(proof, "_SLOW_SECONDS", seconds)
+    asked: list[object] = []
+    monkeypatch.setattr(proof, "prompts_problem", lambda *of: asked.append(of) or "")
+    network = load("m", str(write_llama(tmp_path / "m")), hashes=ContentHashes(tmp_path / "h.json")).engine.model
+    assert (network.rows_together, network.prompts_together, bool(asked)) == (True, together, together)
+
+
 @pytest.mark.slow("write_qwen3_next", "write_kimi_linear")
 @pytest.mark.parametrize("write", TOGETHER)
 def test_rows_of_most_models_are_decoded_together(write: Callable[[Path], Path], tmp_path: Path) -> None:
