@@ -27,6 +27,7 @@ preallocating.py   buffers that files are read into, where the device's memory i
 tensor_file.py     how MLX's loader is given what only memory has: for both of these
 device.py          the device's memory: how much there is, and is free; `host_memory` says it for a CPU
 computing.py       what chunks of a prompt take besides weights and KV; pure
+tiktoken_files.py  tokenizers that are a tiktoken.model and code of which it is known what it does
 activations.py     what they take at their peak, measured on a GPU
 quality.py         how much quantization changes what a model says
 mlx_lm_adapter.py  what is used of mlx-lm beyond its public interface

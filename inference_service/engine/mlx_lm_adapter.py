@@ -17,6 +17,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeVar
 
 import mlx.core as mx
@@ -26,6 +27,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path, load_model
 from mlx_lm.utils import load_tokenizer as _load_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from inference_service.engine import tiktoken_files
 
 __all__ = [
     "ATTENTION_NAME",
@@ -64,14 +67,45 @@ def load_tokenizer(directory: Path, eos_token_ids: Any) -> TokenizerWrapper:
     return _load_tokenizer(directory, eos_token_ids=eos_token_ids)
 
 
+_OTHER_TOKENIZERS: Final = ("tokenizer.model", "vocab.json")
+
+
+class _OfKnownCode(PreTrainedTokenizerFast):  # type: ignore[misc]
+    """A tokenizer of `tiktoken_files`. Their templates see tools with sorted keys."""
+
+    def apply_chat_template(self, conversation: Any, tools: Any = None, **arguments: Any) -> Any:
+        return super().apply_chat_template(conversation, tools=_sorted(tools), **arguments)
+
+
+def _sorted(value: Any) -> Any:
+    """Sort the keys of all objects in a JSON value."""
+    if isinstance(value, dict):
+        return {key: _sorted(each) for key, each in sorted(value.items())}
+    return [_sorted(each) for each in value] if isinstance(value, list) else value
+
+
 class _AutoTokenizer:
     """Replaces transformers' for mlx-lm, in the whole process."""
 
     @staticmethod
     def from_pretrained(directory: Path, **arguments: Any) -> Any:
-        """A tokenizer of tokenizer.json where there is one, else what transformers makes of the directory."""
-        kind = PreTrainedTokenizerFast if (Path(directory) / "tokenizer.json").exists() else AutoTokenizer
-        return kind.from_pretrained(directory, **arguments)
+        """A tokenizer of tokenizer.json where there is one, else what transformers makes of the directory, or what is
+        known here of its code, which is never run.
+        """
+        files = Path(directory)
+        if (files / "tokenizer.json").exists():
+            return PreTrainedTokenizerFast.from_pretrained(directory, **arguments)
+        if (files / tiktoken_files.FILE).exists():
+            # transformers would split text by a pattern of another model's.
+            with TemporaryDirectory(prefix="agentmem-tokenizer-") as converted:
+                tiktoken_files.convert(files, Path(converted))
+                return _OfKnownCode.from_pretrained(converted, **arguments)
+        if (files / "tekken.json").exists() and not any((files / name).exists() for name in _OTHER_TOKENIZERS):
+            raise FileNotFoundError(
+                "tokenizer.json is missing: tekken.json alone is Mistral's own format; put the tokenizer.json and the "
+                "tokenizer_config.json of a conversion there"
+            )
+        return AutoTokenizer.from_pretrained(directory, **{**arguments, "trust_remote_code": False})
 
 
 tokenizer_utils.AutoTokenizer = _AutoTokenizer

@@ -174,6 +174,11 @@ def _words(error: BaseException) -> str:
     """An error in one line. Where its text says little without its type, as a missing key's, with that."""
     if isinstance(error, SystemExit):
         return f"its code ends the process ({error.code!r}); does it need another package?"
+    if "trust_remote_code" in str(error):
+        return (
+            "it needs code of its own repository, which is never run; take a conversion that has a tokenizer.json and "
+            "a model type of mlx-lm"
+        )
     text = shorten(str(error), _MOST_CHARACTERS, placeholder=" …")
     if isinstance(error, OSError | ValueError | ImportError) and text:
         return text

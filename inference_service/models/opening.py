@@ -244,13 +244,29 @@ def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
 
     Raises what mlx-lm raises, and FileNotFoundError where a download lacks files; the network then lacks tensors.
     """
+    quantization = _quantization(directory)
     try:
-        return load_model(directory, lazy=True)
+        found: tuple[Any, dict[str, Any]] = load_model(directory, lazy=True, model_config=quantization)
     except Exception as error:
         if missing := lacking(directory):
             are = "is" if len(missing) == 1 else "are"
             raise FileNotFoundError(f"{', '.join(missing)} {are} missing; fetch it again") from error
         raise
+    return found
+
+
+def _quantization(directory: Path) -> dict[str, Any]:
+    """What is to stand in config.json for mlx-lm: `quantization`, where only `quantization_config` has MLX's settings.
+
+    Raises ValueError for settings that name no method and no bits.
+    """
+    config = load_config(directory)
+    settings = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
+    if "quantization" in config or not settings or "quant_method" in settings:
+        return {}
+    if not {"bits", "group_size"} <= settings.keys():
+        raise ValueError("quantization_config of config.json has neither quant_method nor bits and group_size")
+    return {"quantization": settings}
 
 
 def _context_length(config: dict[str, Any]) -> int:

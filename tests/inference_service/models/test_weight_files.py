@@ -11,7 +11,7 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import AttentionBackend
 from inference_service.models.opening import ModelInfo, ModelSpec, open_network, open_text
 from inference_service.models.weight_files import lacking
-from tests.tiny_models import INDEX, SHARDS, write_deepseek2, write_llama, write_shards
+from tests.tiny_models import INDEX, SHARDS, write_deepseek2, write_llama, write_quantized, write_shards
 
 OTHERS = tuple(f"model-{number:05}-of-00005.safetensors" for number in range(1, 6))
 PARTS = ("model-a.safetensors", "model-b.safetensors")
@@ -94,3 +94,24 @@ def test_thousands_of_tensors_are_not_all_named(tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match=r"Received 2000 parameters not in model: other\.0, .*…") as caught:
         opened(directory)
     assert len(caught.value.message) < 1500
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_mlx_settings_under_quantization_config_alone_are_taken(tmp_path: Path, nested: bool) -> None:
+    source = write_llama(tmp_path / "m")
+    directory = write_quantized(tmp_path / "q", source, group_size=64, bits=4)
+    config = json.loads((directory / "config.json").read_text())
+    settings = {"group_size": config["quantization"]["group_size"], "bits": config["quantization"]["bits"]}
+    del config["quantization"], config["quantization_config"]
+    own = {"quantization_config": settings}
+    config |= {"text_config": {**own, "max_position_embeddings": 4096}} if nested else own
+    (directory / "config.json").write_text(json.dumps(config))
+    assert opened(directory).weight_bytes < opened(source).weight_bytes
+
+
+def test_a_quantization_config_that_names_no_method_is_refused(tmp_path: Path) -> None:
+    directory = write_llama(tmp_path / "m")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "quantization_config": {"weight_dtype": "int4"}}))
+    with pytest.raises(FailedPrecondition, match="has neither quant_method nor bits and group_size"):
+        opened(directory)
