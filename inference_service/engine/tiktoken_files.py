@@ -64,13 +64,13 @@ def load(directory: Path) -> tokenizers.Tokenizer:
     for files that are not what they say.
     """
     config = _config(directory)
-    if (kind := config.get("tokenizer_class")) not in _KNOWN:
+    if (kind := str(config.get("tokenizer_class"))) not in _KNOWN:
         raise ValueError(
             f"its tokenizer ({kind}) is {FILE} and code of its own repository, which is never run; take a conversion "
             "that has a tokenizer.json"
         )
     of = _KNOWN[kind]
-    tokenizer = _Converter(str(directory / FILE), pattern=of.pattern).converted()
+    tokenizer: tokenizers.Tokenizer = _Converter(str(directory / FILE), pattern=of.pattern).converted()
     first = tokenizer.get_vocab_size()
     named = config.get("added_tokens_decoder") or {}
     names = {int(number): str(token["content"]) for number, token in named.items()}

@@ -23,7 +23,7 @@ from tests.model_hub import Repository, model_hub
 from tests.system.page.browser import launched, opened
 from tests.system.test_installed import ROOT, UV, uv
 
-MODEL = "mlx-community/Llama-3.2-3B-Instruct-4bit"
+MODEL = "mlx-community/Qwen2.5-0.5B-Instruct-4bit"
 DEMO = Path(registry([])["demo"].source)
 MACHINE = ("PATH", "LANG", "LD_PRELOAD", "SSL_", "PIP_", "UV_", "REQUESTS_", "HTTP", "NO_PROXY", "no_proxy", "http")
 """What a machine's environment has of the way to a package index, and the BLAS of these tests (`tests.blas`); all else
