@@ -13,6 +13,11 @@ engine/       the thread that owns MLX, and what computes on it: quantized cache
 models/       which models there are, how one is loaded, and how they come and go by request
 hub/          models of a hub: looked for, judged by this machine's memory, fetched ahead
 portable/     agents as files: exported and imported
+open_files.py  the limit of open files, which mlx-lm would lower
 json_cache.py values that cost seconds to find out, kept in a JSON file: measurements, hashes of weights
 doctor/       the worker's checks for `agentmem doctor`
 """
+
+from inference_service.open_files import keep_limit
+
+keep_limit()

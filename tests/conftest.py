@@ -18,6 +18,7 @@ from _pytest.nodeid import coerce_node_id
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+import inference_service  # noqa: F401 - keeps mlx-lm from lowering the limit of open files
 from tests import blas, postgres, s3
 from tests.faults import shim
 from tests.full_matrix import FULL

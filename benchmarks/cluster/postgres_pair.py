@@ -69,7 +69,8 @@ class Pair(NamedTuple):
     def on_standby(self) -> bool:
         """Whether the standby shows an agent: what it has acknowledged it shows a little later."""
         with self.standby.connect() as connection:
-            return connection.execute("SELECT 1 FROM agentmem.agents").fetchone() is not None
+            there = connection.execute("SELECT to_regclass('agentmem.agents')").fetchone() != (None,)
+            return there and connection.execute("SELECT 1 FROM agentmem.agents").fetchone() is not None
 
     def arrives(self) -> bool:
         """Wait until the standby shows the agent."""

@@ -96,6 +96,7 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
         gateway.worker.script = echo
         async with opened(browser, gateway.url) as page:
             await page.get_by_role("button", name="Agent", exact=True).click()
+            await page.locator("tbody .who").nth(len(HOSTILE) - 1).wait_for()
             assert sorted(await page.locator("tbody .who").all_inner_texts()) == sorted(HOSTILE)
             for name in HOSTILE:
                 await page.get_by_role("link", name="Talk").click()
