@@ -1,4 +1,4 @@
-"""The limit of open files, which mlx-lm lowers for good in each process that imports it: to 2,048, and 4,096 at most."""
+"""The limit of open files, which mlx-lm lowers for good in each process that imports it: to 2,048, and to 4,096."""
 
 import resource
 from typing import Final
