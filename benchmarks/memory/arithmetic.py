@@ -17,7 +17,7 @@ BLOCK = 256
 SLACK = 256
 GROUP = 64
 SAVED_WINDOWS = 3
-"""The first and the last two, of which the last is the turn's end and may hold window + 256 tokens."""
+"""The first and the last two."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def q4_agent(layers: Layers, tokens: int, scale_bytes: int) -> int:
 
 def q4_disk(layers: Layers, tokens: int, scale_bytes: int) -> int:
     """Bytes of an agent's files: its blocks, and for sliding layers the windows that are saved."""
-    windows = SAVED_WINDOWS * layers.window + SLACK if layers.sliding else 0
+    windows = SAVED_WINDOWS * (layers.window + SLACK) if layers.sliding else 0
     return tokens * q4_token(layers, scale_bytes) + q4_window(layers, scale_bytes, windows)
 
 

@@ -53,7 +53,9 @@ def computed(name: str, lengths: Sequence[int], tokens: int, budget: int) -> Fig
     for dtype, size in _SCALE_BYTES.items():
         found[dtype] = {
             "token": arithmetic.q4_token(layers, size),
-            "saved_window": arithmetic.q4_window(layers, size, layers.window) if layers.sliding else 0,
+            "saved_window": arithmetic.q4_window(layers, size, layers.window + arithmetic.SLACK)
+            if layers.sliding
+            else 0,
             "agents": {str(n): arithmetic.q4_agent(layers, n, size) for n in lengths},
             "disk": {str(n): arithmetic.q4_disk(layers, n, size) for n in lengths},
             "fit": budget // arithmetic.q4_agent(layers, tokens, size),

@@ -173,6 +173,8 @@ def _filled(geometry: Geometry, tokens: int, seed: int) -> Caches:
         for count in _chunks(tokens):
             first.update_and_fetch(keys[:, :, :count], values[:, :, :count])
             mx.eval(first.state)
+        if isinstance(first, SlidingQuantizedKVCache):
+            first.buffers = first.buffers.last(first.kept)
         for number, cache in enumerate(others, 1):
             cache.buffers = first.buffers.map(partial(_copied, number), first.buffers.filled)
             if isinstance(cache, SlidingQuantizedKVCache):

@@ -87,8 +87,8 @@ class Arena:
     def _segment_of(self, block: int) -> int:
         return block // self._segment_blocks
 
-    def write(self, buffers: Sequence[KVBuffers], first_block: int, blocks: Sequence[int]) -> None:
-        """Copy blocks `first_block`, `first_block` + 1, … of one sequence into `blocks`.
+    def write(self, buffers: Sequence[KVBuffers], start: int, blocks: Sequence[int]) -> None:
+        """Copy what buffers hold from token `start` on into `blocks`.
 
         `buffers` [1, kv_heads, capacity, width] are those of each layer of the group.
 
@@ -98,7 +98,6 @@ class Arena:
             return
         for segment in sorted(set(map(self._segment_of, blocks))):
             self._take(segment)
-        start = first_block * self.block_tokens
         filled = buffers[0].filled
         for arrays, run in self._runs(blocks):
             end = start + len(run) * self.block_tokens
@@ -261,19 +260,22 @@ class Arenas:
     def write(self, caches: Caches, first_block: int, blocks: Sequence[int], pieces: Sequence[int]) -> None:
         """Copy a sequence's blocks from `first_block` on into `blocks`, and the checkpoint at its end into `pieces`."""
         for arena in self._full:
-            arena.write([caches[layer].buffers for layer in arena.group.layers], first_block, blocks)
+            arena.write([caches[layer].buffers for layer in arena.group.layers], first_block * BLOCK_TOKENS, blocks)
         if pieces:
-            sliding = self._geometry.sliding
-            window = [caches[layer].buffers for layer in sliding.layers] if sliding else []
-            self.write_checkpoint(Checkpoint(int(caches[0].offset), window, states_of(caches)), pieces)
+            windows = [cache for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
+            start = windows[0].buffers.filled - windows[0].kept if windows else 0
+            self._write_checkpoint([each.buffers for each in windows], start, states_of(caches), pieces)
 
     def write_checkpoint(self, checkpoint: Checkpoint, pieces: Sequence[int]) -> None:
         """Copy a checkpoint's window into `pieces`; its states are shared."""
+        self._write_checkpoint(checkpoint.window, 0, checkpoint.states, pieces)
+
+    def _write_checkpoint(self, window: Sequence[KVBuffers], start: int, states: States, pieces: Sequence[int]) -> None:
         if self._geometry.sliding is not None:
-            self.sliding.write(checkpoint.window, 0, pieces)
+            self.sliding.write(window, start, pieces)
         if self._geometry.states is not None:
-            mx.eval(checkpoint.states)
-            self._states[pieces[0]] = checkpoint.states
+            mx.eval(states)
+            self._states[pieces[0]] = states
 
     def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens in a block, as the tensors of a file by name."""

@@ -48,8 +48,7 @@ def captured(caches: Caches) -> Checkpoint | None:
 
     The arrays are evaluated, and nothing writes to their memory. The window's is private; states are the caches' own.
     """
-    sliding = [cache for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
-    window = [cache.buffers.last(min(cache.offset, cache.window)) for cache in sliding]
+    window = [cache.buffers.last(cache.kept) for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
     states = states_of(caches)
     mx.eval([buffers.arrays for buffers in window], states)
     return Checkpoint(int(caches[0].offset), window, states) if window or states else None
@@ -64,7 +63,7 @@ def space_of(caches: Caches, geometry: Geometry) -> tuple[int, int]:
         return 0, 0
     if geometry.sliding is None:
         return int(caches[0].offset), 1
-    window = next(cache.buffers.filled for cache in caches if isinstance(cache, SlidingQuantizedKVCache))
+    window = next(cache.kept for cache in caches if isinstance(cache, SlidingQuantizedKVCache))
     return window, pieces_of(window, geometry)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.caches.sliding import MOST, SLACK
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes, width_of
@@ -184,7 +184,7 @@ class Geometry:
 
         That is its window with them, or all that it stores.
         """
-        return self._array_bytes(self.sliding) * (self.window + max(new, SLACK)) if self.sliding else 0
+        return self._array_bytes(self.sliding) * (self.window + max(new, MOST)) if self.sliding else 0
 
     @property
     def resumes_anywhere(self) -> bool:
@@ -198,13 +198,13 @@ class Geometry:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes that a sequence has whatever its length: windows at their cap of window + 256 tokens, and states."""
+        """Bytes that an agent has whatever its length: windows of window + 256 tokens, and states."""
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
     @property
-    def captured_bytes(self) -> int:
-        """Bytes of a checkpoint that prefill captures: windows without the tokens that may be trimmed, and states."""
-        return round(self._token_bytes(self.sliding) * self.window) + self.state_bytes
+    def running_bytes(self) -> int:
+        """Bytes of the same while a sequence is computed: windows of window + 512 tokens at most, and states."""
+        return round(self._token_bytes(self.sliding) * (self.window + MOST)) + self.state_bytes
 
     @property
     def state_bytes(self) -> int:

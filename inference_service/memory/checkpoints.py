@@ -70,7 +70,9 @@ def checkpoint_candidates(
     tokens of their prompts, and where generation prompts begin, in the sequence and in the ledger. Such a prompt is
     what follows the last checkpoint, if that is short. Of turns and generation prompts it is the nearest, and those
     that `kept_positions` may have kept. What lies behind `keep_tokens` in the ledger is named by the ledger's tokens
-    and can serve only if it is trimmed; so there is none where all are good `exact`ly at their positions.
+    and can serve only if it is trimmed; so there is none where all are good `exact`ly at their positions. There it is
+    also where the opening ends, and at the next end of a block: one at STEP would be at such an end, and no later one
+    reaches back so far.
     """
     limit = min(keep_tokens, len(sequence) - 1)
     generation_prompt = sequence[checkpoints[-1] :] if checkpoints else ()
@@ -83,7 +85,10 @@ def checkpoint_candidates(
     ids = fingerprint, namespace
     candidates = list(candidates_at(*ids, sequence, {at for at in own if 0 < at < len(sequence)}))
     if limit and not exact:
-        beyond = {*_beyond(limit, ends), *_beyond(limit, _occurrences(ledger.token_ids, beginning))}
+        blocks = [(limit // BLOCK_TOKENS + 1) * BLOCK_TOKENS, ledger.tokens_within(ledger.opening_bytes)]
+        beyond = {at for at in blocks if limit < at <= len(ledger)}
+        for places in (ends, before, _occurrences(ledger.token_ids, beginning)):
+            beyond.update(_beyond(limit, places))
         candidates += [each._replace(usable_tokens=limit) for each in candidates_at(*ids, ledger.token_ids, beyond)]
     return tuple(candidates)
 

@@ -132,7 +132,7 @@ class ModelMemory:
         self.pool = KVPool(sizes.space, geometry.checkpoint_pieces, sizes.segments(geometry))
         self.hot = HotAgents(self.pool, hints)
         self._batch_bytes = partial(batch_bytes, geometry, weight_bytes)
-        self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes, geometry.captured_bytes)
+        self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes, geometry.checkpoint_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
         self.unwritten_bytes: Callable[[], int] = lambda: 0
@@ -174,4 +174,4 @@ def batch_bytes(geometry: Geometry, weight_bytes: int, lengths: Sequence[int]) -
     if geometry.shows_arrays:
         full = batches * geometry.layer_bytes_per_token // max(1, geometry.bytes_per_token)
         batches += max(full, rows * geometry.window_layer_bytes(1))
-    return 2 * (batches + rows * geometry.checkpoint_bytes)
+    return 2 * (batches + rows * geometry.running_bytes)

@@ -1,10 +1,13 @@
-"""Caches of layers with a sliding window: never more than window + 256 tokens of a sequence, in temporal order.
+"""Caches of layers with a sliding window: never more than window + 512 tokens of a sequence, in temporal order.
 
-Positions in a buffer (T tokens stored, window W, slack 256):
+Positions in a buffer (T tokens stored, window W):
 
-    0 … T - W        older than the window: masked, kept so that small trims stay possible
-    T - W … T        what the next query may see, with itself
-    T > W + 256      cannot be: what would be is cut to the last W tokens before more is written
+    0 … T - W - 256        older than a checkpoint needs: cut off once there are 256 of them
+    T - W - 256 … T - W    older than the window: not shown to attention, kept so that small trims stay possible
+    T - W … T              what the next query may see, with itself
+
+A sequence of at least W + 256 tokens has as many stored, whatever the chunks in which they were written; only a trim
+leaves fewer, until as many are written again.
 
 mlx-lm's RotatingKVCache overwrites in a ring instead; then masks depend on where the ring stands, and nothing can be
 trimmed once it is full.
@@ -15,11 +18,14 @@ from typing import Self
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
+from inference_service.engine.caches.buffers import STEP, BatchCache, BufferedCache, KVBuffers, missing_tokens
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import Quantized
 
 SLACK = 256
+"""Tokens older than the window that a checkpoint has: it serves positions so far before its own."""
+MOST = SLACK + STEP
+"""Tokens older than the window that a cache has at most. To cut it copies it, which is not done for every token."""
 
 
 class _Sliding(BufferedCache):
@@ -27,32 +33,41 @@ class _Sliding(BufferedCache):
 
     window: int
 
-    def _kept_before(self, n: int) -> int:
-        """How many of the stored tokens stand before the next `n` in what attention sees."""
-        stored = self.buffers.filled
-        return stored if stored + n <= self.window + SLACK else min(stored, self.window)
+    @property
+    def kept(self) -> int:
+        """How many of the stored tokens, the last ones, a checkpoint has."""
+        return min(self.buffers.filled, self.window + SLACK)
+
+    @property
+    def _shown_before(self) -> int:
+        """How many of the stored tokens stand before the next ones in what attention sees."""
+        return min(self.buffers.filled, self.window)
 
     def _drop_before(self, n: int) -> int:
-        """Drop what the next `n` tokens do not see, if there would be too many; how many were dropped."""
-        before = self._kept_before(n)
-        dropped = self.buffers.filled - before
-        if dropped:
+        """Drop what neither the next `n` tokens nor a checkpoint behind them need, if there would be too many.
+
+        Returns how many were dropped.
+        """
+        stored = self.buffers.filled
+        if stored + n <= self.window + MOST:
+            return 0
+        before = min(stored, max(self.window, self.window + SLACK - n))
+        if before < stored:
             self.buffers = self.buffers.last(before)
-        return dropped
+        return stored - before
 
     def _append(self, keys: mx.array, values: mx.array) -> tuple[tuple[Quantized, Quantized], int]:
         """Write K and V [rows, kv_heads, n, …].
 
         Returns what attention sees, and how many tokens were dropped from the front of the buffers.
         """
-        new = self.quantized(keys, values)
+        new, shown = self.quantized(keys, values), self._shown_before + keys.shape[2]
         dropped = self._drop_before(keys.shape[2])
         self.buffers.append(*new)
-        seen = self.buffers.view()
-        most = self.window + SLACK
-        if self.buffers.filled > most:
-            dropped += self.buffers.filled - most
-            self.buffers = self.buffers.last(most)
+        seen = self.buffers.view(self.buffers.filled - shown)
+        if self.buffers.filled > self.window + MOST:
+            dropped += self.buffers.filled - self.kept
+            self.buffers = self.buffers.last(self.kept)
         return seen, dropped
 
 
@@ -81,10 +96,10 @@ class SlidingQuantizedKVCache(_Sliding):
         return seen
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
-        """Bool [n, total] for the next `n` tokens; none for one token that sees all that is stored."""
+        """Bool [n, total] for the next `n` tokens; none for one token that sees all that it is shown."""
         if window_size not in (None, self.window):
             raise ValueError(f"the layer's window is {self.window}, not {window_size}")
-        total = self._kept_before(n) + n
+        total = self._shown_before + n
         if n == 1 and total <= self.window and not return_array:
             return None
         return banded(n, total, self.window)
@@ -162,7 +177,7 @@ class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
         """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none where one token sees all."""
         if window_size not in (None, self.window):
             raise ValueError(f"the layer's window is {self.window}, not {window_size}")
-        before = self._kept_before(n)
+        before = self._shown_before
         padding = [max(0, each - (self.buffers.filled - before)) for each in self.padding]
         total = before + n
         if n == 1 and total <= self.window and not any(padding) and not return_array:

@@ -21,10 +21,10 @@ from inference_service.pool.memory import Budget, ModelMemory, Sizes
 FULL = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
 SLIDING = LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024)
 GEMMA_12B = Geometry(16, mx.bfloat16, FOUR_BITS, FULL, SLIDING)
-WINDOW, TOKEN = 117_964_800, 18_432
+WINDOW, TOKEN = 141_557_760, 18_432
 SHOWN = replace(GEMMA_12B, shows_arrays=True)
-WINDOW_ARRAYS = (1024 + 256) * 8 * 512 * 2
-"""A token of a layer is 8,192 bytes in 16 bits; a sliding layer's buffers hold its window and 256 tokens."""
+WINDOW_ARRAYS = (1024 + 512) * 8 * 512 * 2
+"""A token of a layer is 8,192 bytes in 16 bits; a sliding layer's buffers hold its window and 512 tokens."""
 
 
 def memory(weight_bytes: int = 8 << 30, geometry: Geometry = GEMMA_12B) -> ModelMemory:

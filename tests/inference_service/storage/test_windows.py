@@ -10,6 +10,7 @@ import pytest
 from agentmem.kv.ledger import Ledger
 from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches, HostTensors
 from inference_service.memory.checkpoints import (
@@ -51,9 +52,9 @@ def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple
     folder, geometry, tokens = tmp_path_factory.mktemp("files"), model.geometry, sequence(model)[:POSITION]
     caches = model.new_caches()
     run(model, caches, tokens, generated=0)
-    stored = caches[geometry.sliding.layers[0]].buffers.filled
+    stored, count = space_of(caches, geometry)
     blocks = list(headers(model.fingerprint, "ns", tokens))
-    pieces = list(range(-(-stored // geometry.piece_tokens)))
+    pieces = list(range(count))
     model.arenas.write(caches, 0, [1, 0], pieces)
     saved = [
         (header, model.arenas.read_block(block, header.token_count))

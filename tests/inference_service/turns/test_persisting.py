@@ -20,7 +20,7 @@ from agentmem.kv.ledger import Version
 from agentmem.v1 import cache_store_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.arenas import Arenas
-from inference_service.engine.checkpoints import Checkpoint, captured, window_tensors
+from inference_service.engine.checkpoints import Checkpoint, captured, space_of, window_tensors
 from inference_service.engine.geometry import Caches, Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.engine.thread import EngineThread
@@ -93,12 +93,12 @@ class World:
             return caches, window
 
         caches, window = await self.engine.call(compute)
-        filled = caches[0].buffers.filled
-        blocks, pieces = self.pool.full.allocate(-(-tokens // 256)), self.pool.pieces.allocate(-(-filled // 64))
+        kept, count = space_of(caches, GEOMETRY)
+        blocks, pieces = self.pool.full.allocate(-(-tokens // 256)), self.pool.pieces.allocate(count)
         await self.engine.call(lambda: self.model.arenas.write(caches, 0, blocks, pieces))
-        table = Table(tokens, tuple(blocks), filled, tuple(pieces))
-        windows = checkpoint_headers("f", "n", ids, {500: 64, tokens: table.window_tokens})
+        table = Table(tokens, tuple(blocks), kept, tuple(pieces))
         assert window is not None
+        windows = checkpoint_headers("f", "n", ids, {500: window.tokens, tokens: kept})
         held = {windows[0].chain_hash: window}
         named = list(headers("f", "n", ids))
         return State(KEY, Version("u", version), self.model, table, named, windows, held), caches
@@ -152,7 +152,10 @@ async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhil
                 start, stop = header.first_token * rows, (header.first_token + header.token_count) * rows
                 heads = [whole[h * TOKENS * rows :][start:stop] for h in range(2)]
                 assert tensor.tobytes() == b"".join(heads)
-        windows = state.captured[state.windows[0].chain_hash].window, [caches[0].buffers]
+        windows = (
+            state.captured[state.windows[0].chain_hash].window,
+            [caches[0].buffers.last(state.table.window_tokens)],
+        )
         for header, buffers in zip(state.windows, windows, strict=True):
             file = by_name[FileName.of(header)]
             read = read_block(file.path, header, file.digest, GEOMETRY)

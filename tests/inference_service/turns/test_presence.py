@@ -34,7 +34,7 @@ async def test_checkpoints_that_are_to_be_written_are_promised_until_they_are(tm
             while worker.runner._turns:
                 await asyncio.sleep(0.001)
         captured = worker.persister.captured_bytes(model)
-        assert captured >= 2 * model.geometry.captured_bytes, "one that is being written, and one that waits"
+        assert captured >= 2 * model.geometry.checkpoint_bytes, "one that is being written, and one that waits"
         assert model.promised_bytes == before + captured
         writing.set()
         await worker.idle()

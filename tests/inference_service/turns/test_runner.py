@@ -125,7 +125,7 @@ async def test_a_long_prompt_leaves_as_many_checkpoints_as_there_is_memory_for(
     """Where there is none it is served all the same, and a checkpoint at its end needs no memory but the pool's."""
     async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=12) as worker:
         memory, geometry = worker.model.memory, worker.model.geometry
-        memory.admission._limit_bytes = memory._batch_bytes([2404]) + room * geometry.captured_bytes
+        memory.admission._limit_bytes = memory._batch_bytes([2404]) + room * geometry.checkpoint_bytes
         ids = prompt(2400)
         first = await worker.turn("a", ids)
         await worker.idle()

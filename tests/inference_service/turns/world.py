@@ -269,7 +269,7 @@ async def working(
     room_wait: float = 30,
     quantization: QuantizationSettings | None = None,
 ) -> AsyncIterator[Worker]:
-    """A worker with a pool of so many blocks, and of so many pieces of checkpoints where the model needs them."""
+    """A worker with a pool of so many blocks, and of so many pieces of checkpoints, or twice what one takes."""
     engine = EngineThread()
     engine.start()
     hashes = ContentHashes(tmp_path / "weights.json")
@@ -277,7 +277,7 @@ async def working(
         lambda: load("m", str(directory), pool_bytes=1 << 22, quantization=quantization, hashes=hashes)
     )
     hints = TurnHints()
-    pieces = 0 if loaded.geometry.resumes_anywhere else pieces
+    pieces = 0 if loaded.geometry.resumes_anywhere else max(pieces, 2 * loaded.geometry.checkpoint_pieces)
     model = replace(
         loaded,
         arenas=await engine.call(lambda: Arenas(loaded.geometry, blocks, pieces, loaded.codecs)),

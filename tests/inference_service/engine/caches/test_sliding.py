@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_service.engine.caches import SlidingQuantizedKVCache
-from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.caches import SlidingQuantizedKVCache, sliding
+from inference_service.engine.caches.sliding import MOST, SLACK
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, KVFormat
 
@@ -34,9 +34,21 @@ def write(cache: SlidingQuantizedKVCache, n: int, row: int = 0) -> tuple[list[in
     return [round(x) for x in mx.dequantize(*keys, group_size=64, bits=4)[0, 0, :, 0].tolist()], mask
 
 
+def check_trims(cache: SlidingQuantizedKVCache, row: int = 0) -> None:
+    """Back to any of the last 256 tokens, and a query there sees its window."""
+    end, stored = cache.offset, [position - 10_000 * row for position in positions(cache)]
+    assert stored == list(range(end - len(stored), end))
+    for back in range(min(end, SLACK) + 1):
+        assert cache.can_trim(back), f"{back} tokens of {end}, of which {len(stored)} are stored"
+        assert stored[0] <= max(0, end - back - cache.window)
+
+
+steps = st.lists(st.one_of(st.just(1), st.integers(1, 400)), min_size=1, max_size=8)
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.one_of(st.just(1), st.integers(1, 400)), min_size=1, max_size=8), st.integers(0, 100))
+@given(steps=steps, ones=st.integers(0, 100))
 def test_every_query_sees_exactly_its_window(steps: list[int], ones: int) -> None:
     cache = SlidingQuantizedKVCache(WINDOW, PACKED_AS_IT_IS)
     for n in [*steps, *([1] * ones)]:
@@ -46,15 +58,34 @@ def test_every_query_sees_exactly_its_window(steps: list[int], ones: int) -> Non
             at = start + query
             visible = seen if mask is None else [p for p, m in zip(seen, mask[query].tolist(), strict=True) if m]
             assert visible == list(range(max(0, at - WINDOW + 1), at + 1))
-        assert cache.buffers.filled <= WINDOW + SLACK
-        assert all(part.tokens <= -(-(WINDOW + SLACK) // 256) * 256 for part in cache.buffers.both())
-        assert positions(cache)[-1] == cache.offset - 1
+        assert len(seen) <= WINDOW + n
+        assert cache.buffers.filled <= WINDOW + MOST
+        assert all(part.tokens <= -(-(WINDOW + MOST) // 256) * 256 for part in cache.buffers.both())
+        check_trims(cache)
+
+
+@settings(max_examples=20, deadline=None)
+@given(window=st.sampled_from([1, 16, 64, 300, 512]), steps=steps)
+def test_the_last_tokens_can_be_left_whatever_the_chunks(window: int, steps: list[int]) -> None:
+    cache = SlidingQuantizedKVCache(window, PACKED_AS_IT_IS)
+    for n in steps:
+        write(cache, n)
+    check_trims(cache)
+
+
+def test_a_cut_to_the_window_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliding, "SLACK", 0)
+    cache = SlidingQuantizedKVCache(WINDOW, PACKED_AS_IT_IS)
+    write(cache, 600)
+    with pytest.raises(AssertionError, match="tokens of 600"):
+        check_trims(cache)
 
 
 def test_small_trims_are_possible_and_others_refused() -> None:
     cache = SlidingQuantizedKVCache(WINDOW, PACKED_AS_IT_IS)
     write(cache, 1000)
     assert positions(cache) == list(range(1000 - WINDOW - SLACK, 1000))
+    check_trims(cache)
     assert cache.can_trim(SLACK)
     assert not cache.can_trim(SLACK + 1)
     with pytest.raises(ValueError, match="window"):
@@ -79,7 +110,7 @@ def test_rows_come_and_go_and_keep_their_own() -> None:
     batch = SlidingQuantizedKVCache.merge(singles[:2])
     batch.extend(SlidingQuantizedKVCache.merge(singles[2:3]))
     rows = [0, 1, 2]
-    for step in range(SLACK + 50):
+    for step in range(MOST + 50):
         if step == 20:
             batch.extend(SlidingQuantizedKVCache.merge(singles[3:]))
             rows.append(3)
@@ -98,10 +129,8 @@ def test_rows_come_and_go_and_keep_their_own() -> None:
             at = offsets[i]
             wanted = [p + 10_000 * row for p in range(max(0, at - WINDOW + 1), at + 1)]
             assert [round(p) for p in visible] == wanted, (step, row)
-        assert batch.buffers.filled <= WINDOW + SLACK
+        assert batch.buffers.filled <= WINDOW + MOST
     for i, row in enumerate(rows):
         alone = batch.extract(i)
         assert alone.offset == batch.offsets[i]
-        stored = positions(alone)
-        assert stored == [p + 10_000 * row for p in range(alone.offset - len(stored), alone.offset)]
-        assert len(stored) >= min(WINDOW, alone.offset)
+        check_trims(alone, row)
