@@ -201,8 +201,9 @@ class Restorer:
         return [name for name in files if name not in fetched]
 
     def _conclude(self, found: Restored, reason: Reason) -> None:
-        """Record what the choice reads, and why it is not more."""
-        if found.tokens < found.lookup.keep_tokens <= found.block_tokens and reason in _NO_FAULT:
+        """Record what the choice reads, and why it is not more: there may be blocks, and no checkpoint."""
+        blocks = found.block_tokens
+        if found.tokens < blocks and found.lookup.keep_tokens <= blocks and reason in _NO_FAULT:
             reason = types_pb2.MISS_REASON_NOT_TRIMMABLE
         found.reason = reason or (types_pb2.MISS_REASON_UNSPECIFIED if found.tokens else types_pb2.MISS_REASON_ABSENT)
         found.load_bytes = sum(file.size_bytes for _, file in found.wanted_files())

@@ -130,7 +130,13 @@ class Turn:
 
     @property
     def miss_reason(self) -> Reason:
-        """Why not more was reused; unspecified where all that could be was."""
+        """Why not more was reused; unspecified where all that could be was.
+
+        Of a new agent's prompt others may have computed a part that it cannot go on from.
+        """
+        of_others = self.plan.reason == types_pb2.MISS_REASON_ABSENT
+        if of_others and self.restored.reason == types_pb2.MISS_REASON_NOT_TRIMMABLE:
+            return self.restored.reason
         all_reused = self.restored.tokens >= self.plan.keep_tokens
         return self.plan.reason if all_reused else self.restored.reason or self.plan.reason
 

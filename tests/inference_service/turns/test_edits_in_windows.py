@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.caches import sliding
 from inference_service.engine.caches.sliding import SLACK
@@ -93,3 +94,15 @@ async def test_a_cut_to_the_window_is_a_fault_that_this_finds(tmp_path: Path, mo
         monkeypatch.undo()
         with pytest.raises(AssertionError, match="hot"):
             await check_offsets(worker, ledger, len(ledger), EDITS)
+
+
+async def test_another_agents_beginning_without_a_checkpoint_is_not_trimmable(tmp_path: Path) -> None:
+    """Its blocks are there; only the windows are not."""
+    async with working(write_gemma3(tmp_path / "m", window=64), tmp_path, blocks=12) as worker:
+        ids = prompt(700)
+        await worker.turn("a", ids)
+        await worker.idle()
+        other = await worker.turn("b", [*ids[:460], *OTHER])
+        assert (other.reused, other.started.cache.miss_reason) == (0, types_pb2.MISS_REASON_NOT_TRIMMABLE)
+        unknown = await worker.turn("c", prompt(100, 9))
+        assert unknown.started.cache.miss_reason == types_pb2.MISS_REASON_ABSENT
