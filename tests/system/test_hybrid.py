@@ -88,7 +88,7 @@ async def test_back_inside_the_window_and_outside(stacks: SharedStacks, write: W
             await check(stack, oracle, turn)
             return turn
 
-        tokens = await check(stack, oracle, await client.say("a", LONG, **ARGUMENTS))
+        tokens = await check(stack, oracle, await client.say("a", LONG * 2, **ARGUMENTS))
         inside = await cut_to(tokens - 5)
         assert (inside.match, inside.cached) == ("PARTIAL", {"hot": tokens - 5})
         await restarted(stack, "a")
