@@ -6,7 +6,6 @@ the data directory by the model's fingerprint, are part of KV's fingerprint, and
 
 import hashlib
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -23,6 +22,7 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.network import Network
+from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import PLAIN
 
 log = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) ->
     for layer, cache in zip(geometry.kv_layers, with_kv, strict=True):
         caches[layer] = cache
     network(mx.array([list(token_ids)]), cache=caches)
-    mx.eval([cache.means for cache in with_kv])
+    compute(cache.means for cache in with_kv)
     return Calibration([LayerMeans(*(_half(np.array(side)) for side in cache.means)) for cache in with_kv])
 
 
@@ -224,9 +224,9 @@ def calibrate_in_time(
     """As `calibrate`; on a CPU over as many of the tokens as it computes in so many seconds, by what the first take."""
     if not on_cpu() or len(token_ids) <= _FEWEST:
         return calibrate(network, token_ids, geometry)
-    began = time.monotonic()
+    began = work_clock()
     few = calibrate(network, token_ids[:_FEWEST], geometry)
-    affordable = int(_FEWEST * seconds / max(time.monotonic() - began, 1e-6))
+    affordable = int(_FEWEST * seconds / max(work_clock() - began, 1e-6))
     return few if affordable < 2 * _FEWEST else calibrate(network, token_ids[:affordable], geometry)
 
 

@@ -16,6 +16,7 @@ import mlx.nn as nn
 
 from inference_service.engine.attention import PathReport
 from inference_service.engine.device import device_and_version, on_cpu
+from inference_service.engine.pausing import let_others_run
 from inference_service.engine.products import (
     CHUNK_ROWS,
     DEQUANTIZED,
@@ -163,6 +164,7 @@ def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[C
         try:
             x = _inputs(shape, case if case.kind == STEP else Case(CHUNK, 1), case.rows)
             errors[way] = max(errors.get(way, 0.0), _error(computed(layer, way, *x), computed(layer, GIVEN, *x)))
+            let_others_run()
         except (RuntimeError, ValueError) as failure:
             chosen[case] = GIVEN
             log.warning("products of a %s, %s, %s: %s", case, shape, way, failure)
@@ -199,6 +201,7 @@ def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Fig
         seconds = {way: _seconds(way, those, inputs, warm_up=not on_cpu()) / count for way in case.ways(shape)}
         figures[str(case)] = seconds
         before = case.kind, seconds
+        let_others_run()
     mx.clear_cache()
     return figures
 

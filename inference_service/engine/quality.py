@@ -18,7 +18,6 @@ recalls all with 0.08, 95 % with 0.10 and 29 % with 1.2 (`agentmem bench key-out
 
 import importlib.metadata
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +31,8 @@ from agentmem.kv.bits import KVBits
 from inference_service.engine.calibration import Calibration, new_caches
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.network import Network
+from inference_service.engine.network import Network, flat
+from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.text.tokenizer import Tokenizer
@@ -181,9 +181,9 @@ def divergences(
     plain = model.own_caches()
     quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
     sums = [0.0] * len(quantized)
-    done, began = 0, time.monotonic()
+    done, began = 0, work_clock()
     for start in range(0, len(token_ids), _CHUNK):
-        if start and on_cpu() and time.monotonic() - began > seconds * start / _CHUNK:
+        if start and on_cpu() and work_clock() - began > seconds * start / _CHUNK:
             break
         done = min(start + _CHUNK, len(token_ids))
         chunk = mx.array([token_ids[start : start + _CHUNK]])
@@ -217,6 +217,7 @@ def kl_divergence(p: mx.array, q: mx.array) -> float:
 def _logits(model: Any, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
     """Logits [tokens, vocabulary] of a chunk that continues the caches, evaluated."""
     logits: mx.array = model(chunk, cache=caches)[0]
+    compute(cache.state for cache in flat(caches) if not cache.empty())
     mx.eval(logits)
     return logits
 

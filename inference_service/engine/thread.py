@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from agentmem.errors import Unavailable
+from inference_service.engine.pausing import pause_for
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +34,6 @@ class Task(NamedTuple):
                 self.future.set_result(self.function())
             except Exception as error:  # noqa: BLE001 - the rim of the thread: the caller gets it
                 self.future.set_exception(error)
-
-
-_current = threading.local()
-
-
-def let_others_run() -> None:
-    """Run what waits for this engine thread, and a step of each model's turns: a pause in a function that takes long.
-
-    On other threads it does nothing. Raises Unavailable where the thread is to end, so that the function ends, too.
-    """
-    if (engine := getattr(_current, "engine", None)) is not None:
-        engine._pause()
 
 
 class EngineThread:
@@ -141,7 +130,8 @@ class EngineThread:
         future.add_done_callback(self._pending.discard)
         self._tasks.put(task)
 
-    def _pause(self) -> None:
+    def _between(self) -> None:
+        """In a pause of a function: run what waits, and a step of each model's turns."""
         if self._paused:  # A function that runs meanwhile does not pause for others.
             return
         self._paused = True
@@ -159,7 +149,7 @@ class EngineThread:
             self._paused = False
 
     def _main(self) -> None:
-        _current.engine = self
+        pause_for(self._between)
         try:
             busy = False
             while True:

@@ -8,7 +8,6 @@ are taken for numbers. Such rows are decoded by themselves. Engine thread.
 import copy
 import logging
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Caches, Geometry, merged
 from inference_service.engine.network import Network
+from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.product_speeds import ProductSpeeds, choose
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.opening import ModelInfo
@@ -95,10 +95,10 @@ def prove(
         message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
     reports = (*reports, *fastest_products(network, info.geometry, speeds))
-    began = time.monotonic()
+    began = work_clock()
     if problem := order_problem(network, info.geometry):
         raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
-    slow = on_cpu() and time.monotonic() - began > _SLOW_SECONDS
+    slow = on_cpu() and work_clock() - began > _SLOW_SECONDS
     problem = batch_problem(network, info.geometry, _NEXT[:1] if slow else _NEXT)
     network.rows_together = not problem
     if problem:
@@ -196,8 +196,8 @@ def _proved(
     caches = info.geometry.new_caches()
     try:
         for tokens in ([[0, 0]], [[0]]):
-            mx.eval(network(mx.array(tokens), cache=caches))
-        mx.eval(network(mx.array([[0]]), cache=merged(caches)))
+            mx.eval(_run(network, tokens, caches))
+        mx.eval(_run(network, [[0]], merged(caches)))
     except (RuntimeError, ValueError) as error:
         raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
     return tuple(backend.self_test(info.geometry, speeds))
@@ -210,7 +210,7 @@ def order_problem(network: Network, geometry: Geometry) -> str:
     """
     end = len(_TEXT) - _LAST
     one, other = (
-        network(mx.array([tokens]), cache=geometry.new_caches())[:, end - _COMPARED : end]
+        _run(network, [tokens], geometry.new_caches())[:, end - _COMPARED : end]
         for tokens in (_TEXT, (*_TEXT[:end], *_TEXT[:_LAST]))
     )
     error = _error(one, other, geometry)
@@ -241,14 +241,13 @@ def prompts_problem(network: Network, geometry: Geometry) -> str:
     try:
         rows = _prefilled(network, geometry, prompts)
         together = padded_caches([len(row) for row in prompts], geometry.new_caches)
-        network(mx.array(padded_rows(prompts)), cache=together)
-        mx.eval([cache.state for cache in together])
-        behind = network(mx.array(_BEHIND), cache=together)
+        _run(network, padded_rows(prompts), together)
+        behind = _run(network, _BEHIND, together)
         found = _decoded(network, together, _NEXT)
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
     alone = [merged(row) for row in rows]
-    wanted = [network(mx.array([tokens]), cache=row) for tokens, row in zip(_BEHIND, alone, strict=True)]
+    wanted = [_run(network, [tokens], row) for tokens, row in zip(_BEHIND, alone, strict=True)]
     error = _typical(behind, mx.concatenate(wanted))
     if error <= _most_error(geometry):
         error = _error(found, _decoded_alone(network, alone, _NEXT), geometry)
@@ -277,22 +276,30 @@ def ahead_problem(network: Network, geometry: Geometry) -> str:
     return f"logits differ by {error:.2g} of the largest" if error else ""
 
 
+def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any]) -> mx.array:
+    """Compute rows of tokens layer by layer, with pauses; return their logits, lazily."""
+    logits = network(mx.array([list(row) for row in rows]), cache=caches)
+    compute(cache.state for cache in caches)
+    return logits
+
+
 def _prefilled(network: Network, geometry: Geometry, prompts: Sequence[Sequence[int]]) -> list[Caches]:
     """Caches of each prompt; logits, which cost a CPU a fourth of a small model, are not computed."""
     rows = []
     for prompt in prompts:
         caches = geometry.new_caches()
-        network(mx.array([prompt]), cache=caches)
-        mx.eval([cache.state for cache in caches])
+        _run(network, [prompt], caches)
         rows.append(caches)
     return rows
 
 
 def _decoded(network: Network, caches: Sequence[Any], columns: Sequence[tuple[int, ...] | list[int]]) -> mx.array:
     """Logits [rows, steps, vocabulary] behind each token of the rows of a batch, evaluated."""
-    logits = mx.concatenate([network(mx.array(tokens)[:, None], cache=caches) for tokens in columns], axis=1)
-    mx.eval(logits)
-    return logits
+    steps = []
+    for tokens in columns:
+        steps.append(network(mx.array(tokens)[:, None], cache=caches))
+        compute([steps[-1]])
+    return mx.concatenate(steps, axis=1)
 
 
 def _decoded_alone(network: Network, batches: Sequence[Sequence[Any]], columns: Sequence[tuple[int, ...]]) -> mx.array:

@@ -15,6 +15,7 @@ from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import device_and_version, on_cpu
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.pausing import let_others_run
 from inference_service.engine.quantization import Quantized, quantize
 from inference_service.json_cache import JsonCache
 
@@ -107,6 +108,7 @@ def measured(geometry: Geometry, paths: Sequence[str]) -> Figures:
             mask = padding <= mx.arange(shape.tokens)
         figures[shape] = {path: _seconds(path, inputs, geometry, mask) / layers for path in paths}
         del inputs
+        let_others_run()
     mx.clear_cache()
     return figures
 

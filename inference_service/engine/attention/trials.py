@@ -9,6 +9,7 @@ import mlx.core as mx
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention.self_test import Attend
 from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.pausing import let_others_run
 from inference_service.engine.quantization import KVFormat, Quantized, width_of
 
 
@@ -64,6 +65,7 @@ def errors(
             found[name] = error_of(way, geometry)
         except (RuntimeError, ValueError, FailedPrecondition) as failure:
             failures[name] = failure
+        let_others_run()
     return found, failures
 
 

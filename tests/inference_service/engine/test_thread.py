@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from agentmem.errors import Unavailable
-from inference_service.engine.thread import EngineThread, let_others_run
+from inference_service.engine.pausing import let_others_run
+from inference_service.engine.thread import EngineThread
 
 
 async def test_runs_in_order_on_one_thread() -> None:

@@ -1,13 +1,15 @@
 """What a load does again, and what not."""
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from mlx_lm.models import llama
 
-from agentmem.errors import FailedPrecondition
+from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.kv.hints import TurnHints
 from agentmem.process.models import RegisteredModel
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
@@ -129,3 +131,35 @@ async def test_a_model_speculates_where_it_is_asked_for_and_was_proved_right(
     finally:
         loader.stop()
         await engine.stop(5)
+
+
+async def test_turns_of_other_models_go_on_while_one_is_proved_and_measured(loader: Loader, tmp_path: Path) -> None:
+    opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "model"))), lambda *_: None)
+    stages, steps = ["opened"], Counter[str]()
+
+    def step() -> bool:
+        steps[stages[-1]] += 1
+        return False
+
+    loader._engine.attach(step)
+    await loader.load(opened, [], lambda stage, share: stages.append(f"{stage} {share}"))
+    layers = opened.info.geometry.layers
+    assert steps[f"{loading.SELF_TEST} 0.0"] > 10 * layers, "proofs"
+    assert steps[f"{loading.SELF_TEST} 0.1"] > 3 * layers, "means of K and V, and quality"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+async def test_a_load_ends_with_the_worker(loader: Loader, tmp_path: Path, share: float) -> None:
+    opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "model"))), lambda *_: None)
+    reached = asyncio.Event()
+
+    def report(stage: str, done: float) -> None:
+        if (stage, done) == (loading.SELF_TEST, share):
+            reached.set()
+
+    load = asyncio.create_task(loader.load(opened, [], report))
+    await reached.wait()
+    await loader._engine.stop(60)
+    with pytest.raises(Unavailable):
+        await load
+    assert not loader._engine.alive

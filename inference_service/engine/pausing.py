@@ -1,0 +1,43 @@
+"""Pauses of what computes for long on the engine's thread: proofs and measurements of a load wait for turns."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import mlx.core as mx
+
+
+class _Others(threading.local):
+    """What else this thread has to do: nothing, on other threads than the engine's."""
+
+    def __init__(self) -> None:
+        self.run: Callable[[], None] = lambda: None
+        self.seconds = 0.0
+
+
+_others = _Others()
+
+
+def pause_for(others: Callable[[], None]) -> None:
+    """Have pauses on this thread call `others`. It may raise: then the work ends."""
+    _others.run = others
+
+
+def let_others_run() -> None:
+    """Pause. Raises Unavailable where the thread is to end."""
+    began = time.monotonic()
+    _others.run()
+    _others.seconds += time.monotonic() - began
+
+
+def work_clock() -> float:
+    """Return the seconds of a clock that stands still while this thread pauses."""
+    return time.monotonic() - _others.seconds
+
+
+def compute(parts: Iterable[Any]) -> None:
+    """Compute lazy arrays, with a pause after each part: of a model, layer by layer, `compute(cache.state …)`."""
+    for part in parts:
+        mx.eval(part)
+        let_others_run()
