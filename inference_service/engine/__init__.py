@@ -10,6 +10,7 @@ generation.py      one turn on it: what is wanted, how far it is, what came of i
 scheduling.py      whose prompt is next, how large its chunk is, which rows decode together; pure
 headroom.py        what is done where the device has less than is about to be taken
 prefill.py         a chunk that can stop between layers
+pausing.py         pauses of long work on the thread, in which turns go on
 prompt_blocks.py   full blocks of a prompt, which go to the pool as they are computed
 sampling.py        the next token: penalties, filters, grammars, log-probabilities
 attention/         over quantized K and V: the backend in models, the paths, their proof and their speed

@@ -89,10 +89,11 @@ class PromptSharing:
         Not where files were read: what was found is larger than what others are likely to have in common with it.
         """
         turn, job = self.turn, self.job
-        assert job is not None
+        if job is None:
+            return
         more: Restored | None = None
         try:
-            if not (self._over or turn.restored.wanted_files()):
+            if not turn.restored.wanted_files():
                 found = Restored.in_pool(turn.request.key, self.model, turn.restored.lookup)
                 found.choose(0)
                 more = found if found.tokens > turn.restored.tokens else None
@@ -107,7 +108,7 @@ class PromptSharing:
     async def leave(self) -> None:
         """End it for a turn that was not committed: what it has computed stays in the pool, until memory is needed."""
         job, pool = self.job, self.model.memory.pool
-        if job is None or not self._kept or self._over:
+        if job is None or not self._kept:
             return
         window = await self._checkpoint(job.latest) if job.latest is not None else Table(0, ())
         blocks = tuple(block for name in self.blocks.names if (block := pool.full.find(name)) is not None)
@@ -116,8 +117,8 @@ class PromptSharing:
         self.model.memory.hot.leave(self.turn.request.key, left, listed=self.turn.base.number > 0)
 
     def close(self) -> None:
-        """End it: what is written later is nobody's."""
-        self._over = True
+        """End it: what is written later is nobody's. What refers to this goes, or it would wait to be collected."""
+        self._over, self.job, self.blocks = True, None, PromptBlocks()
 
     async def _checkpoint(self, latest: Checkpoint) -> Table:
         """Put a checkpoint into the pieces that were reserved for the turn's end; return it, with its references."""
