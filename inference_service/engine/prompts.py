@@ -162,7 +162,8 @@ class PromptEngine(ABC):
         """The turns whose prompts may be computed with a turn's, itself included."""
         if not (self.model.prompts_together and batchable(job)):
             return [job]
-        fresh = _apart([job, *(each for each in self._ready if batchable(each) and each is not job)])
+        others = [each for each in self._ready if batchable(each) and each.next_block not in self._kept]
+        fresh = _apart([job, *(each for each in others if each is not job)])
         if len(fresh) == 1:
             return fresh
         position, seconds = max(each.position for each in fresh), self._seconds(self.new_caches())

@@ -6,6 +6,7 @@ They go to blocks that the turn has reserved. The ledger has nothing of them bef
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT
 from agentmem.kv.ledger import ordered
@@ -18,6 +19,9 @@ from inference_service.pool.blocks import BlockTokens
 from inference_service.pool.kv import Table
 from inference_service.turns.restored import Restored
 from inference_service.turns.turn import Turn
+
+_LEFT_FREE: Final = 3
+"""Checkpoints that the pool has room for when one is set aside."""
 
 
 @dataclass(eq=False)
@@ -50,8 +54,9 @@ class PromptSharing:
             self._set_aside()
 
     def _set_aside(self) -> None:
+        """Take pieces for a checkpoint, if turns that come later have enough: none waits because of it."""
         pool = self.model.memory.pool
-        if pool.pieces.free >= pool.checkpoint_pieces:
+        if pool.pieces.free >= _LEFT_FREE * pool.checkpoint_pieces:
             spare = Table(0, (), 0, tuple(pool.pieces.allocate(pool.checkpoint_pieces)))
             self.turn.reservation.pins.append(spare)
             self._spare = spare
