@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -52,7 +51,7 @@ class LiveRuns:
         self._slots = asyncio.Semaphore(_SLOTS)
         self.by_key: dict[RunKey, Run] = {}
         """Those that go on, by namespace and workflow id; others only read it."""
-        self._beginning: Counter[str] = Counter()
+        self._beginning: set[RunKey] = set()
         self._closed = False
 
     def goes_on(self, namespace: str, workflow_id: str) -> bool:
@@ -60,20 +59,20 @@ class LiveRuns:
         return (namespace, workflow_id) in self.by_key
 
     @contextmanager
-    def reserved(self, namespace: str) -> Iterator[None]:
-        """Reserve a place for a run that is about to begin."""
+    def reserved(self, key: RunKey) -> Iterator[None]:
+        """Reserve a place for a run that is about to begin. One that has begun meanwhile is counted once."""
         if self._closed:
             raise errors.Unavailable("the gateway is shutting down")
-        running = sum(owner == namespace for owner, _ in self.by_key)
-        if running + self._beginning[namespace] >= self._most:
+        namespace = key[0]
+        if sum(owner == namespace for owner, _ in self._beginning.union(self.by_key)) >= self._most:
             raise errors.ResourceExhausted(
                 f"{self._most} workflows of this namespace are running; try again when one has ended", retry_after=10
             )
-        self._beginning[namespace] += 1
+        self._beginning.add(key)
         try:
             yield
         finally:
-            self._beginning[namespace] -= 1
+            self._beginning.discard(key)
 
     async def begin(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
         """Work on a run whose record says that it is here, for this caller.

@@ -75,7 +75,7 @@ class Runs:
         async with self._lock(key):
             if (known := await self._same(key, definition_yaml, variables)) is not None:
                 return await self._join(who, known, after, definition)
-            with self.live.reserved(who.namespace):
+            with self.live.reserved(key):
                 workflow = new_workflow(definition, key, await self._worker.models())
                 run = StoredRun(workflow, definition_yaml, dict(variables), owner=self._owners.own(who.key_id))
                 try:
@@ -224,7 +224,7 @@ class Runs:
                 await self._records.append(run, ())
             return await self.live.begin(who, definition, run)
 
-        with self.live.reserved(who.namespace):
+        with self.live.reserved(run.key):
             run.workflow.state, run.workflow.error = _RUNNING, ""
             run.owner = self._owners.own(who.key_id)
             return await run_shielded(begin())
