@@ -27,8 +27,6 @@ from gateway import upstream
 
 log = logging.getLogger(__name__)
 
-"""What FindAgent takes. A conversation that is stored ends close to where one that goes on from it begins."""
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -126,6 +124,7 @@ class Finder:
         if not self._keep or wanted.messages is None:
             return Memory(How.NONE)
         if not fresh:
+            # The last hashes: a stored conversation ends close to where one that goes on from it begins.
             chain = (await asyncio.to_thread(chain_of, wanted.messages))[-MAX_HASHES:]
             found = await self._find(wanted, message_hashes=chain, label=wanted.label)
             if found.HasField("agent"):

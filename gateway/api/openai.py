@@ -13,7 +13,7 @@ from gateway.api.validation import Count, Forgiving, Json, JsonObject, KeyPart, 
 
 MAX_CHOICES = 16
 MAX_CHOICE_BYTES = 32 * 1024 * 1024
-"""Of the turns of all choices, each of which has the prompt."""
+"""Bytes of the turns of all choices; each turn has the prompt."""
 MAX_TOOLS = 128
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's; the contract's is 0."""

@@ -27,7 +27,7 @@ class StrictConnection(h11.Connection):
     fault = ""
     """Why a request was refused here, for the client."""
     _held = b""
-    """What no event has been made of, after the four bytes before it."""
+    """Bytes without an event yet, and the four bytes before them."""
     _chunked = False
     _chunks = _bytes = 0
 

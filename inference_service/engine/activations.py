@@ -23,7 +23,7 @@ _KEYS_ON_GPU = 32_768
 _WHAT = "largest chunks, weights dequantized or not"
 """What is measured, so that what was remembered of something else is measured again."""
 _MARGIN = 1.1
-"""Of a measured peak: what comes together otherwise while requests are served."""
+"""A measured peak is multiplied by it, because allocations overlap in other ways while requests are served."""
 
 Measure = Callable[[Any, Geometry, int], int]
 

@@ -32,7 +32,7 @@ TOKENS: Final = 1024
 
 _FEWEST: Final = 128
 _SECONDS: Final = 60.0
-"""Of a CPU at most, roughly: models for which it is too slow are loaded all the same."""
+"""Most of a CPU's time, roughly: models for which it is too slow are loaded all the same."""
 _MOST_OFFERED: Final = 64
 """Means that wait for their models to be loaded."""
 _NEAR: Final = 0.02

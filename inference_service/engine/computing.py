@@ -11,20 +11,20 @@ from inference_service.engine.scheduling import largest_chunk, latest_chunks
 LEAST_CHUNK: Final = 128
 """Chunks that memory makes shorter have so many tokens at least."""
 MARGIN: Final = 1.5
-"""Of what is estimated: what is freed late, and what comes together otherwise."""
+"""An estimate is multiplied by it, because memory is freed late and allocations overlap."""
 
 
 class Cost(Protocol):
     """Bytes that chunks of one model take."""
 
     def of(self, tokens: int, position: int) -> int:
-        """Those of a chunk of so many tokens at `position`, its KV not included."""
+        """Return the bytes of a chunk of so many tokens at `position`, its KV not included."""
 
     def least(self, context_length: int) -> int:
-        """Those without which a context of that length cannot be computed to its end."""
+        """Return the bytes without which a context of that length cannot be computed to its end."""
 
     def most(self, context_length: int) -> int:
-        """Those of the largest chunks, wherever in the context."""
+        """Return the bytes of the largest chunks, wherever in the context."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 
 class _Others(threading.local):
-    """What else this thread has to do: nothing, on other threads than the engine's."""
+    """The other work of this thread. Threads other than the engine's have none."""
 
     def __init__(self) -> None:
         self.run: Callable[[], None] = lambda: None

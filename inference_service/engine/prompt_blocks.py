@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Kept:
-    """What was put into the pool: blocks `first` to `end` (exclusive) of a prompt, and the checkpoint at their end."""
+    """Blocks `first` to `end` (exclusive) of a prompt that are in the pool, and the checkpoint at their end."""
 
     first: int
     end: int
@@ -26,7 +26,7 @@ class Kept:
 
 @dataclass(eq=False)
 class PromptBlocks:
-    """Those of one turn. By default there are none.
+    """The full blocks of one turn's prompt. By default there are none.
 
     `names` are those of all full blocks of the prompt, `places` where in the arenas those go that the turn computes, by
     index. `write(caches, first, blocks)` copies KV, and `write_checkpoint` a checkpoint to a place that was set aside

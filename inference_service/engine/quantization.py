@@ -15,7 +15,7 @@ from agentmem.kv.bits import KVBits
 
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"
-"""What is done to K and V before they are packed, as `codec` describes; the first is the default."""
+"""Schemes by which K and V are changed before they are packed, as `codec` describes. ROTATED is the default."""
 
 
 class Quantization(NamedTuple):

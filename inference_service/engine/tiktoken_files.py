@@ -21,8 +21,8 @@ _BESIDE: Final = ("chat_template.jinja", "special_tokens_map.json")
 
 
 class Known(NamedTuple):
-    """What the code of a tokenizer does: the pattern of what is tokenized by itself, and how many ids after the file's
-    are special tokens. Those that the configuration does not name are called `<|reserved_token_ID|>`.
+    """The behaviour of a tokenizer's code: the pattern that splits text, and how many special tokens follow the file's
+    ids. Special tokens without a name in the configuration are called `<|reserved_token_ID|>`.
     """
 
     pattern: str

@@ -101,8 +101,8 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
 def fetch_command(model: str) -> None:
     """Pull MODEL for `agentmem up` and `agentmem chat`, which go on with it.
 
-    Their worker may have flags that are not known here. What would not run by
-    config.json alone is fetched, and a hub that is not asked or does not answer is left to the worker.
+    Their worker may have flags that are not known here. A model that would not run by config.json alone is fetched, and
+    a hub that is not asked or does not answer is left to the worker.
     """
     with _told():
         try:

@@ -46,7 +46,7 @@ _LAYER_KINDS = {"RotatingKVCache": "have a sliding window that keeps the first t
 """What layers do, by the name of the cache that mlx-lm gives them."""
 
 _MOST_CHARACTERS = 1000
-"""Of a library's error: mlx-lm's may name all tensors of a model."""
+"""A library's error is cut to so many: mlx-lm's may name all tensors of a model."""
 
 _WRONG = {"mlx_lm.models.phi3small": "tokens of its block-sparse layers see later ones"}
 """Models whose answers hang on how a prompt was cut, by their modules: faults of mlx-lm's code."""

@@ -1,4 +1,4 @@
-"""What a network's chunks take by its shapes, weights read or not. Engine thread; nothing is computed."""
+"""Estimates of memory that a network's chunks take, by its shapes. Engine thread; nothing is computed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,16 +15,16 @@ from inference_service.engine.geometry import Geometry
 from inference_service.models.latents import LatentAttention
 
 _FUSED_WIDTHS: Final = frozenset({64, 80, 128})
-"""Of heads for which GPUs have a fused kernel for many queries: the scores then never exist. Read in MLX's source."""
+"""Widths of heads with a fused GPU kernel for many queries: the scores then never exist. Read in MLX's source."""
 _MASK_BYTES: Final = 3
-"""Of a pair, while a mask is made: two comparisons, and both together."""
+"""Bytes of a token-key pair while a mask is made: two comparisons, and both together."""
 _COPIES_WITH_SINKS: Final = 3
 _EXPERTS: Final = ("experts_per_tok", "experts_per_token", "top_k", "topk", "top_k_experts")
 """Ends of names in config.json for the number of experts that a token has."""
 
 
 def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> EstimatedCost:
-    """What chunks take: of the network as it is, or of one whose weights will be quantized."""
+    """Return the cost of chunks of the network as it is, or once its weights are quantized."""
     size = int(geometry.dtype.size)
     full, sliding = (_spells_scores_out(geometry, group) for group in (geometry.full, geometry.sliding))
     layers = getattr(network, "layers", ())

@@ -1,4 +1,4 @@
-"""Whether a model fits this machine if it is loaded alone, with which context, and what it leaves for agents. Pure.
+"""The fit of a model on this machine if it is loaded alone: its context, and the memory left for agents. Pure.
 
 Before a download, for `doctor`, and at a load: one arithmetic.
 """
@@ -35,7 +35,7 @@ class KVLimits:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a model takes and leaves, in bytes, with a context of `context_length` tokens. Computing is estimated.
+    """Bytes that a model takes and leaves with a context of `context_length` tokens. Computing is estimated.
 
     `agents` of `tokens` tokens and `agent_bytes` each are hot at once. `refusal` says why the model cannot be loaded;
     "" where it can.
@@ -123,7 +123,7 @@ def _holds(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) ->
 
 
 def _divided(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) -> tuple[Needs, Sizes]:
-    """What the model needs, and how the memory for KV is divided."""
+    """Return the needs of the model, and how the memory for KV is divided."""
     kv = given.pool_bytes, given.batch_bytes
     needs = needs_of(model, context, limits.usable_bytes, *kv)
     free = kv_bytes(needs, (), limits)

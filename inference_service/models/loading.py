@@ -139,7 +139,7 @@ class Loader:
         return needs_of(info, info.context_length, share_bytes(), *kv)
 
     def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
-        """What the model takes of the device if it is alone, whatever other processes have."""
+        """Return the fit of the model on the device if it is alone, whatever other processes have."""
         settings = self._settings
         given = KVLimits(settings.pool_bytes, settings.batch_bytes, settings.typical_tokens, context_length)
         return fit(model, MemoryLimits(share_bytes(), settings.loaded_models), given)
@@ -230,7 +230,7 @@ class Loader:
         return loaded
 
     def _cost(self, fingerprint: str, network: Network, info: ModelInfo) -> Cost:
-        """What chunks take: measured on a GPU, and by estimate on a CPU, where that takes minutes. Engine thread."""
+        """Return the cost of chunks: measured on a GPU, estimated on a CPU, where that takes minutes. Engine thread."""
         if isinstance(info.cost, EstimatedCost) and on_cpu():
             return with_measured_states(info.cost, network, info.geometry)
         peak = self._activations.of(_packed(fingerprint, info), network, info.geometry, info.context_length)

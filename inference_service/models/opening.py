@@ -256,7 +256,7 @@ def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def _quantization(directory: Path) -> dict[str, Any]:
-    """What is to stand in config.json for mlx-lm: `quantization`, where only `quantization_config` has MLX's settings.
+    """Return additions to config.json for mlx-lm: `quantization`, if only `quantization_config` has MLX's settings.
 
     Raises ValueError for settings that name no method and no bits.
     """

@@ -218,7 +218,7 @@ def order_problem(network: Network, geometry: Geometry) -> str:
 
 
 def batch_problem(network: Network, geometry: Geometry, steps: Sequence[tuple[int, ...]] = _NEXT) -> str:
-    """What is wrong with a batch of two rows of different lengths, beside each alone; "" where nothing is.
+    """Return how a batch of two rows of different lengths differs from each alone; "" if it does not.
 
     `steps` are the tokens of both that are decoded.
     """

@@ -55,7 +55,7 @@ def needs_of(
     pool_bytes: int | None = None,
     batch_bytes: int | None = None,
 ) -> Needs:
-    """What a model takes with a context of that length. KV memory that is configured is needed."""
+    """Return the needs of a model with a context of that length. KV memory that is configured is needed."""
     geometry = model.geometry
     given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
     return Needs(
@@ -67,8 +67,8 @@ def needs_of(
 
 
 def _for_computing(cost: Cost, context_length: int, left: int) -> int:
-    """What computing gets of the bytes that weights leave: enough for the largest chunks, where that is no large share;
-    else chunks are shorter.
+    """Return the share of computing in the bytes that weights leave: enough for the largest chunks, unless that is too
+    much; then chunks are shorter.
     """
     return min(cost.most(context_length), max(cost.least(context_length), left // _COMPUTING_SHARE))
 

@@ -118,7 +118,7 @@ def fetch(source: str, *, offline: bool, progress: Callable[[float], None]) -> P
 
 @dataclass(frozen=True)
 class Description:
-    """What a hub says of a model without its weights: config.json, and bytes of weights as a Listing has them."""
+    """A hub's description of a model without its weights: config.json, and bytes of weights as a Listing has them."""
 
     config: dict[str, Any]
     element_bytes: Mapping[str, int]

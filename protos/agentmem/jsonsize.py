@@ -12,7 +12,7 @@ _PIECE: Final = 256 * 1024
 
 
 class Size(NamedTuple):
-    """What a text holds. The names of members are texts, too."""
+    """Counts of a JSON text. The names of members are texts, too."""
 
     values: int
     """Elements of arrays and members of objects, and at most the arrays and objects once more."""
@@ -22,15 +22,15 @@ class Size(NamedTuple):
 
 
 TEXT: Final = Size(values=2**16, texts=2**17, containers=2**15)
-"""Of JSON that the contract carries as text. It is read and written in one go, which takes up to 50 ms."""
+"""The limit for JSON that the contract carries as text. It is parsed in one go, which takes up to 50 ms."""
 
 BODY: Final = Size(values=2**20, texts=2**19, containers=2**15)
-"""Of a request's body: a million token ids, or a chat of 8,000 messages of parts. Objects are few because a collection
-of garbage, which holds everything else up, takes 50 ms with so many messages.
+"""The limit for a request's body: a million token ids, or a chat of 8,000 messages of parts. Objects are few because a
+garbage collection, which stops all other threads, takes 50 ms with so many messages.
 """
 
 MAX_MEMBERS: Final = 4096
-"""Of one object in a body, each of which can be wrong by itself."""
+"""Members of one object in a body; each can be wrong by itself."""
 
 _WORDS: Final = (*Size._fields[:2], "arrays and objects")
 

@@ -30,8 +30,8 @@ _START_SECONDS = 120.0
 
 
 class Cost(NamedTuple):
-    """What a request took: processor seconds, bytes of memory at the worst moment beyond those of an idle gateway, and
-    the processor seconds of the longest wait of a probe.
+    """The cost of a request: processor seconds, peak bytes of memory above an idle gateway's, and the processor seconds
+    of the longest wait of a probe.
     """
 
     seconds: float

@@ -19,7 +19,7 @@ SERVICES = (
     model_pb2.DESCRIPTOR.services_by_name["ModelService"],
     workflow_pb2.DESCRIPTOR.services_by_name["WorkflowService"],
 )
-"""What the gateway's gRPC listener serves."""
+"""The services of the gateway's gRPC listener."""
 
 _TEXTS: dict[str, Callable[[int], bytes]] = {
     "letters": lambda size: b"a" * size,
@@ -48,7 +48,7 @@ _YAML: dict[str, Callable[[int], bytes]] = {
 
 
 class Attack(NamedTuple):
-    """What is sent to an RPC; `messages` makes its request, or those of an upload, of about so many bytes."""
+    """A request to an RPC; `messages` makes it, or the messages of an upload, of about so many bytes."""
 
     method: MethodDescriptor
     name: str

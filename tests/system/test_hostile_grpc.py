@@ -47,7 +47,7 @@ SEEDS = [
     ("RunWorkflow", "variables, members"),
     ("GetAgent", "no end of a number"),
 ]
-"""What took minutes, gigabytes or the gateway, and the same of other fields."""
+"""Requests that took minutes, gigabytes or the gateway, and their likes in other fields."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -57,7 +57,7 @@ async def stack(tiny: Path) -> AsyncIterator[Stack]:
 
 
 class Costs:
-    """What services spend from now on, and the most that another caller waits meanwhile."""
+    """The processor time and memory of services from now on, and the longest wait of another caller."""
 
     def __init__(self, stack: Stack) -> None:
         self._processes = {name: psutil.Process(process.pid) for name, process in stack.processes.items()}
@@ -74,7 +74,7 @@ class Costs:
 
     @property
     def processor_seconds(self) -> float:
-        """Of all services."""
+        """Return the processor time of all services since the beginning."""
         return sum(self._times().values()) - sum(self._spent.values())
 
     @property
@@ -133,7 +133,7 @@ async def send(channel: grpc.aio.Channel, attack: Attack, size: int) -> grpc.Sta
 
 @asynccontextmanager
 async def watched(stack: Stack, *, streaming: bool = False) -> AsyncIterator[Costs]:
-    """What the services spend during the block, while another caller has a stream or asks."""
+    """Yield the costs of the services during the block, while another caller has a stream or asks."""
     client, costs = await stack.client("gateway"), Costs(stack)
     async with connect(f"127.0.0.1:{stack.ports['grpc']}", options={"grpc.use_local_subchannel_pool": 1}) as channel:
         watching = asyncio.create_task(costs.listen(client) if streaming else costs.watch(channel, client))

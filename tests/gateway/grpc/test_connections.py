@@ -62,7 +62,7 @@ async def test_silent_connections_are_counted_and_then_closed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether they say nothing, too little, or only that they speak HTTP/2 or TLS; who comes after them is served."""
+    """They say nothing, too little, or only that they speak HTTP/2 or TLS; the next client is served."""
     monkeypatch.setattr("gateway.app.HANDSHAKE_SECONDS", 1.0)
     files = Files(tmp_path)
     async with running(run_dir, max_connections=MOST, **(files.settings if encrypted else {})) as gateway:

@@ -1,4 +1,4 @@
-"""What computing takes: the estimate against the peaks of models, and what it must not miss."""
+"""The cost of computing: the estimate against the peaks of models, and the parts that it must not miss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

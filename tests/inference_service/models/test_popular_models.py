@@ -15,7 +15,7 @@ MEMORY = (8, 16, 24, 64)
 
 
 def usable(gigabytes: int, backend: str) -> int:
-    """What models may take by arithmetic: half of the system's memory, or nine tenths of a Mac's working set."""
+    """Return the memory for models by arithmetic: half of the system's, or nine tenths of a Mac's working set."""
     working_set = gigabytes * GB * (2 / 3 if gigabytes <= 32 else 3 / 4)
     return gigabytes * GB // 2 if backend == "cpu" else int(0.9 * working_set)
 

@@ -23,7 +23,7 @@ EDITS = (1, 17, 64, 100, 200, 255, 256)
 
 
 async def left_at(worker: Worker, ledger: list[int], at: int, key: AgentKey = KEY) -> Restored:
-    """What a turn would find that has the first `at` tokens of a ledger, and then others."""
+    """Return the KV that a turn would find with the first `at` tokens of a ledger and then others."""
     _, known = worker.store.ledgers.get(key, (None, None))
     sequence = [*ledger[:at], *OTHER]
     assert known is not None and known.token_ids.tolist() == ledger
@@ -59,7 +59,7 @@ async def test_edits_near_the_end(window: int, tokens: int, answer: int, tmp_pat
     ("window", "tokens", "answer"), [(64, 300, 9), (512, 800, 1), (300, 1100, 9), (512, 1030, 300), (16, 2100, 270)]
 )
 async def test_an_edit_at_each_of_the_last_tokens(window: int, tokens: int, answer: int, tmp_path: Path) -> None:
-    """Of the prompt, too, where the answer is longer than what a checkpoint reaches back."""
+    """The prompt is edited, too, if the answer is longer than a checkpoint reaches back."""
     await check(window, tokens, answer, range(1, SLACK + 1), tmp_path)
 
 
