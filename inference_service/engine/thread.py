@@ -136,31 +136,31 @@ class EngineThread:
             return
         self._paused = True
         try:
-            for _ in range(self._tasks.qsize()):
-                task = self._tasks.get()
-                if task is None:
-                    self._tasks.put(None)
-                    raise Unavailable("the worker is shutting down")
-                task.run()
-                del task
+            if not self._run_waiting():
+                self._tasks.put(None)
+                raise Unavailable("the worker is shutting down")
             for step in self._steps:
                 step()
         finally:
             self._paused = False
 
+    def _run_waiting(self, *, idle: bool = False) -> bool:
+        """Run the functions that wait, of an `idle` thread the next one at least; return whether the thread goes on."""
+        for _ in range(max(int(idle), self._tasks.qsize())):
+            self._waiting = idle
+            task = self._tasks.get()
+            self._waiting = False
+            if task is None:
+                return False
+            task.run()
+            del task
+        return True
+
     def _main(self) -> None:
         pause_for(self._between)
         try:
             busy = False
-            while True:
-                for _ in range(max(0 if busy else 1, self._tasks.qsize())):
-                    self._waiting = not busy
-                    task = self._tasks.get()
-                    self._waiting = False
-                    if task is None:
-                        return
-                    task.run()
-                    del task
+            while self._run_waiting(idle=not busy):
                 busy = any([step() for step in self._steps])
         except BaseException:
             log.critical("the engine thread died", exc_info=True)
