@@ -38,8 +38,8 @@ class PromptBlocks:
     places: Mapping[int, int] = field(default_factory=dict)
     write: Callable[[Caches, int, Sequence[int]], None] = lambda caches, first, blocks: None  # noqa: ARG005
     write_checkpoint: Callable[[Checkpoint], None] | None = None
-    kept: Callable[[Kept], None] = lambda kept: None  # noqa: ARG005
-    look: Callable[[], None] = lambda: None
+    kept: Callable[[Kept], object] = lambda kept: None  # noqa: ARG005
+    look: Callable[[], object] = lambda: None
     looking: bool = False
     """The answer to `look` has not come: the turn does not begin before."""
     _looked_for: bytes = b""

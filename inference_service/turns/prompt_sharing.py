@@ -4,7 +4,6 @@ They go to blocks that the turn has reserved. The ledger has nothing of them bef
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,8 +46,8 @@ class PromptSharing:
             names,
             places,
             lambda caches, first, blocks: self.model.arenas.write(caches, first, blocks, ()),
-            kept=lambda kept: _call(loop, self._name, kept),
-            look=lambda: _call(loop, self._look),
+            kept=lambda kept: loop.call_soon_threadsafe(self._name, kept),
+            look=lambda: loop.call_soon_threadsafe(self._look),
         )
         if places and not self.model.geometry.resumes_anywhere:
             self._set_aside()
@@ -69,11 +68,12 @@ class PromptSharing:
         if self._over:
             return
         pool, reservation, names = self.model.memory.pool, self.turn.reservation, self.blocks.names
+        blocks = []
         for index in range(kept.first, kept.end):
             block = self.blocks.places[index]
             reservation.blocks.remove(block)
-            named = pool.full.publish(names[index], block, self._tokens(index))
-            reservation.pins.append(Table(0, (named,)))
+            blocks.append(pool.full.publish(names[index], block, self._tokens(index)))
+        reservation.pins.append(Table(0, tuple(blocks)))
         self._kept = True
         if kept.checkpoint is not None and self._spare is not None:
             reservation.pins.remove(self._spare)
@@ -138,7 +138,3 @@ class PromptSharing:
             pool.release(table)
             raise
         return pool.publish_checkpoint(self.blocks.names[latest.position // BLOCK_TOKENS - 1], table)
-
-
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
-    loop.call_soon_threadsafe(function, *arguments)
