@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agentmem import jsontext
+from agentmem import jsonsize, jsontext
 from agentmem.errors import InvalidArgument
 from agentmem.limits import MAX_TOOLS
 from agentmem.v1 import types_pb2
@@ -68,7 +68,7 @@ def template_messages(chat: types_pb2.Messages, field: str = "messages") -> tupl
     if not chat.messages:
         raise InvalidArgument(field, "must have at least one message")
     calls = (message.tool_calls_json for message in chat.messages)
-    jsontext.check_values(field, (*calls, chat.tools_json, chat.template_arguments_json))
+    jsonsize.check_together(field, (*calls, chat.tools_json, chat.template_arguments_json))
     return tuple(_message(f"{field}.messages[{i}]", message) for i, message in enumerate(chat.messages))
 
 

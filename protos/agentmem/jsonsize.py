@@ -4,6 +4,7 @@ What is read of a text of small parts takes thirty times its bytes, and nothing 
 texts of others are counted first. That takes 3 to 13 ms a megabyte, in pieces between which other threads run.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from agentmem.errors import InvalidArgument
@@ -28,6 +29,9 @@ BODY: Final = Size(values=2**20, texts=2**19, containers=2**15)
 """The limit for a request's body: a million token ids, or a chat of 8,000 messages of parts. Objects are few because a
 garbage collection, which stops all other threads, takes 50 ms with so many messages.
 """
+
+MAX_TOGETHER: Final = 500_000
+"""Values in all JSON texts of a chat: each takes up to seventy bytes, again where it is copied."""
 
 MAX_MEMBERS: Final = 4096
 """Members of one object in a body; each can be wrong by itself."""
@@ -57,6 +61,12 @@ def check(field: str, text: bytes | bytearray, most: Size) -> None:
         for held, limit, word in zip((values, quotes // 2, containers), most, _WORDS, strict=True):
             if held > limit:
                 raise InvalidArgument(field, f"must not have more than {limit} {word}")
+
+
+def check_together(field: str, texts: Iterable[str]) -> None:
+    """Raise InvalidArgument for texts of more than MAX_TOGETHER values. Signs that may stand before one are counted."""
+    if sum(text.count(sign) for text in texts for sign in ",[{") > MAX_TOGETHER:
+        raise InvalidArgument(field, f"its JSON must have at most {MAX_TOGETHER} values, commas in texts included")
 
 
 def count(value: object, most: int) -> int:

@@ -1,22 +1,14 @@
 """JSON that the contract carries as text: values that every reader of a request can work with, or why not."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from agentmem import jsonsize
 from agentmem.errors import InvalidArgument
 
 MAX_DEPTH = 64
 """How many arrays and objects may stand one in another, so that whoever works with a value may recurse."""
-MAX_VALUES: Final = 500_000
-"""Values in the JSON of a request: each takes up to seventy bytes, again where it is copied."""
-
-
-def check_values(field: str, texts: Iterable[str]) -> None:
-    """Raise InvalidArgument for JSON of more values than are worth parsing: what may stand before one is counted."""
-    if sum(text.count(sign) for text in texts for sign in ",[{") > MAX_VALUES:
-        raise InvalidArgument(field, f"its JSON must have at most {MAX_VALUES} values, commas in texts included")
 
 
 def parse(field: str, text: str, kind: type) -> Any:
