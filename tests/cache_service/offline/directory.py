@@ -185,6 +185,32 @@ def root_page(data: Path, table: str) -> int:
         return int(connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0])
 
 
+def pages_of(data: Path, table: str, kind: str) -> list[int]:
+    """Pages of a table's tree: "leaf", "internal" or "overflow"."""
+    database = database_of(data, table)
+    with closing(sqlite3.connect(database)) as connection:
+        count, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    content = database.read_bytes()
+    root = root_page(data, table)
+    found: dict[str, list[int]] = {"leaf": [], "internal": [], "overflow": []}
+
+    def walk(page: int) -> None:
+        raw = content[(page - 1) * size : page * size]
+        cells = int.from_bytes(raw[3:5], "big")
+        if raw[0] == 0x05:
+            found["internal"].append(page)
+            for cell in range(cells):
+                at = int.from_bytes(raw[12 + 2 * cell : 14 + 2 * cell], "big")
+                walk(int.from_bytes(raw[at : at + 4], "big"))
+            walk(int.from_bytes(raw[8:12], "big"))
+        else:
+            assert raw[0] == 0x0D and page <= count
+            found["leaf"].append(page)
+
+    walk(root)
+    return found[kind]
+
+
 def flip(path: Path, at: int = -1) -> None:
     """Flip one bit of a file."""
     content = bytearray(path.read_bytes())
