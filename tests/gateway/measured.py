@@ -23,6 +23,7 @@ import httpx
 import psutil
 
 from agentmem.layout import GATEWAY_FILE
+from tests.peaks import Peaks
 
 from .scripted import ScriptedWorker
 
@@ -48,7 +49,7 @@ class MeasuredGateway:
         self._http = httpx.Client(base_url=url, timeout=600)
         self._probe = httpx.Client(base_url=url, timeout=600)
         assert self._probe.get("/readyz").status_code == 200
-        self._idle = self._resident()
+        self._memory = Peaks({"gateway": process.pid})
 
     def close(self) -> None:
         """Close the connections."""
@@ -57,7 +58,7 @@ class MeasuredGateway:
 
     def measured(self, method: str, path: str, body: bytes, **headers: str) -> tuple[httpx.Response, Cost]:
         """Return what a request with a JSON body is answered, and its cost."""
-        self._forget_peak()
+        self._memory.forget()
         began = self._used()
         waits, done = [0.0], threading.Event()
         probing = threading.Thread(target=self._ask_until, args=(done, waits))
@@ -69,7 +70,7 @@ class MeasuredGateway:
         finally:
             done.set()
             probing.join()
-        return answer, Cost(self._used() - began, self._peak() - self._idle, max(waits))
+        return answer, Cost(self._used() - began, self._memory.most()["gateway"], max(waits))
 
     def _ask_until(self, done: threading.Event, waits: list[float]) -> None:
         while not done.is_set():
@@ -81,21 +82,6 @@ class MeasuredGateway:
     def _used(self) -> float:
         times = self._process.cpu_times()
         return float(times.user + times.system)
-
-    def _resident(self) -> int:
-        return int(self._process.memory_info().rss)
-
-    def _peak(self) -> int:
-        status = Path(f"/proc/{self._process.pid}/status")
-        if not status.exists():
-            return self._resident()
-        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(line.split()[1]) * 1024
-
-    def _forget_peak(self) -> None:
-        reset = Path(f"/proc/{self._process.pid}/clear_refs")
-        if reset.exists():
-            reset.write_text("5")
 
 
 @contextmanager
@@ -128,7 +114,6 @@ def measured_gateway(*flags: str) -> Iterator[MeasuredGateway]:
 
 
 def _url(process: subprocess.Popen[bytes], run_dir: Path) -> str:
-
     file, log = run_dir / GATEWAY_FILE, run_dir / "log"
     until = time.monotonic() + _START_SECONDS
     while not file.exists():

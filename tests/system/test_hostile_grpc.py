@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agentmem.channels import connect
 from agentmem.process.rpc import arity
 from agentmem.v1 import inference_pb2, types_pb2
+from tests.peaks import Peaks
 from tests.system import hostile
 from tests.system.hostile import Attack
 from tests.system.stack import Client, Stack, running
@@ -61,9 +62,7 @@ class Costs:
 
     def __init__(self, stack: Stack) -> None:
         self._processes = {name: psutil.Process(process.pid) for name, process in stack.processes.items()}
-        self._rss = {name: process.memory_info().rss for name, process in self._processes.items()}
-        for process in self._processes.values():
-            Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the high-water mark begins again
+        self._memory = Peaks({name: process.pid for name, process in stack.processes.items()})
         self._spent = self._times()
         self.waited = 0.0
         self.hears = asyncio.Event()
@@ -80,12 +79,7 @@ class Costs:
     @property
     def growth(self) -> dict[str, int]:
         """The most that each took above what it had."""
-        peaks = {}
-        for name, process in self._processes.items():
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
-            peaks[name] = int(line.split()[1]) * 1024 - self._rss[name]
-        return peaks
+        return self._memory.most()
 
     async def watch(self, channel: grpc.aio.Channel, client: Client) -> None:
         """Ask again and again what the gateway itself, and through it the worker, can answer at once."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import grpc
 import httpx
-import psutil
 import pytest
 import pytest_asyncio
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests import npm_tokenizers
+from tests.peaks import Peaks
 from tests.system.stack import Client, Stack, chat, hosting
 from tests.tiny_models import write_llama
 
@@ -37,25 +37,8 @@ async def stack(tiny: Path) -> AsyncIterator[Stack]:
         yield stack
 
 
-class Memory:
-    """The most that the services took since it was made, above what they had then."""
-
-    def __init__(self, stack: Stack) -> None:
-        self._processes = {name: psutil.Process(process.pid) for name, process in stack.processes.items()}
-        self._before = {name: process.memory_info().rss for name, process in self._processes.items()}
-        for process in self._processes.values():
-            Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # the high-water mark begins again
-
-    def peaks(self) -> dict[str, int]:
-        peaks = {}
-        for name, process in self._processes.items():
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
-            peaks[name] = int(line.split()[1]) * 1024 - self._before[name]
-        return peaks
-
-    def kept(self) -> dict[str, int]:
-        return {name: each.memory_info().rss - self._before[name] for name, each in self._processes.items()}
+def memory_of(stack: Stack) -> Peaks:
+    return Peaks({name: process.pid for name, process in stack.processes.items()})
 
 
 async def posted(stack: Stack, path: str, **body: Any) -> httpx.Response:
@@ -70,12 +53,12 @@ def user(text: str) -> list[dict[str, str]]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory was taken")
 async def test_four_prompts_of_15_mib_at_once_cost_little(stack: Stack) -> None:
-    memory = Memory(stack)
+    memory = memory_of(stack)
     answers = await asyncio.gather(*(posted(stack, "/v1/completions", prompt=WORDS) for _ in range(4)))
     for answer in answers:
         assert answer.status_code == 400
         assert "tokens and the model's context holds 4096; shorten it" in answer.json()["error"]["message"]
-    assert all(peak < ALLOWED for peak in memory.peaks().values()), memory.peaks()
+    assert all(peak < ALLOWED for peak in memory.most().values()), memory.most()
     assert all(kept < ALLOWED // 2 for kept in memory.kept().values()), memory.kept()
     assert (await posted(stack, "/v1/completions", prompt="The boat", max_tokens=1)).status_code == 200
 
@@ -164,9 +147,9 @@ async def test_gemmas_runs_of_spaces_are_spaces(gemma: Stack) -> None:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory was taken")
 async def test_a_long_text_is_tokenized_no_further_than_needed(gemma: Stack) -> None:
     """Nothing says of prose that it cannot fit until twice the context's tokens were counted."""
-    memory = Memory(gemma)
+    memory = memory_of(gemma)
     answers = await asyncio.gather(*(posted(gemma, "/v1/completions", prompt=PROSE) for _ in range(3)))
     for answer in answers:
         assert answer.status_code == 400
         assert "more than 262144 tokens and the model's context holds 131072" in answer.text
-    assert all(peak < ALLOWED for peak in memory.peaks().values()), memory.peaks()
+    assert all(peak < ALLOWED for peak in memory.most().values()), memory.most()
