@@ -8,9 +8,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from agentmem.errors import Cancelled
+
+_CUT_OFF: Final = "the client was closed"
 
 _A = TypeVar("_A")
 _P = ParamSpec("_P")
@@ -55,7 +57,7 @@ class LoopThread:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise Cancelled("the client was closed") from None
+            raise Cancelled(_CUT_OFF) from None
         except BaseException:
             future.cancel()
             raise
@@ -166,5 +168,9 @@ def _iterate(items: AsyncIterator[_T], loop: LoopThread) -> Iterator[_T]:
     try:
         while (item := loop.run(following())) is not None:
             yield item[0]
+    except Closed:
+        if running is None:  # It has never begun.
+            raise
+        raise Cancelled(_CUT_OFF) from None
     finally:
         loop.finish(closing())

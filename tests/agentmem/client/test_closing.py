@@ -130,6 +130,18 @@ async def test_a_stream_of_a_client_that_is_closed_is_left_with_what_ended_it(
     assert [type(error) for error in ended] == [errors.Cancelled]
 
 
+async def test_a_stream_is_cut_off_between_two_pieces_by_the_end_of_its_client(
+    address: str, worker: ScriptedWorker
+) -> None:
+    worker.script = endless
+    client = Client(address)
+    said = iter(client.agent("marco").stream("Hi"))
+    await asyncio.to_thread(next, said)
+    await asyncio.to_thread(client.close)
+    with pytest.raises(errors.Cancelled, match="client was closed"):
+        await asyncio.to_thread(next, said)
+
+
 def test_a_call_that_meets_the_end_of_its_client() -> None:
     """The thread of the client has to wait for a file: what is asked for meanwhile is refused, and does not hang."""
     loop, began, over = LoopThread(), threading.Event(), threading.Event()
