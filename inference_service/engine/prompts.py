@@ -38,7 +38,8 @@ from inference_service.engine.scheduling import (
 log = logging.getLogger(__name__)
 
 _LONG_CHUNK: Final = 1_024
-"""Tokens. On an H200 copying its blocks takes 3 % of the time of 2,048 tokens, and 6 to 15 % of 600 (Llama 3.1 8B)."""
+"""Tokens of a last chunk whose blocks are copied before the first token. Of a shorter one that is a larger share of its
+time: 3 % of 2,048 tokens, 6 to 15 % of 600 (H200, Llama 3.1 8B; measured once, no benchmark has it)."""
 
 _SHORT: Final = 64
 """Tokens of a chunk whose logits are computed, all of them, because models give no others: 33 MB for Gemma 3."""
