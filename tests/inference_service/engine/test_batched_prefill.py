@@ -10,11 +10,13 @@ import pytest
 from agentmem.errors import Cancelled
 from benchmarks.loading import load
 from inference_service.engine import batched_prefill
+from inference_service.engine import prompts as prompts_module
 from inference_service.engine.batched_prefill import padded_caches
 from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.geometry import Caches
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.prefill import PrefillChunk
+from inference_service.engine.prompt_blocks import PromptBlocks
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import prompts_problem
@@ -397,3 +399,24 @@ def test_padding_sees_something(model: LoadedModel) -> None:
     assert mx.all(mx.any(mask, axis=-1)) and mask.shape == (2, 1, 5, 5)
     assert mask[0, 0].tolist() == [[k <= q and (k >= 3 or q < 3) for k in range(5)] for q in range(5)]
     assert mask[1, 0].tolist() == [[k <= q for k in range(5)] for q in range(5)]
+
+
+def test_prompts_that_begin_with_the_same_block_are_not_computed_together(
+    model: LoadedModel, chunks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second looks for the block before it begins, and then finds it in the pool."""
+    monkeypatch.setattr(prompts_module, "most_tokens", lambda: 2048)  # A device that would compute both together.
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 1e6)
+    prompt = list(range(1, 31)) * 10
+    turns = [begin(model, prompt, 1) for _ in range(2)]
+    looked: list[bool] = []
+    for turn in turns:
+
+        def look(job: Any = turn.job) -> None:
+            looked.append(job.started)
+            job.found(None, 0)
+
+        turn.job.blocks = PromptBlocks((b"the block",), {0: 0}, look=look)
+    run(model)
+    assert set(chunks) == {1}
+    assert looked == [False]

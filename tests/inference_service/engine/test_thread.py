@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from agentmem.errors import Unavailable
+from inference_service.engine import pausing
 from inference_service.engine.pausing import let_others_run
 from inference_service.engine.thread import EngineThread
 
@@ -148,3 +149,17 @@ async def test_the_thread_ends_in_a_pause_of_a_long_function() -> None:
 
 def test_there_is_nothing_to_pause_for_on_other_threads() -> None:
     let_others_run()
+
+
+def test_the_clock_of_work_stands_still_in_its_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(pausing.time, "monotonic", lambda: now[0])
+    began = pausing.work_clock()
+    now[0] += 1
+    pausing.pause_for(lambda: now.__setitem__(0, now[0] + 10))
+    try:
+        let_others_run()
+    finally:
+        pausing.pause_for(lambda: None)
+    now[0] += 2
+    assert pausing.work_clock() - began == 3

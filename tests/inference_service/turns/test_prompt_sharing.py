@@ -14,8 +14,10 @@ import pytest
 from agentmem.errors import Aborted, Cancelled
 from agentmem.v1 import inference_pb2
 from agentmem.validation import AgentKey
+from inference_service.engine import prompts
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.checkpoints import Checkpoint
+from inference_service.turns.stream import TurnStream
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_qwen3_next
@@ -76,6 +78,23 @@ async def test_retry_of_a_turn_that_was_cancelled_while_it_answered_reuses_its_f
         assert not worker.store.ledgers, "nothing of it is in the ledger"
         again = await worker.turn("a", ids)
         assert again.reused == 1024
+        assert difference(directory, ids, again) < TOLERANCE
+        await worker.idle()
+
+
+@pytest.mark.slow("states")
+async def test_blocks_that_wait_for_the_commit_are_kept_when_it_does_not_come(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU those of a short last chunk are not copied before the first token."""
+    monkeypatch.setattr(prompts, "on_cpu", lambda: False)
+    async with running(directory, tmp_path) as worker:
+        ids = prompt(300)
+        with pytest.raises(Cancelled):
+            await answer(worker.start("a", ids, 50), cancel_after=3)
+        await worker.idle()
+        again = await worker.turn("a", ids)
+        assert again.reused == 256
         assert difference(directory, ids, again) < TOLERANCE
         await worker.idle()
 
@@ -198,6 +217,24 @@ async def test_another_goes_on_when_the_one_that_computed_first_is_cancelled(lla
         found = await second
         assert found.reused % 256 == 0
         assert difference(llama, [*ids, 7], found) < TOLERANCE
+        await worker.idle()
+
+
+async def test_no_turn_waits_for_a_place_that_another_has_only_to_share(tmp_path: Path) -> None:
+    """A model with windows, whose pool has room for two checkpoints: one for each turn's end."""
+    directory = write_gemma3(tmp_path / "gemma")
+    async with working(directory, tmp_path, blocks=24, pieces=0) as worker:
+        long = worker.start("long", prompt(300, 1), 200)
+        ended: list[str] = []
+
+        async def until_it_ends(name: str, turn: TurnStream) -> None:
+            await answer(turn)
+            ended.append(name)
+
+        await asyncio.gather(
+            until_it_ends("long", long), until_it_ends("short", worker.start("short", prompt(300, 2), 2))
+        )
+        assert ended == ["short", "long"]
         await worker.idle()
 
 
