@@ -105,6 +105,7 @@ def products_by_openblas() -> Iterator[None]:
         yield
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.essential("warm is nearly cold with a real model and products that round by their shape")
 @pytest.mark.usefixtures("products_by_openblas")
 def test_warm_is_nearly_cold(world: World) -> None:

@@ -15,7 +15,7 @@ from agentmem.errors import Aborted, AlreadyExists, NotFound, Unavailable
 from agentmem.kv.ledger import NO_VERSION
 from agentmem.validation import NEVER, AgentKey
 from cache_service import checksums
-from cache_service.connection import Connection
+from cache_service.connection import Answer, Connection
 from cache_service.ledger import agents, branches, object_references, segments, snapshots, turns
 from cache_service.ledger.agents import State
 from cache_service.ledger.clock import Moment
@@ -96,15 +96,15 @@ def test_of_writers_of_one_agent_exactly_one_wins(postgres: Postgres) -> None:
 
 def test_of_those_who_create_one_agent_exactly_one_does(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """All have seen that there is none before the first of them inserts it."""
-    find, seen = agents.find, threading.Barrier(WRITERS)
+    asked_state, seen = agents.asked_state, threading.Barrier(WRITERS)
 
-    def find_together(connection: Connection, key: AgentKey) -> State | None:
-        found = find(connection, key)
+    def answered_together(asked: Answer, key: AgentKey) -> State | None:
+        found = asked_state(asked, key)
         if found is None:
             seen.wait(60)
         return found
 
-    monkeypatch.setattr(agents, "find", find_together)
+    monkeypatch.setattr(agents, "asked_state", answered_together)
     won, runs = raced(postgres, [turn(writer) for writer in range(WRITERS)], before=True)
     assert len(won) == 1 and runs > WRITERS, "those who met the first one's row ran again"
     assert postgres.read_blocking(count, "segments") == postgres.read_blocking(count, "turns") == 1

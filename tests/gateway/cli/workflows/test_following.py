@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from gateway.cli.workflows.state import Run
 from gateway.cli.workflows.view import View
 from tests.gateway.cli.workflows.events import RUN, Event
 from tests.gateway.cli.workflows.scripted import ScriptedWorkflows, after
+
+PATIENCE = 2.0
+"""Seconds. An outage has two attempts, each a tenth of a second after the one before, or a little more."""
 
 
 async def followed(workflows: ScriptedWorkflows, patience: float = 60) -> tuple[Run, list[str]]:
@@ -26,12 +30,14 @@ async def test_patience_begins_anew_with_what_is_new(workflows: ScriptedWorkflow
 
     async def one_at_a_time(request: Any) -> AsyncIterator[Event]:
         if len(workflows.runs_asked) > 1 and len(workflows.runs_asked) % 2:
-            raise errors.Unavailable("restarting", retry_after=0.05)
+            raise errors.Unavailable("restarting", retry_after=0.1)
         yield after(RUN, request.after_sequence)[0]
-        raise errors.Unavailable("restarting", retry_after=0.05)
+        raise errors.Unavailable("restarting", retry_after=0.1)
 
     workflows.script = one_at_a_time
-    run, outages = await followed(workflows, 0.3)
+    began = time.monotonic()
+    run, outages = await followed(workflows, PATIENCE)
+    assert time.monotonic() - began > PATIENCE
     assert run.finished
     assert set(outages) == {"restarting"}
 
