@@ -1,8 +1,8 @@
 """What a request is once it is inside: frozen, checked, and free of protos."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -58,7 +58,7 @@ TurnInput = MessagesInput | TextInput | AppendInput | TokensInput
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen; the fields and defaults of the contract's Sampling."""
+    """How the next token is chosen, by the fields of the contract's Sampling; by default greedily."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -70,6 +70,22 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     ignore_eos: bool = False
+
+    @property
+    def defaults(self) -> types_pb2.Sampling:
+        """What a model has defaults for."""
+        return types_pb2.Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+    def with_given(self, given: types_pb2.Sampling) -> Self:
+        """Return the same, but for what is set in a request's, which was checked."""
+        changed = {field.name: value for field, value in given.ListFields() if field.name != "logit_bias"}
+        return replace(self, **changed, logit_bias=dict(given.logit_bias))
 
 
 @dataclass(frozen=True)
@@ -115,7 +131,8 @@ class TurnRequest:
     request_id: str = ""
     if_version: int | None = None
     if_revision: bytes = b""
-    sampling: Sampling = Sampling()
+    sampling: types_pb2.Sampling = field(default_factory=types_pb2.Sampling)
+    """What is given; the rest is as the model has it."""
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     cache_policy: inference_pb2.CachePolicy.ValueType = inference_pb2.CACHE_POLICY_KEEP

@@ -64,6 +64,7 @@ def save_tokenizer(directory: Path, tokenizer: Tokenizer, template: str) -> None
         "chat_template": template,
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    (directory / "generation_config.json").write_text(json.dumps({"do_sample": False}))
 
 
 def write_llama(
@@ -232,7 +233,7 @@ def write_quantized(directory: Path, source: Path, **how: Any) -> Path:
     network, config = quantize_model(*load_model(source), **how)
     directory.mkdir()
     for file in source.iterdir():
-        if file.name.startswith("tokenizer"):
+        if file.name.startswith(("tokenizer", "generation")):
             (directory / file.name).write_bytes(file.read_bytes())
     mx.save_safetensors(str(directory / "model.safetensors"), dict(tree_flatten(network.parameters())))
     save_config(config, directory / "config.json")

@@ -93,8 +93,16 @@ def model_report(model: model_pb2.Model) -> Json:
         "weight_bytes": model.weight_bytes,
         "memory": memory_figures(model.memory) if model.HasField("memory") else None,
         "tool_parser": model.tool_parser or None,
+        "sampling": sampling_report(model.sampling) if model.HasField("sampling") else None,
         "fingerprint": model.fingerprint,
         "error": model.error or None,
+    }
+
+
+def sampling_report(defaults: types_pb2.Sampling) -> Json:
+    """Return how tokens are chosen where a request does not say; what is given as 7 digits is told as such."""
+    return {
+        field.name: round(value, 7) if isinstance(value, float) else value for field, value in defaults.ListFields()
     }
 
 

@@ -17,6 +17,7 @@ from mlx_lm.utils import load_adapters, load_config, load_model
 from safetensors import SafetensorError, safe_open
 
 from agentmem.process.models import ADAPTER_FILES
+from inference_service.domain import Sampling
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.computing import Cost
 from inference_service.engine.device import on_cpu
@@ -29,6 +30,7 @@ from inference_service.models.capability import QuantizationSettings, built, jud
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
 from inference_service.models.costs import estimated_cost
 from inference_service.models.latents import keep_latents
+from inference_service.models.sampling_defaults import sampling_defaults
 from inference_service.models.weight_files import CONFIG, WEIGHTS, lacking, weight_files
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import Renderer
@@ -84,6 +86,7 @@ class ModelText:
     template: ChatTemplate | None
     call_syntax: CallSyntax | None
     reasoning: ReasoningFormat | None
+    sampling: Sampling
     context_length: int
     own_context_length: int
 
@@ -157,6 +160,7 @@ def open_text(spec: ModelSpec) -> ModelText:
             template=chat_template(wrapper),
             call_syntax=call_syntax(wrapper),
             reasoning=reasoning_format(wrapper, tokenizer),
+            sampling=sampling_defaults(spec.directory),
             context_length=length,
             own_context_length=length,
         )

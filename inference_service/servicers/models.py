@@ -96,6 +96,7 @@ def _known(info: ModelInfo) -> pb.Model:
         kv_bytes_per_token=geometry.bytes_per_token,
         recurrent_layers=len(geometry.states.layers) if geometry.states else 0,
         state_bytes=geometry.state_bytes,
+        sampling=info.sampling.defaults,
     )
 
 

@@ -28,7 +28,6 @@ from inference_service.domain import (
     HeldAnswer,
     HeldTool,
     MessagesInput,
-    Sampling,
     TextInput,
     TokensInput,
     TurnInput,
@@ -112,11 +111,12 @@ def generate_request(request: inference_pb2.GenerateRequest) -> TurnRequest:
     if request.HasField("top_logprobs") and request.top_logprobs > MAX_TOP_LOGPROBS:
         raise InvalidArgument("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS}")
     _check_enum("cache_policy", request.cache_policy, inference_pb2.CachePolicy)
+    check_sampling(request.sampling)
     turn = prefill_request(request)
     schema = _json_schema(request) if request.HasField("json_schema") else None
     return replace(
         turn,
-        sampling=sampling(request.sampling),
+        sampling=request.sampling,
         stop=_stops(list(request.stop)),
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         cache_policy=request.cache_policy or inference_pb2.CACHE_POLICY_KEEP,
@@ -181,13 +181,6 @@ def turn_input(request: Any) -> TurnInput:
                     return AppendInput(_messages("append.messages", request.append.messages))
             raise InvalidArgument("append.content", "give text or messages")
     raise InvalidArgument("input", "give exactly one of messages, prompt, append and token_ids")
-
-
-def sampling(message: types_pb2.Sampling) -> Sampling:
-    """Sampling parameters, checked. Raises InvalidArgument."""
-    check_sampling(message)
-    given = {field.name: value for field, value in message.ListFields() if field.name != "logit_bias"}
-    return Sampling(**given, logit_bias=dict(message.logit_bias))
 
 
 def _text(field: str, text: str) -> TextInput:

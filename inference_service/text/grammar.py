@@ -39,8 +39,10 @@ _ANY_OBJECT = '{"type": "object"}'
 _TRIED_STEPS = 8
 _SECONDS_AT_ONCE = 0.5
 _SECONDS_PER_TOKEN = 0.01
-_TEXT_BYTES = frozenset((*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF5)))
-"""The bytes that JSON in UTF-8 is made of."""
+_TEXT_BYTES = frozenset((*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1), 0xF3, 0xF4))
+"""The bytes that JSON in UTF-8 is made of. 0xF1 and 0xF2 begin no character that is assigned, and SmolLM2's tokenizer
+has none of them: no token that a grammar allows has such a byte then.
+"""
 
 
 class Grammars:

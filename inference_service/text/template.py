@@ -25,9 +25,9 @@ from transformers.utils import chat_template_utils
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument
 from inference_service.domain import MessagesInput
 from inference_service.text.call_arguments import wants_text, with_text
+from inference_service.text.message_forms import SYSTEM_ROLES, forms, has_forms, said_by_system
 
 _FAULTS = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-_SYSTEM_ROLES = ("system", "developer")
 _QUESTIONS = ("one question of a stub", "another question of a stub")
 _ANSWER = "the answer of the stub"
 
@@ -53,7 +53,8 @@ class Template:
     def render(self, chat: MessagesInput, *, generation_prompt: bool = False) -> str:
         """Return a chat as text; the generation prompt is what makes the model answer.
 
-        Raises InvalidArgument where the template refuses it, and FailedPrecondition where there is no template.
+        What the template refuses, or leaves out of what the system says, is rendered in another form that it takes.
+        Raises InvalidArgument where it takes none, and FailedPrecondition where there is no template.
         """
         if self.apply is None:
             raise FailedPrecondition("this model has no chat template; send prompt or append.text instead of messages")
@@ -63,10 +64,21 @@ class Template:
         calling = any(message.get("tool_calls") for message in chat.messages)
         spelled = with_text if calling and self._wants_text else dict[str, Any]
         messages = [spelled(message) for message in chat.messages]
-        try:
-            return self.apply(messages, **arguments, add_generation_prompt=generation_prompt, tokenize=False)
-        except _FAULTS as error:
-            raise InvalidArgument("messages", f"the model's chat template refuses them: {error}") from error
+        refusal: Exception | None = None
+        incomplete: str | None = None
+        said = said_by_system(messages)
+        for form in forms(messages) if has_forms(messages) else (messages,):
+            try:
+                text = self.apply(form, **arguments, add_generation_prompt=generation_prompt, tokenize=False)
+            except _FAULTS as error:
+                refusal = refusal or error
+                continue
+            if all(text.count(each) >= times for each, times in said.items()):
+                return text
+            incomplete = incomplete or text
+        if incomplete is not None:
+            return incomplete
+        raise InvalidArgument("messages", f"the model's chat template refuses them: {refusal}") from refusal
 
     @cached_property
     def _wants_text(self) -> bool:
@@ -153,7 +165,7 @@ def common_prefix(one: str, other: str) -> str:
 
 def system_messages(chat: MessagesInput) -> tuple[Mapping[str, Any], ...]:
     """Return the system messages that a chat begins with."""
-    return tuple(takewhile(lambda message: message.get("role") in _SYSTEM_ROLES, chat.messages))
+    return tuple(takewhile(lambda message: message.get("role") in SYSTEM_ROLES, chat.messages))
 
 
 def present_moment() -> str:

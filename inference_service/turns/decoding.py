@@ -68,7 +68,7 @@ async def decoding_of(
     return Decoding(
         max_tokens=min(wanted, remaining),
         reason_at_max=(types_pb2.FINISH_REASON_CONTEXT if wanted > remaining else types_pb2.FINISH_REASON_LENGTH),
-        sampling=request.sampling,
+        sampling=model.sampling.with_given(request.sampling),
         stop=request.stop,
         top_logprobs=request.top_logprobs,
         grammar=await _grammar(request, model, rules, threads),

@@ -17,7 +17,7 @@ from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.domain import MessagesInput, TurnRequest
+from inference_service.domain import MessagesInput, Sampling, TurnRequest
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.mlx_lm_adapter import load_tokenizer
 from inference_service.memory.match import MatchLimits
@@ -115,6 +115,7 @@ def opened_from(directory: Path, config: dict[str, Any], eos_ids: list[int]) -> 
         renderer=Renderer(tokenizer, chat_template(wrapper), context_length=_CONTEXT, reasoning=reasoning),
         reasoning=reasoning,
         call_syntax=call_syntax(wrapper),
+        sampling=Sampling(),
         fingerprint="f",
         vocab_size=tokenizer.vocab_size,
         context_length=_CONTEXT,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,7 +128,7 @@ class AskOptions(TellOptions, total=False):
     top_k: int
     min_p: float
     seed: int
-    """Not given, the client draws one where the temperature is above 0: a turn that is sent again comes out alike."""
+    """Not given, it follows from the request_id: a turn that is sent again comes out alike."""
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
@@ -253,11 +253,16 @@ def generate(
                 required=choice.required, names=choice.names, single=choice.single, strict=choice.strict
             )
         )
-    _sample(request.sampling, options)
+    _sample(request.sampling, options, request.request_id)
     return request
 
 
-def _sample(sampling: types_pb2.Sampling, options: AskOptions) -> None:
+def _seed_of(request_id: str) -> int:
+    """Return a seed that each attempt at a turn has, also one from another process."""
+    return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest()) >> 1
+
+
+def _sample(sampling: types_pb2.Sampling, options: AskOptions, request_id: str) -> None:
     for name in _SAMPLING & options.keys():
         value: Any = options[name]  # type: ignore[literal-required]
         if name == "logit_bias":
@@ -267,8 +272,9 @@ def _sample(sampling: types_pb2.Sampling, options: AskOptions) -> None:
                 raise InvalidArgument(name, f"is not numbers by the ids of tokens: {error}") from error
         else:
             _set(sampling, name, value)
-    if sampling.temperature and not sampling.HasField("seed"):
-        sampling.seed = secrets.randbits(63)
+    greedy = sampling.HasField("temperature") and not sampling.temperature
+    if not greedy and not sampling.HasField("seed"):
+        sampling.seed = _seed_of(request_id)
 
 
 def _fill(request: Any, key: types_pb2.AgentKey, beginning: Beginning, said: Said, options: TellOptions) -> None:

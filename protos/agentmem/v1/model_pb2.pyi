@@ -3,6 +3,7 @@
 isort:skip_file
 Which models a worker serves."""
 
+from agentmem.v1 import types_pb2 as _types_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
@@ -96,6 +97,7 @@ class Model(_message.Message):
     CALIBRATION_FIELD_NUMBER: _builtins.int
     RECURRENT_LAYERS_FIELD_NUMBER: _builtins.int
     STATE_BYTES_FIELD_NUMBER: _builtins.int
+    SAMPLING_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The name that requests use."""
     state: Global___ModelState.ValueType
@@ -180,6 +182,12 @@ class Model(_message.Message):
     def calibration(self) -> Global___Calibration:
         """The means that a loaded model's K and V are centred on; absent with the scheme "plain"."""
 
+    @_builtins.property
+    def sampling(self) -> _types_pb2.Sampling:
+        """How tokens are chosen where a request does not say: by its generation_config.json. Absent where its files are not on
+        this machine.
+        """
+
     def __init__(
         self,
         *,
@@ -217,10 +225,11 @@ class Model(_message.Message):
         calibration: Global___Calibration | None = ...,
         recurrent_layers: _builtins.int = ...,
         state_bytes: _builtins.int = ...,
+        sampling: _types_pb2.Sampling | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "memory", b"memory", "ttl", b"ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "memory", b"memory", "sampling", b"sampling", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "calibration", b"calibration", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bits_reason", b"kv_bits_reason", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "kv_scheme", b"kv_scheme", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "recommended_kv_bits", b"recommended_kv_bits", "recurrent_layers", b"recurrent_layers", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "state_bytes", b"state_bytes", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "calibration", b"calibration", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bits_reason", b"kv_bits_reason", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "kv_scheme", b"kv_scheme", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "recommended_kv_bits", b"recommended_kv_bits", "recurrent_layers", b"recurrent_layers", "sampling", b"sampling", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "state_bytes", b"state_bytes", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

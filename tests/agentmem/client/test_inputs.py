@@ -97,7 +97,9 @@ def test_all_options() -> None:
 def test_what_is_sampled_is_sampled_again() -> None:
     assert made(temperature=0.7).sampling.HasField("seed")
     assert made(temperature=0.7, seed=7).sampling.seed == 7
-    assert not made().sampling.HasField("seed")
+    assert not made(temperature=0).sampling.HasField("seed")
+    named = [made(request_id=name).sampling.seed for name in ("mine", "mine", "other")]
+    assert named[0] == named[1] != named[2]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.process.models import RegisteredModel
-from agentmem.v1 import model_pb2
+from agentmem.v1 import model_pb2, types_pb2
+from inference_service.domain import Sampling
 from inference_service.engine.calibration import Calibration, LayerMeans
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Quality
@@ -47,6 +48,7 @@ LOADED = SimpleNamespace(
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
     memory=SimpleNamespace(sizes=Sizes(Space(33, 9), 700)),
+    sampling=Sampling(temperature=0.5),
 )
 LOADER = cast(Any, SimpleNamespace(limits=MemoryLimits(30000)))
 
@@ -124,6 +126,7 @@ async def test_loaded_model_is_described() -> None:
         is_default=True,
         state=model_pb2.MODEL_STATE_LOADED,
         source="/models/tiny",
+        sampling=types_pb2.Sampling(temperature=0.5, top_p=1, top_k=0, min_p=0, repetition_penalty=1),
         context_length=4096,
         fingerprint="f" * 64,
         architecture="llama",

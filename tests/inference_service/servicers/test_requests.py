@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.domain import AppendInput, MessagesInput, Sampling, TextInput, TokensInput
+from inference_service.domain import AppendInput, MessagesInput, TextInput, TokensInput
 from inference_service.servicers.requests import generate_request, prefill_request, turn_input
 
 Request = inference_pb2.GenerateRequest
@@ -177,7 +177,7 @@ def test_good_request() -> None:
 
 def test_defaults() -> None:
     turn = generate_request(request())
-    assert turn.sampling == Sampling()
+    assert turn.sampling == types_pb2.Sampling()
     assert (turn.if_version, turn.max_tokens, turn.top_logprobs, turn.stop, turn.request_id) == (
         None,
         None,
@@ -232,7 +232,7 @@ def test_bounds_of_sampling_are_inclusive_where_the_contract_says() -> None:
     assert high.sampling.top_p == 1
     assert generate_request(sampled(repetition_penalty=0.01)).sampling.repetition_penalty == pytest.approx(0.01)
     biased = generate_request(sampled(logit_bias={0: -100, 7: 1.5}, ignore_eos=True)).sampling
-    assert (biased.logit_bias, biased.ignore_eos) == ({0: -100.0, 7: 1.5}, True)
+    assert (dict(biased.logit_bias), biased.ignore_eos) == ({0: -100.0, 7: 1.5}, True)
 
 
 def test_anonymous_turns_keep_nothing() -> None:

@@ -8,7 +8,15 @@ import pytest
 from agentmem.errors import ContextExceeded, FailedPrecondition, InvalidArgument
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.domain import AppendInput, HeldAnswer, MessagesInput, TextInput, TokensInput, TurnRequest
+from inference_service.domain import (
+    AppendInput,
+    HeldAnswer,
+    MessagesInput,
+    Sampling,
+    TextInput,
+    TokensInput,
+    TurnRequest,
+)
 from inference_service.memory.match import MatchLimits
 from inference_service.storage.client import Opened
 from inference_service.text.rendering import Renderer
@@ -62,6 +70,7 @@ def text_model(context_length: int = 4096) -> Any:
         vocab_size=tokenizer.vocab_size,
         context_length=context_length,
         geometry=SimpleNamespace(resumes_anywhere=True),
+        sampling=Sampling(),
         reasoning=None,
         new_caches=list,
     )

@@ -12,7 +12,7 @@ from agentmem.errors import Cancelled, FailedPrecondition
 from agentmem.kv.ledger import Ledger
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.domain import AppendInput, MessagesInput, Sampling, TextInput
+from inference_service.domain import AppendInput, MessagesInput, TextInput
 from inference_service.turns import restoring, summarizing
 from tests.inference_service.turns.world import Answer, Worker, answer, working
 from tests.oracle import Oracle
@@ -214,7 +214,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_note_takes_the_place_of_what_goes(scripted: Path, tmp_path: Path) -> None:
     async with working(scripted, tmp_path, blocks=12) as worker:
         worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
-        _, said = await until_trimmed(worker, sampling=Sampling())
+        _, said = await until_trimmed(worker, sampling=types_pb2.Sampling())
         trim = told(said)
         assert trim is not None
         assert (trim.policy, trim.summary, trim.summary_failure) == (
@@ -229,7 +229,7 @@ async def test_a_note_takes_the_place_of_what_goes(scripted: Path, tmp_path: Pat
         assert rest.split(":")[0] == str(trim.dropped_turns), "the first question that stays"
         assert [turn.end_token for turn in ledger(worker).turns][-1] == len(ledger(worker))
         length = len(ledger(worker))
-        assert (await say(worker, 1, sampling=Sampling())).reused == length
+        assert (await say(worker, 1, sampling=types_pb2.Sampling())).reused == length
 
 
 @pytest.mark.slow
@@ -289,7 +289,7 @@ async def test_the_note_of_a_model_that_thinks_is_its_answer(tmp_path: Path) -> 
     directory = model(tmp_path / "t", write_thinking, 3 * CONTEXT)
     async with working(directory, tmp_path, blocks=12) as worker:
         worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
-        _, said = await until_trimmed(worker, sampling=Sampling())
+        _, said = await until_trimmed(worker, sampling=types_pb2.Sampling())
         assert told(said).summary == "It is calm 🌊!"
 
 
@@ -297,9 +297,9 @@ async def test_a_chat_does_not_go_on_inside_reasoning_that_was_cut(tmp_path: Pat
     directory = model(tmp_path / "t", write_thinking, 3 * CONTEXT)
     question, more = {"role": "user", "content": "Who told you that?"}, {"role": "user", "content": "Go on."}
     async with working(directory, tmp_path, blocks=12) as worker:
-        await answer(worker.say("a", MessagesInput((question,)), max_tokens=3, sampling=Sampling()))
+        await answer(worker.say("a", MessagesInput((question,)), max_tokens=3, sampling=types_pb2.Sampling()))
         await worker.idle()
         cut = {"role": "assistant", "content": ""}
-        await answer(worker.say("a", MessagesInput((question, cut, more)), max_tokens=8, sampling=Sampling()))
+        await answer(worker.say("a", MessagesInput((question, cut, more)), max_tokens=8, sampling=types_pb2.Sampling()))
         await worker.idle()
         assert b"I muse<|im_end|>" not in ledger(worker).text and b"Go on." in ledger(worker).text

@@ -15,7 +15,7 @@ from agentmem.errors import ResourceExhausted, Unavailable
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.domain import AppendInput, TextInput, TurnInput, TurnRequest
+from inference_service.domain import AppendInput, Sampling, TextInput, TurnInput, TurnRequest
 from inference_service.engine.generation import Generated
 from inference_service.memory.match import MatchLimits
 from inference_service.metrics import WorkerMetrics
@@ -99,6 +99,7 @@ MODEL = cast(
         context_length=4096,
         geometry=SimpleNamespace(resumes_anywhere=True),
         reasoning=None,
+        sampling=Sampling(),
     ),
 )
 TEXT = "The colour of the boat is green. The key is in the cellar."

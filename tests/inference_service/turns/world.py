@@ -20,7 +20,7 @@ from agentmem.kv.ledger import NO_VERSION, Ledger, TurnPlace, Version, shared_to
 from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks.loading import load
-from inference_service.domain import Sampling, TokensInput, TurnInput, TurnRequest
+from inference_service.domain import TokensInput, TurnInput, TurnRequest
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import MatchLimits
@@ -48,7 +48,7 @@ from inference_service.turns.summarizing import Summarizer
 from inference_service.turns.turn_log import TurnLog
 
 BLOCKS, PIECES = 5, 12
-_TO_THE_END = Sampling(ignore_eos=True)
+_TO_THE_END = types_pb2.Sampling(ignore_eos=True)
 
 
 class NoSnapshots:
@@ -199,7 +199,7 @@ class Worker:
         agent: str,
         said: TurnInput,
         max_tokens: int | None = 4,
-        sampling: Sampling = _TO_THE_END,
+        sampling: types_pb2.Sampling = _TO_THE_END,
         **arguments: Any,
     ) -> TurnStream:
         return self.runner.start(

@@ -1,0 +1,123 @@
+"""Messages in other forms, for templates that refuse them as they are.
+
+Clients send system messages in the middle of a chat, or several at its beginning, and calls whose arguments are no
+object. Each form keeps what is said, and rewrites a message only by those before it and the one after it: so a chat
+that goes on has the beginning that it had.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Final
+
+Message = dict[str, Any]
+
+SYSTEM_ROLES: Final = ("system", "developer")
+_BETWEEN: Final = "\n\n"
+_CUT: Final = "text"
+"""The name under which arguments stand that are no object."""
+
+
+def forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """Yield the messages as they are, and then in other forms, those that change least first."""
+    seen: list[list[Message]] = []
+    for arguments in (_same, _with_objects):
+        for leading in (_same, _joined, _in_first_question):
+            for later in (_same, _as_questions, _in_questions):
+                form = arguments(later(leading(list(messages))))
+                if form not in seen:
+                    seen.append(form)
+                    yield form
+
+
+def said_by_system(messages: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Return the texts of system messages that are not the first message, and how often each stands there."""
+    texts = (_text(message).strip() for message in messages[1:] if _is_system(message))
+    return Counter(filter(None, texts))
+
+
+def has_forms(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether there is another form of these."""
+    return any(_is_system(message) or _cut_calls(message) for message in messages)
+
+
+_Rewrite = Callable[[list[Message]], list[Message]]
+
+
+def _same(messages: list[Message]) -> list[Message]:
+    return messages
+
+
+def _joined(messages: list[Message]) -> list[Message]:
+    """One system message at the beginning in place of several."""
+    leading = list(takewhile(_is_system, messages))
+    if len(leading) < 2:
+        return messages
+    return [{**leading[0], "content": _BETWEEN.join(map(_text, leading))}, *messages[len(leading) :]]
+
+
+def _in_first_question(messages: list[Message]) -> list[Message]:
+    """The system messages at the beginning are the first words of the user."""
+    leading = list(takewhile(_is_system, messages))
+    if not leading:
+        return messages
+    rest, text = messages[len(leading) :], _BETWEEN.join(map(_text, leading))
+    if rest and rest[0].get("role") == "user":
+        return [{**rest[0], "content": _BETWEEN.join((text, _text(rest[0])))}, *rest[1:]]
+    return [{"role": "user", "content": text}, *rest]
+
+
+def _as_questions(messages: list[Message]) -> list[Message]:
+    """Later system messages are the user's."""
+    first = len(list(takewhile(_is_system, messages)))
+    later = ({**each, "role": "user"} if _is_system(each) else each for each in messages[first:])
+    return [*messages[:first], *later]
+
+
+def _in_questions(messages: list[Message]) -> list[Message]:
+    """Later system messages are part of the user's message before them, or else of the one after them."""
+    first = len(list(takewhile(_is_system, messages)))
+    made, mergeable = messages[:first], False
+    for message in messages[first:]:
+        system = _is_system(message)
+        asks = system or (mergeable and message.get("role") == "user")
+        if asks and made and made[-1].get("role") == "user":
+            made[-1] = {**made[-1], "content": _BETWEEN.join((_text(made[-1]), _text(message)))}
+            continue
+        made.append({**message, "role": "user"} if system else message)
+        mergeable = system
+    return made
+
+
+def _with_objects(messages: list[Message]) -> list[Message]:
+    """The arguments of all calls are objects."""
+    return [_with_object(message) if _cut_calls(message) else message for message in messages]
+
+
+def _with_object(message: Message) -> Message:
+    calls = []
+    for call in message["tool_calls"]:
+        if _is_cut(call):
+            function = call["function"]
+            call = {**call, "function": {**function, "arguments": {_CUT: function["arguments"]}}}
+        calls.append(call)
+    return {**message, "tool_calls": calls}
+
+
+def _cut_calls(message: Mapping[str, Any]) -> bool:
+    calls = message.get("tool_calls")
+    return isinstance(calls, list | tuple) and any(map(_is_cut, calls))
+
+
+def _is_cut(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("arguments"), str)
+
+
+def _is_system(message: Mapping[str, Any]) -> bool:
+    return message.get("role") in SYSTEM_ROLES
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else ""
