@@ -28,7 +28,7 @@ from gateway.edge.tls import Tls
 from gateway.grpc.authentication import GrpcAuthentication
 from gateway.grpc.forwarding import Forwarder
 from gateway.http.app import HttpServer
-from gateway.http.connections import connection_type
+from gateway.http.connections import IDLE_SECONDS, connection_type
 from gateway.http.services import Own
 from gateway.metrics import GatewayMetrics
 from gateway.peers import Peers
@@ -292,6 +292,7 @@ def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvi
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=max(1, round(settings.grace)),
     )
 

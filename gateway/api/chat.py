@@ -1,13 +1,13 @@
 """/v1/chat/completions: what a request may hold, its turns, and their events as an answer, whole or in chunks.
 
-Everything else is refused by name; a null counts as not given. prompt_cache_key only narrows the search for the
-conversation; chat_template_kwargs are vLLM's: further arguments of the chat template, as reasoning_effort is one.
+Everything else is refused by name, but for what `gateway.api.fields` lists; a null counts as not given.
+prompt_cache_key only narrows the search for the conversation; chat_template_kwargs are vLLM's: further arguments of the
+chat template, as reasoning_effort is one.
 
 Strict tools, a tool_choice that names or requires functions, and parallel_tool_calls=false are held by a grammar, where
 the model writes calls as JSON. With "none" the model does not get the tools: one that sees them may call them.
 
-A call of a tool comes whole, when the model has made it. What the model thought is `reasoning_content`, of a message as
-of a delta, where the model's format tells it apart.
+What the model thought is `reasoning_content`, of a message as of a delta, where the model's format tells it apart.
 """
 
 from collections.abc import Iterator
@@ -19,61 +19,55 @@ from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import MAX_TOP_LOGPROBS
 from agentmem.words import finish_reason
+from gateway.api.content import Media, Refusal, counted
 from gateway.api.errors import OPENAI
 from gateway.api.exchange import (
-    Effort,
     Exchange,
     Heard,
     Incoming,
     SseEvent,
+    call_arguments,
     function_call,
     joined,
-    template_arguments,
     to_json_text,
 )
-from gateway.api.openai import (
-    MAX_TOOLS,
-    ChatToolChoice,
-    FunctionDefinition,
-    ResponseFormat,
-    SampledRequest,
-    Verbosity,
-    choices,
-    held_calls,
-    refuse_idle_stream_options,
-    schema_of,
-)
+from gateway.api.openai import ResponseFormat, SampledRequest, choices, refuse_idle_stream_options, schema_of
 from gateway.api.openai_answers import CompletionsAnswer, logprobs_of
-from gateway.api.validation import Count, Forgiving, Json, JsonObject, KeyPart, Strict, Text
+from gateway.api.openai_tools import ChatToolChoice, FunctionDefinition, held_calls
+from gateway.api.thinking import Thinks
+from gateway.api.validation import Forgiving, Json, JsonObject, KeyPart, Limit, Text, limit
 
 
-class TextPart(Strict):
+class TextPart(Forgiving):
     """One part of a message's content."""
 
     type: Literal["text"]
     text: Text
 
 
-class FunctionCall(Forgiving):
-    """The function that a tool call calls; `arguments` is JSON text."""
+Part = Annotated[TextPart | Refusal | Media, Field(discriminator="type")]
 
-    ignored = frozenset({"parsed_arguments"})
+
+class FunctionCall(Forgiving):
+    """The function that a tool call calls; `arguments` is JSON text, or the object itself."""
 
     name: Text
-    arguments: Text
+    arguments: Text | JsonObject | None = None
 
 
 class ToolCall(Forgiving):
     """A call that an assistant made earlier in the chat."""
 
-    ignored = frozenset({"index"})
-
     id: Text
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionCall
 
+    def to_json(self) -> Json:
+        """Return the call as the contract has it."""
+        return function_call(self.id, self.function.name, call_arguments(self.function.arguments))
 
-class Tool(Strict):
+
+class Tool(Forgiving):
     """A tool that the model may call."""
 
     type: Literal["function"]
@@ -83,10 +77,9 @@ class Tool(Strict):
 class Message(Forgiving):
     """One message. `reasoning_content`, or `reasoning`, is an extension: what the assistant thought before it."""
 
-    ignored = frozenset({"parsed"})
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[TextPart] | None = None
+    content: Text | list[Part] | None = None
+    refusal: Text | None = None
     name: Text | None = None
     tool_call_id: Text | None = None
     tool_calls: list[ToolCall] | None = None
@@ -103,7 +96,7 @@ class Message(Forgiving):
 
     @model_validator(mode="after")
     def _fits_role(self) -> Self:
-        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+        if self.content is None and self.role not in ("assistant", "tool"):
             raise ValueError("needs content")
         if self.role != "assistant" and (self.tool_calls or self.reasoning_content is not None):
             raise ValueError("only messages of the assistant have tool_calls or reasoning_content")
@@ -115,37 +108,27 @@ class Message(Forgiving):
         """Return the contract's message. Parts of the content are joined without anything between them."""
         return types_pb2.ChatMessage(
             role="system" if self.role == "developer" else self.role,
-            content=joined(self.content),
+            content=joined(self.content) or self.refusal or "",
             name=self.name,
             reasoning_content=self.reasoning_content,
-            tool_calls_json=to_json_text("messages", [call.model_dump() for call in self.tool_calls or ()]),
+            tool_calls_json=to_json_text("messages", [call.to_json() for call in self.tool_calls or ()]),
             tool_call_id=self.tool_call_id,
         )
 
 
-class ChatRequest(SampledRequest):
+class ChatRequest(SampledRequest, Thinks):
     """The body of a request."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
     prompt_cache_key: KeyPart | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: list[Tool] | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Effort | None = None
-    chat_template_kwargs: JsonObject | None = None
-    # Without effect: they change nothing about an answer here, or say how it is anyway.
-    metadata: dict[Text, Text] | None = None
-    store: bool | None = None
-    service_tier: Text | None = None
-    safety_identifier: Text | None = None
-    prompt_cache_retention: Text | None = None
-    prediction: JsonObject | None = None
     modalities: list[Literal["text"]] | None = None
-    verbosity: Verbosity | None = None
 
 
 def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
@@ -154,12 +137,13 @@ def chat_exchange(chat: ChatRequest, incoming: Incoming) -> Exchange:
     answer = ChatAnswer(
         f"chatcmpl-{incoming.unique}",
         incoming.created,
-        chat.model,
+        chat.model or "",
         per_prompt=len(turns),
         logprobs=bool(chat.logprobs),
         include_usage=chat.include_usage,
     )
-    return Exchange(turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "")
+    media = counted(message.content for message in chat.messages if message.role == "user")
+    return Exchange(turns, answer, bool(chat.stream), label=chat.prompt_cache_key or "", left_out=media)
 
 
 def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
@@ -169,12 +153,12 @@ def to_generate(chat: ChatRequest, incoming: Incoming) -> inference_pb2.Generate
         raise InvalidArgument("top_logprobs", "needs logprobs to be true")
     tools = [] if chat.tool_choice == "none" else [tool.function for tool in chat.tools or ()]
     return inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model),
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=chat.model or ""),
         request_id=incoming.turn,
         messages=types_pb2.Messages(
             messages=[message.to_proto() for message in chat.messages],
             tools_json=to_json_text("tools", [tool.to_tool() for tool in tools]),
-            template_arguments_json=template_arguments(chat.reasoning_effort, chat.chat_template_kwargs),
+            template_arguments_json=chat.template_arguments(),
         ),
         sampling=chat.sampling(),
         stop=chat.stops,
@@ -190,7 +174,7 @@ def _max_tokens(chat: ChatRequest) -> int | None:
     old, new = chat.max_tokens, chat.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise InvalidArgument("max_completion_tokens", "contradicts max_tokens; give one of them")
-    return old if new is None else new
+    return limit(old if new is None else new)
 
 
 class ChatAnswer(CompletionsAnswer):
@@ -236,6 +220,9 @@ class ChatAnswer(CompletionsAnswer):
                 reason = finish_reason(event.finished.reason)
                 ending = {"index": choice, "delta": {}, "logprobs": None, "finish_reason": reason}
                 yield self.chunk(ending, ends=True)
+
+    def nothing(self, index: int) -> Json:
+        return {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
 
     def _delta(self, choice: int, logprobs: list[Json] | None = None, /, **delta: Any) -> SseEvent:
         content = _content(logprobs) if logprobs else None

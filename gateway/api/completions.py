@@ -16,7 +16,7 @@ from gateway.api.errors import COMPLETIONS
 from gateway.api.exchange import Exchange, Heard, Incoming, SseEvent
 from gateway.api.openai import No, SampledRequest, choices, refuse_idle_stream_options
 from gateway.api.openai_answers import CompletionsAnswer
-from gateway.api.validation import UINT32, Json, Text
+from gateway.api.validation import UINT32, Json, Text, limit
 
 MAX_PROMPTS = 64
 DEFAULT_MAX_TOKENS = 16
@@ -64,7 +64,7 @@ def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Excha
     answer = CompletionAnswer(
         f"cmpl-{incoming.unique}",
         incoming.created,
-        request.model,
+        request.model or "",
         prompts=len(prompts),
         per_prompt=per_prompt,
         logprobs=request.logprobs is not None,
@@ -75,11 +75,11 @@ def completion_exchange(request: CompletionRequest, incoming: Incoming) -> Excha
 
 def _turn(request: CompletionRequest, prompt: str | list[int], incoming: Incoming) -> inference_pb2.GenerateRequest:
     turn = inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model),
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
         request_id=incoming.turn,
         sampling=request.sampling(),
         stop=request.stops,
-        max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS,
+        max_tokens=limit(DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens),
         top_logprobs=request.logprobs,
     )
     if isinstance(prompt, str):
@@ -104,6 +104,9 @@ class CompletionAnswer(CompletionsAnswer):
     def choice(self, index: int, heard: Heard) -> Json:
         logprobs = _logprobs(heard.logprobs, 0)[0] if self._wants_logprobs else None
         return _choice(index, "".join(heard.texts), logprobs, finish_reason(heard.finished.reason))
+
+    def nothing(self, index: int) -> Json:
+        return _choice(index, "", None, None)
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
         self.heard[choice].note(event)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agentmem import errors
-from gateway.api.validation import Json
+from gateway.api.validation import BadField, Json
 
 _OVERLOADED: Final = 529
 """Anthropic's status where no answer is possible now."""
@@ -82,6 +82,10 @@ class Dialect:
                 return name if name is None else re.sub(pattern, name, field, count=1)
         return field
 
+    def param(self, error: errors.InvalidArgument) -> str | None:
+        """Return the caller's name for the field that `error` is about."""
+        return error.field if isinstance(error, BadField) else self.name(error.field)
+
     def status(self, error: errors.AgentmemError) -> int:
         """Return the HTTP status of `error`."""
         return error.http_status
@@ -90,7 +94,7 @@ class Dialect:
         """Return the JSON for one of our errors."""
         message, param, code = _message(error), None, error.code.name.lower()
         if isinstance(error, errors.InvalidArgument):
-            param = self.name(error.field)
+            param = self.param(error)
             message = error.about(param or error.field)
         elif isinstance(error, errors.NotFound) and error.kind == "model":
             param, code = "model", "model_not_found"
@@ -118,7 +122,7 @@ class AnthropicDialect(Dialect):
     def body(self, error: errors.AgentmemError, request_id: str = "") -> Json:
         message = _message(error)
         if isinstance(error, errors.InvalidArgument):
-            message = error.about(self.name(error.field) or error.field)
+            message = error.about(self.param(error) or error.field)
         return self.http_body(error.http_status, message, request_id)
 
     def http_body(self, status: int, detail: str, request_id: str = "") -> Json:

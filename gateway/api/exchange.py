@@ -4,14 +4,13 @@ A dialect is pure translation. It knows neither sockets nor whose memory is mean
 out, and `gateway.http.turns` runs the turns.
 """
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from agentmem import jsontext
-from agentmem.errors import AgentmemError, InvalidArgument
+from agentmem.errors import AgentmemError
 from agentmem.v1 import inference_pb2
 from gateway.api.reports import memory_report
 from gateway.api.validation import Json
@@ -45,6 +44,7 @@ class Heard:
     def __init__(self) -> None:
         self.started = inference_pb2.Started()
         self.finished = inference_pb2.Finished()
+        self.ended = False
         self.reasoning: list[str] = []
         self.texts: list[str] = []
         self.logprobs: list[inference_pb2.TokenLogprob] = []
@@ -63,7 +63,7 @@ class Heard:
             case "delta":
                 self.calls += event.delta.tool_calls
             case "finished":
-                self.finished = event.finished
+                self.finished, self.ended = event.finished, True
 
     def keep(self, event: inference_pb2.GenerateResponse) -> None:
         """Take the rest of it, which grows with the answer: log-probabilities by some 2 KB a token."""
@@ -76,9 +76,13 @@ class Heard:
 class Answer(ABC):
     """One request's answer. The events of each choice come in order; those of different choices may mix."""
 
-    def __init__(self, choices: int = 1) -> None:
+    def __init__(self, head: Json, choices: int = 1) -> None:
+        self.head = head
+        """What is known of the answer before its first event: its id, its model."""
         self.agent_id = ""
         """The agent that the first choice belongs to, set before the first event; empty where nothing is kept."""
+        self.left_out: Sequence[str] = ()
+        """What of the request does not reach the model: tools of another server, images."""
         self.heard = [Heard() for _ in range(choices)]
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
@@ -90,6 +94,13 @@ class Answer(ABC):
     @abstractmethod
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterable[SseEvent]:
         """Take the next event of a choice; yields what a stream says of it. What was said is not kept."""
+
+    def alive(self) -> Iterable[SseEvent]:
+        """Return what a stream says where the model says nothing for long; nothing: a comment does, which clients skip.
+
+        Most clients give up after some time without an event, and do not count comments.
+        """
+        return ()
 
     def closing(self) -> Iterable[SseEvent]:
         """Return what a stream says when every choice is finished."""
@@ -105,7 +116,8 @@ class Answer(ABC):
 
     def report(self) -> Json:
         """Return the memory report of the first choice, whose turn is the agent's."""
-        return memory_report(self.heard[0].started, self.heard[0].finished, self.agent_id)
+        report = memory_report(self.heard[0].started, self.heard[0].finished, self.agent_id)
+        return {**report, "left_out": [*self.left_out]}
 
 
 @dataclass(frozen=True)
@@ -121,31 +133,25 @@ class Exchange:
     streamed: bool
     label: str = ""
     previous: str = ""
-
-
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-_WITHOUT_THINKING: Final = {"enable_thinking": False}
-"""How most templates take that the model must not think."""
-
-
-def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = None) -> str | None:
-    """Return the chat template's arguments as JSON: the reasoning effort and what the caller gives; None for nothing.
-
-    Templates that know `reasoning_effort` put it in words, and those that know `enable_thinking` follow "none"; others
-    ignore both. Raises InvalidArgument where the two contradict each other.
-    """
-    arguments: dict[str, Any] = dict(given or {})
-    if effort is not None:
-        if arguments.get("reasoning_effort", effort) != effort:
-            raise InvalidArgument("reasoning_effort", "contradicts chat_template_kwargs; give one of them")
-        arguments = {**(_WITHOUT_THINKING if effort == "none" else {}), **arguments, "reasoning_effort": effort}
-    return json.dumps(arguments, ensure_ascii=False) if arguments else None
+    left_out: Sequence[str] = ()
+    """What the user says that is no text, as "image" or "2 files"."""
+    hosted: Sequence[str] = ()
+    """Tools that the model does not get, and items that tell of such, by their types."""
 
 
 def function_call(identifier: str, name: str, arguments: str) -> Json:
     """Return a call of a tool as chats have it, OpenAI's and the contract's; `arguments` is JSON text."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def call_arguments(given: str | Json | None) -> str:
+    """Return the arguments of a call of another turn as JSON text, whatever a client makes of them: "" and null are {}.
+
+    Text that is no object is returned as it is, cut JSON too.
+    """
+    if isinstance(given, dict):
+        return jsontext.write("arguments", given)
+    return given if given and given.strip() else "{}"
 
 
 def joined(content: str | list[Any] | None) -> str:

@@ -24,28 +24,30 @@ from typing import Any, Final
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api import messages_schema as schema
+from gateway.api.content import Media, counted
 from gateway.api.errors import ANTHROPIC
 from gateway.api.exchange import (
     Answer,
     Exchange,
     Incoming,
     SseEvent,
+    call_arguments,
     function_call,
     joined,
-    template_arguments,
     to_json_text,
 )
 from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
-from gateway.api.validation import Json
-
-DEFAULT_TEMPERATURE = 1.0
-"""Anthropic's; the contract's is 0."""
+from gateway.api.thinking import template_arguments
+from gateway.api.validation import Json, shown_name
 
 _BETWEEN_MESSAGES: Final = "\n\n"
+_WORDS: Final = (schema.TextBlock, Media, schema.DocumentBlock, schema.SearchResultBlock)
+"""Blocks that have a text."""
+_CHANGES: Final = (schema.ToolAdditionBlock, schema.ToolRemovalBlock)
 _SAYS: Final[Mapping[str, tuple[type[schema.Block], ...]]] = {
-    "user": (schema.TextBlock, schema.ToolResultBlock),
-    "assistant": (schema.TextBlock, schema.ToolUseBlock, schema.ThinkingBlock, schema.RedactedThinkingBlock),
-    "system": (schema.TextBlock,),
+    "user": (*_WORDS, schema.ToolResultBlock, *_CHANGES, schema.OtherBlock),
+    "assistant": (schema.TextBlock, schema.ToolUseBlock, schema.ThinkingBlock, schema.OtherBlock),
+    "system": (schema.TextBlock, *_CHANGES),
 }
 _ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _STOP_REASONS: Final = {
@@ -58,11 +60,19 @@ _STOP_REASONS: Final = {
 
 def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
     """Return a request as an exchange. Raises InvalidArgument for messages that do not belong where they stand."""
-    thinks = asked.thinking is None or asked.thinking.type != "disabled"
+    thinks = asked.thinking is None or asked.thinking.thinks
     managed = asked.context_management is not None
-    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model, thinking=thinks, managed=managed)
+    answer = MessageAnswer(f"msg_{incoming.unique}", asked.model or "", thinking=thinks, managed=managed)
     label = asked.metadata.user_id if asked.metadata else None
-    return Exchange((to_generate(asked, incoming),), answer, bool(asked.stream), label=label or "")
+    said = [block for message in asked.messages if message.role == "user" for block in message.blocks]
+    return Exchange(
+        (to_generate(asked, incoming),),
+        answer,
+        bool(asked.stream),
+        label=label or "",
+        left_out=counted([said]),
+        hosted=list(dict.fromkeys(tool.type for tool in asked.tools or () if isinstance(tool, schema.OtherTool))),
+    )
 
 
 def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.GenerateRequest:
@@ -70,11 +80,11 @@ def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.Gen
     messages = chat_messages(asked)
     output = asked.output_config.format if asked.output_config else None
     return inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=asked.model),
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=asked.model or ""),
         request_id=incoming.turn,
         messages=messages,
         sampling=types_pb2.Sampling(
-            temperature=DEFAULT_TEMPERATURE if asked.temperature is None else asked.temperature,
+            temperature=asked.temperature,
             top_p=asked.top_p,
             top_k=asked.top_k,
         ),
@@ -88,7 +98,7 @@ def to_generate(asked: MessagesRequest, incoming: Incoming) -> inference_pb2.Gen
 
 def _held_calls(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
     """Return what calls are held to; None: the model's own choice. Raises InvalidArgument for an unknown tool."""
-    choice, tools = asked.tool_choice, asked.tools or ()
+    choice, tools = asked.tool_choice, offered(asked)
     if isinstance(choice, schema.NoTool):
         return None
     strict = [tool.name for tool in tools if tool.strict]
@@ -106,7 +116,7 @@ def _held_calls(asked: MessagesRequest) -> inference_pb2.ToolChoice | None:
 
 def to_count(asked: CountTokensRequest, namespace: str) -> inference_pb2.CountTokensRequest:
     """Return the request that counts the conversation's tokens. Raises InvalidArgument as `messages_exchange` does."""
-    key = types_pb2.AgentKey(namespace=namespace, model_id=asked.model)
+    key = types_pb2.AgentKey(namespace=namespace, model_id=asked.model or "")
     return inference_pb2.CountTokensRequest(key=key, messages=chat_messages(asked))
 
 
@@ -123,18 +133,18 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
     """
     arguments = dict(conversation.chat_template_kwargs or {})
     if conversation.thinking is not None:
-        thinks = conversation.thinking.type != "disabled"
+        thinks = conversation.thinking.thinks
         if arguments.setdefault("enable_thinking", thinks) != thinks:
             raise InvalidArgument("thinking", "contradicts chat_template_kwargs; give one of them")
     effort = conversation.output_config.effort if conversation.output_config else None
-    tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else conversation.tools or []
+    tools = [] if isinstance(conversation.tool_choice, schema.NoTool) else offered(conversation)
     chat = types_pb2.Messages(
         tools_json=to_json_text("tools", _functions(tools)),
         template_arguments_json=template_arguments(effort, arguments),
     )
     if system := _system(conversation.system):
         chat.messages.add(role="system", content=system)
-    for role, turn in groupby(enumerate(conversation.messages), key=lambda one: one[1].role):
+    for role, turn in groupby(_shown(conversation.messages), key=lambda one: one[1].role):
         chat.messages.extend(_turn(role, list(turn)))
     if conversation.messages[-1].role == "assistant":
         raise InvalidArgument(
@@ -142,6 +152,44 @@ def chat_messages(conversation: schema.Conversation) -> types_pb2.Messages:
             "the last message must not be the assistant's: an answer cannot be begun for the model",
         )
     return chat
+
+
+def _shown(messages: Sequence[schema.Message]) -> Iterator[tuple[int, schema.Message]]:
+    """Yield the messages with their numbers, without those of the system's whose turn is over."""
+    last = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+    for index, message in enumerate(messages):
+        if message.clear_at != "next_user_message" or message.role != "system" or index > last:
+            yield index, message
+
+
+def offered(conversation: schema.Conversation) -> list[schema.Tool]:
+    """Return the tools that the model gets: those that are not deferred, and after them those that messages name.
+
+    Raises InvalidArgument where two tools have one name, or a message names none of the tools.
+    """
+    known: dict[str, schema.Tool] = {}
+    for index, tool in enumerate(conversation.tools or ()):
+        if isinstance(tool, schema.Tool):
+            if tool.name in known:
+                raise InvalidArgument(f"tools[{index}].name", "is the name of an earlier tool, too")
+            known[tool.name] = tool
+    named = {name: None for name, tool in known.items() if not tool.defer_loading}
+    for index, message in enumerate(conversation.messages):
+        for place, block in enumerate(message.blocks):
+            at = f"messages[{index}].content[{place}]"
+            match block:
+                case schema.ToolResultBlock(content=list(parts)):
+                    references = (part.tool_name for part in parts if isinstance(part, schema.ToolReferenceBlock))
+                    named |= dict.fromkeys(name for name in references if name in known)
+                case schema.ToolAdditionBlock(tool=schema.Defined(definition=tool)):
+                    known[tool.name], named[tool.name] = tool, None
+                case schema.ToolAdditionBlock(tool=schema.Named(name=name)):
+                    if name not in known:
+                        raise InvalidArgument(f"{at}.tool.name", "names a tool that is not among the tools")
+                    named[name] = None
+                case schema.ToolRemovalBlock(tool=schema.Named(name=name)):
+                    named.pop(name, None)
+    return [known[name] for name in named]
 
 
 def _system(given: str | list[schema.TextBlock] | None) -> str:
@@ -161,11 +209,11 @@ def _turn(role: str, turn: Sequence[tuple[int, schema.Message]]) -> Iterator[typ
         content = joined(result.content)
         content = f"Error: {content}" if result.is_error else content
         yield types_pb2.ChatMessage(role="tool", content=content, tool_call_id=result.tool_use_id)
-    texts = [[block for block in message.blocks if isinstance(block, schema.TextBlock)] for _, message in turn]
-    if results and not any(texts):
+    texts = [[block for block in message.blocks if isinstance(block, _WORDS)] for _, message in turn]
+    if not any(texts) and (results or role == "system"):
         return
     calls = [
-        function_call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
+        function_call(block.id, block.name, call_arguments(block.input))
         for block in blocks
         if isinstance(block, schema.ToolUseBlock)
     ]
@@ -184,19 +232,15 @@ def _check_blocks(role: str, turn: Sequence[tuple[int, schema.Message]]) -> None
         for place, block in enumerate(message.blocks):
             at = f"messages[{index}].content[{place}].type"
             if not isinstance(block, _SAYS[role]):
-                raise InvalidArgument(at, f"the {role} has no {block.type}")
+                raise InvalidArgument(at, f"the {role} has no {shown_name(block.type)}")
             if isinstance(block, schema.ToolResultBlock) and spoke:
                 raise InvalidArgument(at, "results of tools come before the text of their turn")
-            spoke = spoke or isinstance(block, schema.TextBlock)
+            spoke = spoke or isinstance(block, _WORDS)
 
 
 def _functions(tools: Sequence[schema.Tool]) -> list[Json]:
-    names: set[str] = set()
     functions = []
-    for index, tool in enumerate(tools):
-        if tool.name in names:
-            raise InvalidArgument(f"tools[{index}].name", "is the name of an earlier tool, too")
-        names.add(tool.name)
+    for tool in tools:
         described = {} if tool.description is None else {"description": tool.description}
         function = {"name": tool.name, **described, "parameters": tool.input_schema}
         functions.append({"type": "function", "function": function})
@@ -210,9 +254,8 @@ class MessageAnswer(Answer):
     """
 
     def __init__(self, answer_id: str, model: str, *, thinking: bool = True, managed: bool = False) -> None:
-        super().__init__()
+        super().__init__({"id": answer_id, "type": "message", "role": "assistant", "model": model})
         self._managed: Json = {"context_management": {"applied_edits": []}} if managed else {}
-        self._head = {"id": answer_id, "type": "message", "role": "assistant", "model": model}
         self._thinking = thinking
         self._blocks: list[Json] = []
         self._kind = ""
@@ -220,7 +263,7 @@ class MessageAnswer(Answer):
         self._texts: list[str] = []
 
     def body(self) -> Json:
-        answer = {**self._head, "content": self._blocks, **self._stopped()}
+        answer = {**self.head, "content": self._blocks, **self._stopped()}
         return {**answer, "usage": self._usage(), **self._managed, "agentmem": self.report()}
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
@@ -229,7 +272,7 @@ class MessageAnswer(Answer):
             case "started":
                 cache = event.started.cache
                 tokens = usage(cache.prompt_tokens, cache.cached, 0, kept=bool(self.agent_id))
-                begun: Json = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": tokens}
+                begun: Json = {**self.head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": tokens}
                 yield _event("message_start", message=begun)
                 yield _event("ping")
             case "delta":
@@ -243,6 +286,9 @@ class MessageAnswer(Answer):
                 yield from self._close()
                 said = {"delta": self._stopped(), "usage": self._usage(), **self._managed, "agentmem": self.report()}
                 yield _event("message_delta", **said)
+
+    def alive(self) -> Iterator[SseEvent]:
+        yield _event("ping")
 
     def closing(self) -> Iterator[SseEvent]:
         yield _event("message_stop")

@@ -69,8 +69,7 @@ class CompletionsAnswer(Answer):
         logprobs: bool = False,
         include_usage: bool = False,
     ) -> None:
-        super().__init__(prompts * per_prompt)
-        self._head = {"id": answer_id, "created": created, "model": model}
+        super().__init__({"id": answer_id, "created": created, "model": model}, prompts * per_prompt)
         self._per_prompt = per_prompt
         self._wants_logprobs = logprobs
         self._include_usage = include_usage
@@ -81,22 +80,29 @@ class CompletionsAnswer(Answer):
 
     def body(self) -> Json:
         choices = [self.choice(index, heard) for index, heard in enumerate(self.heard)]
-        head = {**self._head, "object": self.object}
+        head = {**self.head, "object": self.object}
         return {**head, "choices": choices, "usage": self._usage(), "agentmem": self.report()}
 
     def closing(self) -> Iterator[SseEvent]:
         if self._include_usage:
-            yield SseEvent({**self._head, "object": self.chunk_object, "choices": [], "usage": self._usage()})
+            yield SseEvent({**self.head, "object": self.chunk_object, "choices": [], "usage": self._usage()})
         yield _DONE
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
         yield SseEvent(self.dialect.body(error))
 
+    def alive(self) -> Iterator[SseEvent]:
+        yield self.chunk(self.nothing(next((i for i, heard in enumerate(self.heard) if not heard.ended), 0)))
+
+    def nothing(self, index: int) -> Json:
+        """Return a choice of which nothing new is said."""
+        raise NotImplementedError
+
     def chunk(self, choice: Json, *, ends: bool = False) -> SseEvent:
         """Return a chunk with some of a choice. The one that `ends` the first choice has the report."""
         report = {"agentmem": self.report()} if ends and choice["index"] == 0 else {}
         nothing_yet = {"usage": None} if self._include_usage else {}
-        return SseEvent({**self._head, "object": self.chunk_object, "choices": [choice], **report, **nothing_yet})
+        return SseEvent({**self.head, "object": self.chunk_object, "choices": [choice], **report, **nothing_yet})
 
     def _usage(self) -> Json:
         usages = [heard.finished.usage for heard in self.heard]

@@ -21,20 +21,26 @@ from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.exchange import Exchange, Incoming, function_call, joined, template_arguments, to_json_text
-from gateway.api.openai import DEFAULT_TEMPERATURE, held_calls, refuse_idle_stream_options, schema_of
+from gateway.api.content import counted
+from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text
+from gateway.api.openai import schema_of
+from gateway.api.openai_tools import CUSTOM_INPUT, HostedTool, flat_name, functions_of, held_calls
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
+    CallOutputItem,
+    CustomCallItem,
     FunctionCallItem,
-    FunctionCallOutputItem,
     Item,
+    ItemReference,
     MessageItem,
+    OtherItem,
     ReasoningItem,
     ResponseRequest,
 )
-from gateway.api.validation import Json
+from gateway.api.validation import Json, limit
 
 _FORM = re.compile(r"resp_[0-9a-f]{32}(?P<instructions>[0-9a-f]{8})(?P<tools>[0-9a-f]{8})(?P<reasoning>[0-9a-f]{8})?")
+_PREFIX = "resp_"
 _NUMBER_BYTES = 16
 _HASH_BYTES = 4
 
@@ -76,20 +82,20 @@ def _hash(text: str, person: bytes) -> str:
     return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES, person=person).hexdigest()
 
 
-DEFAULT_TOP_P = 1.0
 _LONGEST_SHOWN = 64
 
 
 def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     """Return a request as an exchange.
 
-    Raises InvalidArgument where parameters contradict each other or what the previous response began with, and NotFound
-    for a previous response that cannot be.
+    Raises InvalidArgument where parameters contradict each other or what the previous response began with, or nothing
+    is said, and NotFound for a previous response that cannot be.
     """
-    refuse_idle_stream_options(request.stream_options, request.stream)
+    if request.stream_options is not None and not request.stream:
+        raise InvalidArgument("stream_options", "is only allowed with stream")
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
-    functions = [] if request.tool_choice == "none" else request.tools or []
+    functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
     tools = [tool.to_tool() for tool in functions]
     tools_json = to_json_text("tools", tools)
     beginning = Beginning.of(
@@ -101,12 +107,10 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     identifier = response_id(number, beginning)
     stored = identifier if request.store is not False else f"unstored_{number}" if incoming.turn else ""
     turn = inference_pb2.GenerateRequest(
-        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model),
+        key=types_pb2.AgentKey(namespace=incoming.namespace, model_id=request.model or ""),
         request_id=stored,
-        sampling=types_pb2.Sampling(
-            temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature, top_p=request.top_p
-        ),
-        max_tokens=request.max_output_tokens,
+        sampling=types_pb2.Sampling(temperature=request.temperature, top_p=request.top_p),
+        max_tokens=limit(request.max_output_tokens),
         top_logprobs=(request.top_logprobs or 0) if request.wants_logprobs else None,
         json_schema=schema_of(request.text.format if request.text else None),
         tool_calls=bool(tools),
@@ -115,7 +119,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     chat = types_pb2.Messages(
         messages=to_messages(request.input),
         tools_json=tools_json,
-        template_arguments_json=template_arguments(request.effort, request.chat_template_kwargs),
+        template_arguments_json=request.template_arguments(),
     )
     if request.previous_response_id is not None:
         turn.append.messages.CopyFrom(chat)
@@ -123,21 +127,37 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
         if request.instructions:
             turn.messages.messages.add(role="system", content=request.instructions)
         turn.messages.MergeFrom(chat)
-    answer = ResponseAnswer(_head(request, identifier, incoming.created), number, logprobs=request.wants_logprobs)
+    if not (chat.messages or turn.messages.messages):
+        raise InvalidArgument("input", "must say something")
+    head = _head(request, identifier, incoming.created)
     return Exchange(
         (turn,),
-        answer,
+        ResponseAnswer(head, identifier.removeprefix(_PREFIX), called, logprobs=request.wants_logprobs),
         bool(request.stream),
         label=request.prompt_cache_key or "",
         previous=request.previous_response_id or "",
+        left_out=_media(request.input),
+        hosted=_hosted(request),
     )
+
+
+def _media(given: str | Iterable[Item]) -> list[str]:
+    said = [] if isinstance(given, str) else [i for i in given if isinstance(i, MessageItem) and i.role == "user"]
+    return counted(item.content for item in said)
+
+
+def _hosted(request: ResponseRequest) -> list[str]:
+    """Return the types of tools and items that are left out, each once."""
+    items = () if isinstance(request.input, str) else request.input
+    tools = (tool.type for tool in request.tools or () if isinstance(tool, HostedTool))
+    return list(dict.fromkeys([*tools, *(item.type for item in items if isinstance(item, OtherItem))]))
 
 
 def _arguments(request: ResponseRequest) -> str:
     """Return the arguments of the template in one spelling. An effort alone is its word, as in ids of 0.1."""
-    if not request.chat_template_kwargs:
+    if not (arguments := request.arguments):
         return request.effort or ""
-    return json.dumps([request.effort, request.chat_template_kwargs], sort_keys=True)
+    return json.dumps([request.effort, arguments], sort_keys=True)
 
 
 def _refuse_other_beginning(previous: str, beginning: Beginning, request: ResponseRequest) -> None:
@@ -148,14 +168,14 @@ def _refuse_other_beginning(previous: str, beginning: Beginning, request: Respon
     for name, then, now in zip(Beginning._fields, before, beginning, strict=True):
         if then != now:
             raise InvalidArgument(
-                "chat_template_kwargs" if name == "reasoning" and request.chat_template_kwargs else name,
+                "chat_template_kwargs" if name == "reasoning" and request.arguments else name,
                 "must be those that previous_response_id ran under, since its memory begins with them; send the same "
                 "ones, or leave previous_response_id out and send the whole conversation as input",
             )
 
 
 def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
-    """Return input as messages of a chat. Raises InvalidArgument where it says nothing.
+    """Return input, in which nothing is referred to, as messages of a chat.
 
     What the model thought, said and called between two messages of others is one message: calls belong to the text
     before them, and so does text that follows reasoning, or a call without an answer yet.
@@ -163,6 +183,12 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
     if isinstance(given, str):
         return [types_pb2.ChatMessage(role="user", content=given)]
     messages: list[_Message] = []
+
+    def speaker() -> _Message:
+        if not messages or messages[-1].role != "assistant":
+            messages.append(_Message("assistant"))
+        return messages[-1]
+
     for item in given:
         match item:
             case MessageItem():
@@ -172,20 +198,19 @@ def to_messages(given: str | Iterable[Item]) -> list[types_pb2.ChatMessage]:
                     messages[-1].thought = False
                 else:
                     messages.append(_Message("system" if item.role == "developer" else item.role, [text]))
-            case FunctionCallItem():
-                if not messages or messages[-1].role != "assistant":
-                    messages.append(_Message("assistant"))
-                messages[-1].calls.append(function_call(item.call_id, item.name, item.arguments))
-                messages[-1].thought = False
-            case FunctionCallOutputItem():
+            case FunctionCallItem() | CustomCallItem():
+                message, name = speaker(), flat_name(item.name, item.namespace)
+                given_arguments = {CUSTOM_INPUT: item.input} if isinstance(item, CustomCallItem) else item.arguments
+                message.calls.append(function_call(item.call_id, name, call_arguments(given_arguments)))
+                message.thought = False
+            case CallOutputItem():
                 messages.append(_Message("tool", [joined(item.output)], answers=item.call_id))
             case ReasoningItem() if text := joined(item.content):
-                if not messages or messages[-1].role != "assistant":
-                    messages.append(_Message("assistant"))
-                messages[-1].reasoning.append(text)
-                messages[-1].thought = True
-    if not messages:
-        raise InvalidArgument("input", "must say something")
+                message = speaker()
+                message.reasoning.append(text)
+                message.thought = True
+            case ItemReference():
+                raise AssertionError("a reference was not resolved")
     return [message.to_proto() for message in messages]
 
 
@@ -224,7 +249,7 @@ def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
         "id": identifier,
         "object": "response",
         "created_at": created,
-        "model": request.model,
+        "model": request.model or "",
         "background": False,
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
@@ -236,12 +261,12 @@ def _head(request: ResponseRequest, identifier: str, created: int) -> Json:
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": request.store is not False,
-        "temperature": DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
+        "temperature": request.temperature,
         "text": {"format": text_format.model_dump(by_alias=True) if text_format else {"type": "text"}},
         "tool_choice": choice.model_dump() if isinstance(choice, BaseModel) else choice or "auto",
         "tools": [tool.model_dump() for tool in request.tools or ()],
         "top_logprobs": request.top_logprobs or 0,
-        "top_p": DEFAULT_TOP_P if request.top_p is None else request.top_p,
+        "top_p": request.top_p,
         "truncation": "disabled",
         "user": request.user,
     }

@@ -5,14 +5,17 @@ the response holds. Beyond OpenAI's fields a response that has ended holds `agen
 its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from agentmem import jsontext
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument, ResourceExhausted
-from agentmem.v1 import inference_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import cached_tokens, cut_short
 from gateway.api.exchange import Answer, SseEvent
 from gateway.api.openai_answers import logprobs_of
+from gateway.api.openai_tools import CUSTOM_INPUT, Called
 from gateway.api.validation import Json
 
 
@@ -61,11 +64,16 @@ def _event(name: str, index: int, /, **fields: object) -> Json:
 
 
 class Output:
-    """The items of one response. `number` makes their ids; `logprobs` says whether they were asked for."""
+    """The items of one response. `number`, its id without the prefix, makes theirs: KIND_NUMBER_N is the Nth of a kind.
 
-    def __init__(self, number: str, *, logprobs: bool) -> None:
+    `called` are the tools by the names that the model has for them; `logprobs` says whether they were asked for.
+    """
+
+    def __init__(self, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool) -> None:
         self._number = number
+        self._called = called
         self._logprobs = logprobs
+        self._counts: dict[str, int] = {}
         self._done: list[Json] = []
         self._open: _Part | None = None
         self._waiting: list[Json] = []
@@ -112,7 +120,7 @@ class Output:
         yield part.event(f"{kind.part}.delta", delta=text, **part.with_logprobs(logprobs))
 
     def _begin(self, kind: _Kind) -> Iterator[Json]:
-        part = self._open = _Part(kind, f"{kind.prefix}_{self._number}_{len(self._done)}", len(self._done))
+        part = self._open = _Part(kind, self._new_id(kind.prefix), len(self._done))
         yield _event("output_item.added", part.index, item={**part.head, "content": []})
         yield part.event("content_part.added", part=part.part())
 
@@ -127,23 +135,46 @@ class Output:
         yield _event("output_item.done", part.index, item=item)
 
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[Json]:
-        index, arguments = len(self._done), call.arguments_json
-        head = {"id": f"fc_{self._number}_{index}", "type": "function_call", "call_id": call.id, "name": call.name}
-        item = {**head, "arguments": arguments, "status": "completed"}
+        tool = self._called.get(call.name) or Called(call.name)
+        index, text = len(self._done), custom_input(call.arguments_json) if tool.custom else call.arguments_json
+        field = "input" if tool.custom else "arguments"
+        item = call_item(self._new_id("ctc" if tool.custom else "fc"), call.id, tool, text)
         self._done.append(item)
-        yield _event("output_item.added", index, item={**head, "arguments": "", "status": "in_progress"})
-        yield _event("function_call_arguments.delta", index, item_id=head["id"], delta=arguments)
-        yield _event("function_call_arguments.done", index, item_id=head["id"], name=call.name, arguments=arguments)
+        yield _event("output_item.added", index, item={**item, field: "", "status": "in_progress"})
+        said = "custom_tool_call_input" if tool.custom else "function_call_arguments"
+        yield _event(f"{said}.delta", index, item_id=item["id"], delta=text)
+        yield _event(f"{said}.done", index, item_id=item["id"], name=tool.name, **{field: text})
         yield _event("output_item.done", index, item=item)
+
+    def _new_id(self, kind: str) -> str:
+        number = self._counts.get(kind, 0)
+        self._counts[kind] = number + 1
+        return f"{kind}_{self._number}_{number}"
+
+
+def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
+    """Return a call of a tool as an item; `text` is its arguments as JSON, or the input of a custom tool."""
+    kind, field = ("custom_tool_call", "input") if tool.custom else ("function_call", "arguments")
+    namespace = {"namespace": tool.namespace} if tool.namespace else {}
+    head = {"id": identifier, "type": kind, "call_id": call_id, "name": tool.name, **namespace}
+    return {**head, field: text, "status": "completed"}
+
+
+def custom_input(arguments: str) -> str:
+    """Return the text that a model called a custom tool with; all that it said where it named none."""
+    given = jsontext.object_or_text(arguments)
+    text = given.get(CUSTOM_INPUT) if isinstance(given, dict) else None
+    return text if isinstance(text, str) else arguments
 
 
 class ResponseAnswer(Answer):
-    """A response, or its events. `head` is what it says of its request; `number` makes the ids of its items."""
+    """A response, or its events. `head` is what it says of its request; the others are as in Output."""
 
-    def __init__(self, head: Json, number: str, *, logprobs: bool) -> None:
-        super().__init__()
-        self._head = head
-        self._output = Output(number, logprobs=logprobs)
+    def __init__(
+        self, head: Json, number: str, called: Mapping[str, Called] = MappingProxyType({}), *, logprobs: bool
+    ) -> None:
+        super().__init__(head)
+        self._output = Output(number, called, logprobs=logprobs)
         self._events = 0
 
     def body(self) -> Json:
@@ -159,8 +190,7 @@ class ResponseAnswer(Answer):
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
         self.heard[choice].note(event)
         if self._events == 0:
-            for name in ("created", "in_progress"):
-                yield self._lifecycle(name, self._response("in_progress"))
+            yield from self._begin()
         events: Iterator[Json] = iter(())
         match event.WhichOneof("event"):
             case "delta":
@@ -169,6 +199,16 @@ class ResponseAnswer(Answer):
                 events = self._output.end(cut_short=cut_short(event.finished.reason))
         for one in events:
             yield self._numbered(one)
+
+    def alive(self) -> Iterator[SseEvent]:
+        if self._events == 0:
+            yield from self._begin()
+        else:
+            yield self._lifecycle("in_progress", self._response("in_progress"))
+
+    def _begin(self) -> Iterator[SseEvent]:
+        for name in ("created", "in_progress"):
+            yield self._lifecycle(name, self._response("in_progress"))
 
     def closing(self) -> Iterator[SseEvent]:
         body = self.body()
@@ -181,8 +221,8 @@ class ResponseAnswer(Answer):
     def _response(self, status: str) -> Json:
         nothing_yet: Json = {"error": None, "incomplete_details": None, "output": [], "usage": None}
         # What is not kept cannot be followed by its id, whatever was asked for.
-        stored = self._head["store"] and bool(self.agent_id)
-        return {**self._head, "store": stored, "status": status, **nothing_yet}
+        stored = self.head["store"] and bool(self.agent_id)
+        return {**self.head, "store": stored, "status": status, **nothing_yet}
 
     def _lifecycle(self, name: str, response: Json) -> SseEvent:
         return self._numbered({"type": f"response.{name}", "response": response})
@@ -194,17 +234,22 @@ class ResponseAnswer(Answer):
 
     def _usage(self) -> Json:
         finished = self.heard[0].finished
-        usage, cached = finished.usage, cached_tokens(finished.usage)
-        return {
-            "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": {
-                "cached_tokens": cached,
-                "cache_write_tokens": usage.prompt_tokens - cached if finished.durable else 0,
-            },
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        }
+        return usage_of(finished.usage, durable=finished.durable)
+
+
+def usage_of(usage: types_pb2.Usage, *, durable: bool) -> Json:
+    """Return token counts; what is new of the prompt counts as written where the turn is `durable`."""
+    cached = cached_tokens(usage)
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": cached,
+            "cache_write_tokens": usage.prompt_tokens - cached if durable else 0,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
 
 
 def _code(error: AgentmemError) -> str:

@@ -214,7 +214,7 @@ class RestAnswer(Answer):
     """The contract's events as they are, or all of them as one object."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__({})
         self._said = inference_pb2.Delta()
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:

@@ -6,6 +6,7 @@ What pydantic says about data is turned into paths in that data, without the nam
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import (
@@ -24,11 +25,16 @@ from agentmem.errors import InvalidArgument
 from agentmem.jsontext import MAX_DEPTH, shallow
 from agentmem.limits import SAMPLING
 from agentmem.validation import MAX_STOP_BYTES, check_text
+from gateway.api.fields import IDLE, REFUSED
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 Json = dict[str, Any]
 UINT32 = 2**32 - 1
+MAX_TOOL_NAME = 128
+
+_TOP_1 = 1e-6
+"""A top_p in which nothing fits but the most likely token."""
 
 
 def _stop_at_first(schema: Any) -> None:
@@ -69,21 +75,30 @@ class Strict(BaseModel):
 
 
 class Forgiving(Strict):
-    """Base of what SDKs send with more than they mean: a message goes back with all fields of a response.
+    """Base of what clients send with more than they mean: a message goes back with all fields of a response.
 
-    Unknown fields that say nothing, null or an empty list, are dropped, and so are those in `ignored`.
+    Unknown fields are dropped that say nothing, null or an empty list, and those of `fields.IDLE`.
     """
-
-    ignored: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_nothings(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
+    def _drop_idle(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.keys() <= (known := _names(cls)):
             return data
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        dropped = {name for name, value in data.items() if name in cls.ignored or value is None or value == []}
-        return {name: value for name, value in data.items() if name in known or name not in dropped}
+        return {
+            name: value
+            for name, value in data.items()
+            if name in known or not (name in IDLE or value is None or value == [])
+        }
+
+
+@cache
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    return frozenset(field.alias or name for name, field in model.model_fields.items())
+
+
+class BadField(InvalidArgument):
+    """A field of the caller's own body, by its name there."""
 
 
 def _well_formed(value: str) -> str:
@@ -100,6 +115,17 @@ def _json_object(value: dict[str, Any]) -> dict[str, Any]:
     except InvalidArgument as error:
         raise ValueError(error.problem) from None
     return value
+
+
+def _limit(value: int) -> int:
+    if value == 0:
+        raise ValueError("must be at least 1; -1 is no limit")
+    return value
+
+
+def limit(value: int | None) -> int | None:
+    """Return a Limit as the contract has it: None is no limit."""
+    return None if value == -1 else value
 
 
 def _stop(value: str) -> str:
@@ -123,6 +149,18 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(_json_object)]
 
 StopString = Annotated[Text, AfterValidator(_stop)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
+Limit = Annotated[int, Field(ge=-1, le=UINT32, json_schema_extra={"not": {"const": 0}}), AfterValidator(_limit)]
+"""A count, or -1 for no limit."""
+
+TopK = Annotated[int, Field(ge=-1, le=UINT32), AfterValidator(lambda value: max(value, 0))]
+"""-1 is vLLM's word for all tokens, 0 everybody's."""
+
+TopP = Annotated[float, Field(ge=0, le=SAMPLING["top_p"].high), AfterValidator(lambda value: max(value, _TOP_1))]
+"""0 keeps the most likely token alone, as OpenAI has it."""
+
+ToolName = Annotated[Text, Field(min_length=1, max_length=MAX_TOOL_NAME)]
+"""MCP has dots and slashes in names."""
+
 KeyPart = Annotated[str, Field(min_length=1), AfterValidator(_key_part)]
 """A part of an agent's key, such as its model, or a label."""
 
@@ -136,12 +174,12 @@ def parse_body(body: bytes | bytearray, schema: type[_Model]) -> _Model:
 
 
 def checked(data: Json, schema: type[_Model]) -> _Model:
-    """Return `data` as `schema`. Raises InvalidArgument that names the field."""
+    """Return `data` as `schema`. Raises BadField."""
     try:
         return schema.model_validate(data)
     except ValidationError as error:
         worst = deepest(complaints(error, data))
-        raise InvalidArgument(dotted(worst.path, "body"), worst.problem) from None
+        raise BadField(dotted(worst.path, "body"), worst.problem) from None
 
 
 def _parse(body: bytes | bytearray) -> dict[str, Any]:
@@ -280,6 +318,8 @@ def _followed(loc: tuple[int | str, ...], data: Any, *, absent: bool) -> _Path:
 
 
 def _message(error: ErrorDetails) -> str:
+    if error["type"] == "extra_forbidden" and (advice := REFUSED.get(str(error["loc"][-1]))):
+        return f"is not supported: {advice}"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     if error["type"] == "union_tag_invalid":

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from agentmem.errors import AgentmemError
@@ -32,7 +32,17 @@ from gateway.edge.authorization import redact
 from gateway.edge.callers import Authenticator, caller
 from gateway.http.cluster import ClusterEndpoint
 from gateway.http.guards import Authentication, KnownHosts, RequestLimits
-from gateway.http.middleware import ALIVE, METRICS, READY, AccessLogMiddleware, error_page, speaks_anthropic
+from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
+from gateway.http.middleware import (
+    ALIVE,
+    HEALTH,
+    METRICS,
+    READY,
+    ROOT,
+    AccessLogMiddleware,
+    error_page,
+    speaks_anthropic,
+)
 from gateway.http.openapi import document
 from gateway.http.overview import Overview, OverviewEndpoint
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
@@ -42,11 +52,12 @@ from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
 from gateway.metrics import GatewayMetrics
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
-from gateway.ui.files import page_routes
+from gateway.ui.files import PAGE, page_routes
 
 _CORS: Final[Any] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
     "allow_headers": ["*"],
+    "allow_private_network": True,
     "expose_headers": [
         "x-request-id",
         "request-id",
@@ -81,9 +92,11 @@ class HttpServer:
         """
         self._metrics = metrics
         self._unready = unready
+        self._page = settings.ui
         self.draining = False
         finder = Finder(channel, keep=settings.anonymous == "keep", expiry=settings.expiry)
-        turns, models = Turns(channel, finder, settings, metrics), ModelEndpoints(channel)
+        kept, models = KeptResponses(channel), ModelEndpoints(channel)
+        turns = Turns(channel, finder, settings, metrics, kept)
         origins = settings.cors_origin  # CORS is outermost, so that web pages can read errors, too
         # Web pages are shut out of a server that only this machine reaches, and that asks for no keys.
         local = not settings.asks_for_keys and "http" not in settings.public
@@ -92,7 +105,7 @@ class HttpServer:
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
                 Route("/v1/completions", TurnEndpoint(turns, CompletionRequest, completion_exchange), methods=["POST"]),
                 Route("/v1/responses", TurnEndpoint(turns, ResponseRequest, response_exchange), methods=["POST"]),
-                Route("/v1/responses/{id:path}", _kept_response, methods=["GET", "POST", "DELETE"]),
+                Route("/v1/responses/{id:path}", ResponseEndpoint(kept), methods=["GET", "POST", "DELETE"]),
                 Route("/v1/messages", TurnEndpoint(turns, MessagesRequest, messages_exchange), methods=["POST"]),
                 Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
                 Route("/v1/models", models.list),
@@ -102,7 +115,8 @@ class HttpServer:
                 Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]),
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),
-                Route(READY, self._ready),
+                *(Route(path, self._ready) for path in (READY, HEALTH)),
+                Route(ROOT, self._root),
                 Route(METRICS, self._metrics_page),
                 Route("/openapi.json", _openapi),
             ],
@@ -125,6 +139,12 @@ class HttpServer:
         if reason:
             return JSONResponse({"status": "not ready", "reason": reason}, 503, {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
+
+    async def _root(self, request: Request) -> Response:
+        """Send a browser to the page. Clients that look whether there is a server ask for this, too."""
+        if self._page and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(PAGE.removeprefix("/"), 307)  # relative, for a proxy may have it below a path
+        return JSONResponse({"name": "agentmem", "openai": "/v1", "anthropic": "/", "routes": "/openapi.json"})
 
     async def _metrics_page(self, _: Request) -> Response:
         page = await asyncio.to_thread(generate_latest, self._metrics.registry)  # some ms, in which tokens would wait
@@ -168,11 +188,3 @@ class ModelEndpoints:
 
 async def _openapi(_: Request) -> Response:
     return JSONResponse(await asyncio.to_thread(document))
-
-
-async def _kept_response(_: Request) -> Response:
-    raise HTTPException(
-        404,
-        "only POST /v1/responses is served; what is kept of a response is the agent's memory, which "
-        "previous_response_id goes on from",
-    )

@@ -25,7 +25,10 @@ SURPLUS: Final = "agentmem.surplus"
 """In the state of a request's scope: its connection is one too many, so it gets a refusal, or its health check."""
 
 HEADER_SECONDS: Final = 10.0
-"""That a connection without a request in service may take to send a whole one's headers."""
+"""That a connection may take to send the whole of a request's headers."""
+
+IDLE_SECONDS: Final = 75
+"""That one may be silent between two requests: longer than the pools of clients keep theirs. Answers say so."""
 
 _GRACE: Final = 1.0
 """Seconds by which a stream notices a stall before its connection does, and ends the turn with the reason."""
@@ -43,10 +46,10 @@ def connection_type(
 
     A connection over `max_connections` takes the place of a silent one: of the oldest that has never sent a whole
     request, or else of the one that has been idle longest. Where all have requests in service it is refused when it
-    asks, unless for its health, and closed at once if there are many of those. One that has no request in service and
-    doesn't send a whole one's headers within HEADER_SECONDS is closed, as is one whose peer takes no byte of what is
-    sent for `stall_limit` seconds and a little. Headers have `max_head_bytes` at most. With `tls` the handshake is
-    silence, and has HEADER_SECONDS, too.
+    asks, unless for its health, and closed at once if there are many of those. One that doesn't send the whole of a
+    request's headers within HEADER_SECONDS is closed, and so is one that is idle for IDLE_SECONDS after a request, and
+    one whose peer takes no byte of what is sent for `stall_limit` seconds and a little. Headers have `max_head_bytes`
+    at most. With `tls` the handshake is silence, and has HEADER_SECONDS, too.
     """
 
     room = Room(max_connections)
@@ -56,6 +59,7 @@ def connection_type(
         _silence: asyncio.TimerHandle | None = None
         _look: asyncio.TimerHandle | None = None
         _asked = False
+        _begun = False
 
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
@@ -128,9 +132,14 @@ def connection_type(
         def _watch_silence(self) -> None:
             if self._serving or self.transport.is_closing():
                 self._end_silence()
-            elif self._silence is None:
-                self._silence = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
-                room.silent(self, asked=self._asked)
+                return
+            begun = not self._asked or self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
+            if self._silence is not None and (self._begun or not begun):
+                return
+            _cancelled(self._silence)
+            seconds = HEADER_SECONDS if begun else IDLE_SECONDS + _GRACE  # uvicorn closes those that are idle.
+            self._silence, self._begun = self.loop.call_later(seconds, self.transport.abort), begun
+            room.silent(self, asked=self._asked)
 
         def _end_silence(self) -> None:
             self._silence = _cancelled(self._silence)

@@ -22,14 +22,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentmem import errors, tracing
 from agentmem.process.logs import event
 from gateway.api.errors import Dialect, dialect_of
+from gateway.http.connections import IDLE_SECONDS
+from gateway.http.misplaced import advice
 from gateway.metrics import GatewayMetrics
 from gateway.ui.files import PAGE
 
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
+HEALTH: Final = "/health"
+"""By the name that other servers have for READY."""
+ROOT: Final = "/"
 METRICS: Final = "/metrics"
 
-PROBES: Final = frozenset({ALIVE, READY})
+PROBES: Final = frozenset({ALIVE, READY, HEALTH})
 """Paths that answer whatever name they are asked under and however many connections there are: who restarts a gateway
 must not wait."""
 
@@ -65,7 +70,7 @@ def is_keyless(path: str) -> bool:
 
     All that the page shows it asks for with a key.
     """
-    return path in PROBES or path == PAGE.rstrip("/") or path.startswith(PAGE)
+    return path in PROBES or path == ROOT or path == PAGE.rstrip("/") or path.startswith(PAGE)
 
 
 def _dialect(scope: Scope) -> Dialect:
@@ -78,7 +83,7 @@ class ErrorPage(JSONResponse):
     def __init__(self, error: errors.AgentmemError | HTTPException, scope: Scope) -> None:
         dialect, request_id = _dialect(scope), scope.get(_REQUEST_ID, "")
         if isinstance(error, HTTPException):
-            body = dialect.http_body(error.status_code, _advice(error), request_id)
+            body = dialect.http_body(error.status_code, _advice(error, scope["path"]), request_id)
             super().__init__(body, error.status_code, error.headers)
             return
         headers = {}
@@ -93,12 +98,14 @@ class ErrorPage(JSONResponse):
         return json.dumps(content).encode("ascii")
 
 
-def _advice(error: HTTPException) -> str:
+def _advice(error: HTTPException, path: str) -> str:
     """Return the error's own words, or what to do where Starlette gives only the phrase of the status."""
     if error.detail != HTTPStatus(error.status_code).phrase:
         return error.detail
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         return f"this path takes {(error.headers or {}).get('Allow', 'another method')}; /openapi.json lists the routes"
+    if error.status_code == HTTPStatus.NOT_FOUND and (found := advice(path)):
+        return f"{error.detail}: {found}"
     return f"{error.detail}; /openapi.json lists the routes"
 
 
@@ -171,6 +178,7 @@ class AccessLogMiddleware:
         status = 0
         answer = [(name.encode("ascii"), value.encode("ascii")) for name, value in trace.answer]
         answer.append((_ANTHROPICS_NAME, trace.request_id.encode("ascii")))
+        answer.append((b"keep-alive", b"timeout=%d" % IDLE_SECONDS))
         scope[_FIELDS] = {}
         scope[_REQUEST_ID] = trace.request_id
 

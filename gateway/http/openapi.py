@@ -22,7 +22,7 @@ from gateway.api.responses_schema import ResponseRequest
 from gateway.api.rest import ENDPOINTS, model_of_answer, model_of_body, model_of_query
 from gateway.api.transcoding import message_model
 from gateway.api.validation import Json
-from gateway.http.middleware import ALIVE, METRICS, READY, is_keyless
+from gateway.http.middleware import ALIVE, HEALTH, METRICS, READY, ROOT, is_keyless
 from gateway.http.requests import TurnHeaders, TurnName
 
 JSON: Final = "application/json"
@@ -93,7 +93,6 @@ _ANTHROPIC: Final[Any] = {"tag": "Anthropic", "dialect": "anthropic", "errors": 
 _TEXT: Final = {"type": "string"}
 _PAGE_ERRORS: Final = (421, _LARGE_HEADERS, 503)
 _CHAT: Final = {"model": "demo", "messages": [{"role": "user", "content": "The colour of the boat is green."}]}
-_NOT_SERVED: Final = Operation("Not served: says what to do", "OpenAI", {}, errors=(*GUARD_ERRORS, 404))
 
 OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/v1/chat/completions"): _TURN._replace(
@@ -111,7 +110,17 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("POST", "/v1/responses"): _TURN._replace(
         summary="Answer", body=ResponseRequest, example={"model": "demo", "input": "Where is the boat?"}
     ),
-    **{(method, "/v1/responses/{id}"): _NOT_SERVED for method in ("GET", "POST", "DELETE")},
+    ("GET", "/v1/responses/{id}"): Operation(
+        "Read a response that is kept; with /input_items after the id, what it brought to the memory",
+        "OpenAI",
+        {JSON: answer_schemas.ANY},
+    ),
+    ("DELETE", "/v1/responses/{id}"): Operation(
+        "Delete the last response of a conversation", "OpenAI", {JSON: answer_schemas.ANY}
+    ),
+    ("POST", "/v1/responses/{id}"): Operation(
+        "Not served: no response is in the background", "OpenAI", {}, errors=(*GUARD_ERRORS, 400, 404)
+    ),
     ("POST", "/v1/messages"): _TURN._replace(
         summary="Answer messages",
         body=MessagesRequest,
@@ -141,12 +150,18 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
     ("GET", ALIVE): Operation(
         "Whether the gateway lives", "Operations", {JSON: answer_schemas.STATUS}, errors=(_LARGE_HEADERS,)
     ),
-    ("GET", READY): Operation(
-        "Whether a turn could run",
-        "Operations",
-        {JSON: answer_schemas.STATUS},
-        errors=(_LARGE_HEADERS,),
-        further={503: answer_schemas.UNREADY},
+    **{
+        ("GET", path): Operation(
+            "Whether a turn could run",
+            "Operations",
+            {JSON: answer_schemas.STATUS},
+            errors=(_LARGE_HEADERS,),
+            further={503: answer_schemas.UNREADY},
+        )
+        for path in (READY, HEALTH)
+    },
+    ("GET", ROOT): Operation(
+        "What this is; a browser is sent to the page", "Operations", {JSON: answer_schemas.ANY}, errors=_PAGE_ERRORS
     ),
     ("GET", "/ui"): Operation("The page", "Page", {HTML: _TEXT}, errors=_PAGE_ERRORS),
     ("GET", "/ui/{file}"): Operation("A file of the page", "Page", {"*/*": {}}, errors=(404, *_PAGE_ERRORS)),

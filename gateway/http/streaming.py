@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -85,31 +85,39 @@ class EventStream(StreamedResponse):
             await super().write(data, more=more)
             self._written = time.monotonic()
 
-    async def send(self, event: SseEvent) -> None:
-        """Send one event. Raises ReaderStalled."""
-        data, name = event
-        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-        field = f"event: {name}\n" if name else ""
-        await self.write(f"{field}data: {text}\n\n".encode())
+    async def send(self, *events: SseEvent) -> None:
+        """Send events, with none of another caller between them. Raises ReaderStalled."""
+        await self.write(b"".join(map(_encoded, events)))
 
     @asynccontextmanager
-    async def kept_alive(self, every: float) -> AsyncIterator[None]:
-        """Send a comment, while the block runs, whenever nothing else was sent for `every` seconds."""
+    async def kept_alive(
+        self, every: float, alive: Callable[[], Iterable[SseEvent]] = lambda: ()
+    ) -> AsyncIterator[None]:
+        """While the block runs, send what `alive` returns, or a comment, after `every` seconds with nothing sent."""
         self._written = time.monotonic()
-        beating = asyncio.create_task(self._beat(every))
+        beating = asyncio.create_task(self._beat(every, alive))
         try:
             yield
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
 
-    async def _beat(self, every: float) -> None:
+    async def _beat(self, every: float, alive: Callable[[], Iterable[SseEvent]]) -> None:
         while True:
             silent = time.monotonic() - self._written
-            if silent >= every:
-                await self.write(_COMMENT)
-            else:
+            if silent < every:
                 await asyncio.sleep(every - silent)
+            elif events := list(alive()):
+                await self.send(*events)
+            else:
+                await self.write(_COMMENT)
+
+
+def _encoded(event: SseEvent) -> bytes:
+    data, name = event
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    field = f"event: {name}\n" if name else ""
+    return f"{field}data: {text}\n\n".encode()
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:

@@ -1,11 +1,12 @@
 """Requests that run turns, in any dialect: read, translated, given an agent, run, answered at once or as a stream."""
 
+import asyncio
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import grpc
@@ -15,16 +16,19 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
-from agentmem.v1 import inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc, types_pb2
 from agentmem.words import cached_tokens, short_name, warning
 from gateway import upstream
 from gateway.agent_finder import Finder, How, Memory, Wanted
 from gateway.api.exchange import Exchange, Incoming
+from gateway.api.kept_responses import references
 from gateway.api.messages import to_count, token_count
 from gateway.api.messages_schema import CountTokensRequest
+from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import parse_body
 from gateway.edge.callers import caller
 from gateway.http.choices import Events, each_choice, may_append
+from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import as_our_error, broke_off, log_fields, whole
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, parsed_body, read_headers
 from gateway.http.streaming import EventStream, ReaderStalled, until_disconnect
@@ -35,6 +39,7 @@ _LOOKS = 3
 """How often an agent is looked for that has always gone on meanwhile, before the request gets one of its own."""
 
 _Schema = TypeVar("_Schema", bound=BaseModel)
+_Event: TypeAlias = tuple[int, inference_pb2.GenerateResponse]
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,21 @@ class Turns:
     finder: Finder
     settings: GatewaySettings
     metrics: GatewayMetrics
+    kept: KeptResponses
+
+    async def completed(self, asked: BaseModel) -> Any:
+        """Return a request with what it leaves to the server: the default model, items that it refers to."""
+        if getattr(asked, "model", None) is None:
+            models = model_pb2_grpc.ModelServiceStub(self.channel)
+            found: model_pb2.GetModelResponse = await upstream.result(models.GetModel(model_pb2.GetModelRequest()))
+            asked = asked.model_copy(update={"model": found.model.model_id})
+        return await self.kept.resolve(asked) if isinstance(asked, ResponseRequest) else asked
+
+    @staticmethod
+    def is_complete(asked: BaseModel) -> bool:
+        """Return whether a request leaves nothing to the server."""
+        refers = isinstance(asked, ResponseRequest) and bool(references(asked))
+        return getattr(asked, "model", None) is not None and not refers
 
 
 @dataclass(frozen=True)
@@ -63,11 +83,15 @@ class TurnEndpoint(Generic[_Schema]):
         headers = read_headers(request.headers, TurnHeaders)
         log_fields(scope, agent=headers.agent)
         incoming = Incoming(caller().namespace, headers.turn, uuid.uuid4().hex, int(time.time()), headers.agent)
-        exchange = await parsed_body(
-            request,
-            self.shared.settings.max_body_bytes,
-            lambda body: self.translate(parse_body(body, self.schema), incoming),
-        )
+
+        def read(body: bytearray) -> _Schema | Exchange:
+            asked = parse_body(body, self.schema)
+            return self.translate(asked, incoming) if self.shared.is_complete(asked) else asked
+
+        exchange = await parsed_body(request, self.shared.settings.max_body_bytes, read)
+        if not isinstance(exchange, Exchange):
+            asked = await until_disconnect(receive, self.shared.completed(exchange))
+            exchange = await asyncio.to_thread(self.translate, asked, incoming)
         for each in exchange.turns:
             each.template_time = headers.template_time
             if headers.history and each.HasField("messages"):
@@ -125,26 +149,38 @@ class _Run:
         for look in range(1, _LOOKS + 1):
             async with self.shared.finder.memory(self.wanted, fresh=look == _LOOKS) as memory:
                 turns = _with_memory(self.exchange, memory)
-                async with aclosing(each_choice(self.shared.channel, turns)) as choices:
+                self.exchange.answer.agent_id = memory.agent_id
+                async with aclosing(each_choice(self.shared.channel, turns)) as choices, _asked(choices) as first:
+                    if self.exchange.streamed:
+                        # A client counts from the last thing it got, and a turn may wait for memory.
+                        await asyncio.wait({first}, timeout=self.shared.settings.keep_alive)
                     try:
-                        first = await anext(choices)
+                        if first.done() or not self.exchange.streamed:
+                            await first
                     except errors.Aborted:
                         if memory.guessed and look < _LOOKS:
                             continue
                         raise
                     self.shared.metrics.agents_resolved.labels(memory.how).inc()
-                    self.exchange.answer.agent_id = memory.agent_id
                     log_fields(self.request.scope, agent=memory.agent_id)
                     headers = {AGENT_HEADER: quote(memory.agent_id, safe="")} if memory.agent_id else {}
-                    if text := warning(first[1].started):
+                    if text := self._warning(first):
                         headers[WARNING_HEADER] = text
                     await self._answer(self._noting(first, choices, memory), headers)
                     return
 
-    async def _noting(self, first: tuple[int, inference_pb2.GenerateResponse], rest: Events, memory: Memory) -> Events:
+    def _warning(self, first: "asyncio.Future[_Event]") -> str:
+        """Return what the caller may not have meant, as far as that is known."""
+        media = self.exchange.left_out
+        left_out = [f"{' and '.join(media)} left out: this model reads text only"] if media else []
+        worker = warning(first.result()[1].started) if first.done() else ""
+        return "; ".join([*left_out, *filter(None, [worker])])
+
+    async def _noting(self, first: "asyncio.Future[_Event]", rest: Events, memory: Memory) -> Events:
         """Yield all events. The first choice's turn is the agent's, and the one that the log is about."""
-        self._note(*first, memory)
-        yield first
+        began = await first
+        self._note(*began, memory)
+        yield began
         async for choice, event in rest:
             self._note(choice, event, memory)
             yield choice, event
@@ -164,11 +200,11 @@ class _Run:
 
     async def _answer(self, events: Events, headers: dict[str, str]) -> None:
         answer = self.exchange.answer
+        answer.left_out = [*self.exchange.hosted, *self.exchange.left_out]
         if self.exchange.streamed:
             stream = EventStream(self.send, self.shared.settings.stall_limit)
-            # The first event is there, so what refuses a request is an error page and not a broken stream.
             await stream.start(headers.items())
-            async with stream.kept_alive(self.shared.settings.keep_alive):
+            async with stream.kept_alive(self.shared.settings.keep_alive, answer.alive):
                 await self._stream(events, stream)
             await stream.end()
         else:
@@ -197,6 +233,17 @@ class _Run:
             ending = answer.closing()
         for said in ending:
             await stream.send(said)
+
+
+@asynccontextmanager
+async def _asked(choices: Events) -> AsyncIterator["asyncio.Future[_Event]"]:
+    """Yield the first event to come."""
+    first = asyncio.ensure_future(anext(choices))
+    try:
+        yield first
+    finally:
+        first.cancel()
+        await asyncio.wait({first})
 
 
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
@@ -239,7 +286,7 @@ class CountEndpoint:
         request = Request(scope, receive)
         limit = self.shared.settings.max_body_bytes
         asked = await parsed_body(request, limit, lambda body: parse_body(body, CountTokensRequest))
-        log_fields(scope, model=asked.model)
+        log_fields(scope, model=asked.model or "")
         inference = inference_pb2_grpc.InferenceServiceStub(self.shared.channel)
         call = inference.CountTokens(to_count(asked, caller().namespace))
         counted: inference_pb2.CountTokensResponse = await until_disconnect(receive, upstream.result(call))

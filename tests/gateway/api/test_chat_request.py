@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import InvalidArgument
-from agentmem.v1 import inference_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.chat import ChatRequest, to_generate
 from gateway.api.exchange import Incoming
 
@@ -24,10 +24,10 @@ def test_whose_turn_it_is() -> None:
     assert not request.HasField("top_logprobs")
 
 
-def test_temperature_is_openais_default() -> None:
-    assert translate().sampling.temperature == 1.0
+def test_what_is_not_given_is_the_models_default() -> None:
+    assert translate().sampling == types_pb2.Sampling()
     assert translate(temperature=0).sampling.temperature == 0.0
-    assert not translate().sampling.HasField("top_p")
+    assert not translate(max_tokens=-1).HasField("max_tokens")
 
 
 def test_sampling_passes() -> None:

@@ -8,7 +8,7 @@ import pytest
 from agentmem.conversations import chain_of, message_hashes
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.chat import MAX_TOOLS, ChatAnswer, ChatRequest, chat_exchange
+from gateway.api.chat import ChatAnswer, ChatRequest, chat_exchange
 from gateway.api.exchange import Incoming
 from gateway.api.validation import parse_body
 
@@ -56,24 +56,23 @@ def test_a_model_that_must_not_call_is_not_told_of_tools(fields: dict[str, Any])
 @pytest.mark.parametrize(
     ("fields", "field", "why"),
     [
-        ({"tool_choice": "any"}, "tool_choice", ""),
+        ({"tool_choice": "some"}, "tool_choice", ""),
         ({"tool_choice": 5}, "tool_choice", "required"),
         ({"tool_choice": {"type": "custom"}}, "tool_choice", "required"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is required"),
-        ({"tool_choice": {"type": "function", "function": {"name": "a b"}}}, "tool_choice.function.name", ""),
+        ({"tool_choice": {"type": "function", "function": {"name": ""}}}, "tool_choice.function.name", ""),
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "is required"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls", ""),
         ({"tools": [tool(strict=1)]}, "tools[0].function.strict", ""),
         ({"tools": [TOOL, {"type": "custom", "custom": {}}]}, "tools[1].type", ""),
-        ({"tools": [tool(name="has a space")]}, "tools[0].function.name", ""),
-        ({"tools": [tool(name="x" * 65)]}, "tools[0].function.name", ""),
+        ({"tools": [tool(name="")]}, "tools[0].function.name", ""),
+        ({"tools": [tool(name="x" * 129)]}, "tools[0].function.name", ""),
         ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters", ""),
         ({"tools": [tool(parameters={"a": "\ud800"})]}, "tools[0].function.parameters", "surrogate"),
         ({"tools": [tool(parameters={"a": float("nan")})]}, "tools[0].function.parameters", "finite"),
         ({"tools": [tool(more=1)]}, "tools[0].function.more", "not supported"),
-        ({"tools": [TOOL] * (MAX_TOOLS + 1)}, "tools", "too many"),
         ({"tools": "x"}, "tools", ""),
-        ({"functions": [FUNCTION]}, "functions", "not supported"),
+        ({"functions": [FUNCTION]}, "functions", "not supported: name them in tools"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], field: str, why: str) -> None:

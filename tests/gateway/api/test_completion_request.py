@@ -17,10 +17,11 @@ def test_parameters_pass() -> None:
     (turn,) = exchange(stop="a", seed=-1, top_k=7, logprobs=3).turns
     assert (turn.key.namespace, turn.key.agent_id, turn.key.model_id) == ("ns", "", "m")
     assert (turn.prompt, turn.request_id, turn.max_tokens, list(turn.stop)) == ("hi", "r1", 16, ["a"])
-    assert (turn.sampling.seed, turn.sampling.top_k, turn.sampling.temperature) == (2**64 - 1, 7, 1.0)
+    assert (turn.sampling.seed, turn.sampling.top_k) == (2**64 - 1, 7) and not turn.sampling.HasField("temperature")
     assert turn.top_logprobs == 3
     (turn,) = exchange(max_tokens=5, temperature=0, logprobs=0).turns
     assert (turn.max_tokens, turn.sampling.temperature, turn.top_logprobs) == (5, 0.0, 0)
+    assert not exchange(max_tokens=-1).turns[0].HasField("max_tokens")
     assert turn.HasField("top_logprobs") and not exchange().turns[0].HasField("top_logprobs")
 
 

@@ -35,7 +35,7 @@ def test_whose_turn_it_is() -> None:
 
 def test_sampling() -> None:
     sampling = translate().sampling
-    assert sampling.temperature == 1.0
+    assert not sampling.HasField("temperature")
     assert not sampling.HasField("top_p")
     assert not sampling.HasField("top_k")
     sampling = translate(temperature=0, top_p=0.5, top_k=7).sampling

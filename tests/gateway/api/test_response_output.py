@@ -99,7 +99,7 @@ def test_text_and_calls_are_items_of_their_own() -> None:
     assert [item["type"] for item in output.items] == ["message", "function_call", "function_call", "message"]
     assert [item["status"] for item in output.items] == ["completed"] * 4
     assert output.items[1] == {
-        "id": "fc_7_1",
+        "id": "fc_7_0",
         "type": "function_call",
         "call_id": "a",
         "name": "look",

@@ -40,7 +40,7 @@ def test_text_is_a_message_of_the_user_behind_the_instructions() -> None:
 def test_parameters_pass() -> None:
     found = turn(max_output_tokens=5, top_p=0.5)
     assert (found.key.namespace, found.key.agent_id, found.key.model_id) == ("ns", "", "m")
-    assert (found.max_tokens, found.sampling.top_p, found.sampling.temperature) == (5, 0.5, 1.0)
+    assert (found.max_tokens, found.sampling.top_p, found.sampling.HasField("temperature")) == (5, 0.5, False)
     assert not turn().HasField("max_tokens") and not turn().HasField("top_logprobs")
     assert turn(temperature=0).sampling.temperature == 0
     include = ["message.output_text.logprobs"]
@@ -194,7 +194,7 @@ def test_contradictions_are_refused(fields: dict[str, Any], field: str) -> None:
 def test_very_many_calls_and_texts_are_one_message() -> None:
     """In one pass: it took a quarter of an hour where each call was written again with each one behind it."""
     said = {"role": "assistant", "content": "and "}
-    calls = [{**CALL, "call_id": f"c{number}"} for number in range(30_000)]
-    _, message = turn(input=[{"role": "user", "content": "go"}, *calls, *[said] * 30_000]).messages.messages
-    assert len(json.loads(message.tool_calls_json)) == 30_000
-    assert message.content == "and " * 30_000
+    calls = [{**CALL, "call_id": f"c{number}"} for number in range(9_000)]
+    _, message = turn(input=[{"role": "user", "content": "go"}, *calls, *[said] * 9_000]).messages.messages
+    assert len(json.loads(message.tool_calls_json)) == 9_000
+    assert message.content == "and " * 9_000

@@ -7,9 +7,10 @@ import pytest
 
 from agentmem.errors import InvalidArgument, NotFound
 from gateway.api.chat import ChatRequest, chat_exchange
-from gateway.api.exchange import Incoming, template_arguments
+from gateway.api.exchange import Incoming
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
+from gateway.api.thinking import template_arguments
 
 INCOMING = Incoming("ns", "", "0f" * 16, 7)
 

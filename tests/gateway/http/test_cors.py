@@ -32,6 +32,9 @@ async def test_an_origin_that_may(worker: ScriptedWorker, run_dir: Path, allowed
         preflight = await http.options("/v1/chat/completions", headers=PREFLIGHT)
         assert preflight.status_code == 200
         assert preflight.headers["access-control-allow-origin"] in (PAGE, "*")
+        asked = {**PREFLIGHT, "access-control-request-private-network": "true"}
+        private = await http.options("/v1/chat/completions", headers=asked)
+        assert private.headers["access-control-allow-private-network"] == "true"
         named = preflight.headers["access-control-allow-headers"]
         assert {"authorization", "x-stainless-lang"} <= {name.strip() for name in named.split(",")}
         for headers, status in (({}, 401), ({"authorization": f"Bearer {key}"}, 200)):

@@ -64,7 +64,10 @@ def test_everything_that_takes_json_has_an_example() -> None:
 
 
 def test_no_field_is_a_namespace() -> None:
-    assert '"namespace"' not in json.dumps(document()["components"])
+    """But for the one that a tool of OpenAI's dialect may be in."""
+    schemas = document()["components"]["schemas"]
+    named = {name for name, schema in schemas.items() if "namespace" in schema.get("properties", {})}
+    assert named == {"FunctionCallItem", "CustomCallItem", "CallOutputItem"}
 
 
 @pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.has_body], ids=lambda one: one.rpc.name)

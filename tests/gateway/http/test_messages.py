@@ -179,9 +179,9 @@ async def test_models(worker: ScriptedWorker, claude: anthropic.AsyncAnthropic) 
 async def test_what_cannot_be_honoured_is_refused_by_path(
     worker: ScriptedWorker, claude: anthropic.AsyncAnthropic
 ) -> None:
-    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": ""}
     for changed, said in (
-        ({"messages": [*MESSAGES, {"role": "user", "content": [image]}]}, "messages[1].content[0].type: "),
+        ({"messages": [*MESSAGES, {"role": "user", "content": [thought]}]}, "messages[1].content[0].type: "),
         ({"messages": [*MESSAGES, {"role": "assistant", "content": "The "}]}, "messages[1].role: "),
         ({"thinking": {"type": "between"}}, "thinking.type: "),
         ({"tool_choice": {"type": "any"}}, "tool_choice: needs tools"),

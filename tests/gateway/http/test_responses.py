@@ -196,16 +196,19 @@ async def test_the_worker_s_fields_have_the_endpoint_s_names(worker: ScriptedWor
     assert refused.value.param == "text.format"
 
 
-async def test_responses_cannot_be_fetched(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+async def test_responses_of_others_cannot_be_fetched(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
     calls: list[Any] = [
         sdk.responses.retrieve("resp_1"),
         sdk.responses.delete("resp_1"),
-        sdk.responses.cancel("resp_1"),
         sdk.responses.input_items.list("resp_1"),
+        sdk.responses.create(model="demo", input=[{"type": "item_reference", "id": "msg_1"}]),
     ]
     for call in calls:
-        with pytest.raises(openai.NotFoundError, match="previous_response_id"):
+        with pytest.raises(openai.NotFoundError, match="it is of another server"):
             await call
+    with pytest.raises(openai.BadRequestError, match="in the background"):
+        await sdk.responses.cancel("resp_1")
+    assert worker.requests == []
 
 
 async def test_other_methods(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

@@ -1,0 +1,166 @@
+"""Responses that are kept: read from the turns of an agent's memory, as what they said and as items to refer to."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from agentmem.errors import NotFound
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.words import cut_short
+from gateway.api.openai_tools import Called
+from gateway.api.responses import beginning_of
+from gateway.api.responses_output import call_item, usage_of
+from gateway.api.responses_schema import (
+    FunctionCallItem,
+    Item,
+    ItemReference,
+    ItemText,
+    MessageItem,
+    ReasoningItem,
+    ReasoningText,
+    ResponseRequest,
+)
+from gateway.api.validation import Json
+
+_KINDS: Final = frozenset({"msg", "rs", "fc", "ctc"})
+
+
+def response_of(item_id: str) -> str:
+    """Return the id of the response that an item is of. Raises NotFound for an id that no item of this server has."""
+    kind, _, rest = item_id.partition("_")
+    number, _, count = rest.rpartition("_")
+    identifier = f"resp_{number}"
+    if kind not in _KINDS or not (count.isascii() and count.isdigit()) or beginning_of(identifier) is None:
+        raise not_kept("item", item_id)
+    return identifier
+
+
+def not_kept(kind: str, identifier: str) -> NotFound:
+    """Return the error about a response or an item that nothing is known of."""
+    advice = "it is of another server, was asked for with store=false, or its agent is deleted"
+    then = "send the items themselves" if kind == "item" else "send the whole conversation"
+    return NotFound(kind, identifier[:64], f"{advice}; {then}")
+
+
+def references(request: ResponseRequest) -> list[str]:
+    """Return the ids of the items that a request refers to, in order."""
+    items = () if isinstance(request.input, str) else request.input
+    return [item.id for item in items if isinstance(item, ItemReference)]
+
+
+def resolved(request: ResponseRequest, turns: Mapping[str, agent_pb2.Turn]) -> ResponseRequest:
+    """Return a request with the items that it refers to; `turns` are theirs, by the ids of the responses.
+
+    Raises NotFound for an item that its response does not have.
+    """
+    if isinstance(request.input, str):
+        return request
+    items: list[Item] = []
+    for item in request.input:
+        if not isinstance(item, ItemReference):
+            items.append(item)
+            continue
+        found = _items(turns[response_of(item.id)]).get(_place(item.id))
+        if found is None:
+            raise not_kept("item", item.id)
+        items.append(found)
+    return request.model_copy(update={"input": items})
+
+
+def _place(item_id: str) -> tuple[str, int]:
+    kind, count = item_id.partition("_")[0], int(item_id.rpartition("_")[2])
+    return ("fc" if kind == "ctc" else kind), count
+
+
+def _answer(turn: agent_pb2.Turn) -> types_pb2.ChatMessage:
+    """Return what the model said; nothing where the turn only took context in."""
+    said = turn.messages[-1] if turn.messages and turn.generated_tokens else types_pb2.ChatMessage()
+    return said if said.role == "assistant" else types_pb2.ChatMessage()
+
+
+def _calls(message: types_pb2.ChatMessage) -> list[Any]:
+    return json.loads(message.tool_calls_json) if message.tool_calls_json else []
+
+
+def _items(turn: agent_pb2.Turn) -> dict[tuple[str, int], Item]:
+    """Return the items of a response by kind and number. Text between calls is all in the first message."""
+    said = _answer(turn)
+    items: dict[tuple[str, int], Item] = {}
+    if said.reasoning_content:
+        thought = ReasoningText(type="reasoning_text", text=said.reasoning_content)
+        items["rs", 0] = ReasoningItem(type="reasoning", content=[thought])
+    items["msg", 0] = MessageItem(role="assistant", content=[ItemText(type="output_text", text=said.content)])
+    for number, call in enumerate(_calls(said)):
+        function = call["function"]
+        items["fc", number] = FunctionCallItem(
+            type="function_call", call_id=call["id"], name=function["name"], arguments=function["arguments"]
+        )
+    return items
+
+
+def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
+    """Return a kept response. What was asked of it, but for its messages, is not kept: it is null or empty."""
+    number, said, report = identifier.removeprefix("resp_"), _answer(turn), turn.report
+    incomplete = cut_short(report.reason)
+    output: list[Json] = []
+    if said.reasoning_content:
+        content: Sequence[Json] = [{"type": "reasoning_text", "text": said.reasoning_content}]
+        output.append({"id": f"rs_{number}_0", "type": "reasoning", "summary": [], "content": content})
+    calls = _calls(said)
+    if said.content or not calls:
+        text = {"type": "output_text", "text": said.content, "annotations": [], "logprobs": []}
+        output.append({"id": f"msg_{number}_0", "type": "message", "role": "assistant", "content": [text]})
+    status = "incomplete" if incomplete else "completed"
+    output = [{**item, "status": status} for item in output]
+    for count, call in enumerate(calls):
+        function = call["function"]
+        item = call_item(f"fc_{number}_{count}", call["id"], Called(function["name"]), function["arguments"])
+        output.append(item)
+    return {
+        "id": identifier,
+        "object": "response",
+        "created_at": turn.create_time.seconds,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "metadata": {},
+        "model": model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "store": True,
+        "temperature": None,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "truncation": "disabled",
+        "usage": usage_of(report.usage, durable=True),
+    }
+
+
+def kept_input(identifier: str, turn: agent_pb2.Turn) -> Json:
+    """Return the items that a response brought to its agent's memory, newest last."""
+    number = identifier.removeprefix("resp_")
+    said = turn.messages[:-1] if turn.generated_tokens else turn.messages
+    data = [item for place, message in enumerate(said) for item in _input_items(f"{number}_{place}", message)]
+    ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+    return {"object": "list", "data": data, **ends, "has_more": False}
+
+
+def _input_items(number: str, message: types_pb2.ChatMessage) -> Iterable[Json]:
+    if message.role == "tool":
+        output = {"call_id": message.tool_call_id, "output": message.content, "status": "completed"}
+        yield {"id": f"in_{number}", "type": "function_call_output", **output}
+        return
+    if message.content or not message.tool_calls_json:
+        kind = "output_text" if message.role == "assistant" else "input_text"
+        content = [{"type": kind, "text": message.content}]
+        head = {"id": f"in_{number}", "type": "message", "role": message.role or "user"}
+        yield {**head, "content": content, "status": "completed"}
+    for count, call in enumerate(_calls(message)):
+        function = call["function"]
+        yield call_item(f"in_{number}_{count}", call["id"], Called(function["name"]), function["arguments"])

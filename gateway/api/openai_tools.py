@@ -1,0 +1,229 @@
+"""Tools of requests to OpenAI's endpoints, and what calls are held to."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from agentmem.errors import InvalidArgument
+from agentmem.v1 import inference_pb2
+from gateway.api.validation import Forgiving, Json, JsonObject, Text, ToolName
+
+_HOSTED: Final = (
+    "^(web_search|file_search|computer|code_interpreter|image_generation|mcp|local_shell|shell|tool_search|apply_patch"
+    "|programmatic)"
+)
+CUSTOM_INPUT: Final = "input"
+"""The argument of the function that a custom tool is for the model."""
+
+
+class FunctionDefinition(Forgiving):
+    """A function that the model may call; `parameters` is a JSON Schema."""
+
+    name: ToolName
+    description: Text | None = None
+    parameters: JsonObject | None = None
+    strict: bool | None = None
+
+    def to_tool(self) -> Json:
+        """Return the tool as templates take it: without what it leaves open, and without `strict`."""
+        described = {"description": self.description, "parameters": self.parameters}
+        function = {"name": self.name} | {key: value for key, value in described.items() if value is not None}
+        return {"type": "function", "function": function}
+
+
+_Mode = Literal["auto", "required"]
+
+
+class _Named(Forgiving):
+    name: ToolName
+
+
+class ChatFunction(Forgiving):
+    """One function, as chat requests name it."""
+
+    type: Literal["function"]
+    function: _Named
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return self.function.name
+
+
+class ResponseFunction(Forgiving):
+    """One function, as requests for a response name it."""
+
+    type: Literal["function"]
+    name: ToolName
+
+
+class _Allowed(Forgiving):
+    mode: _Mode
+    tools: Annotated[list[ChatFunction], Field(min_length=1)]
+
+
+class ChatAllowedTools(Forgiving):
+    """Some of the functions, as chat requests name them."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: _Allowed
+
+
+class ResponseAllowedTools(Forgiving):
+    """Some of the functions, as requests for a response name them."""
+
+    type: Literal["allowed_tools"]
+    mode: _Mode
+    tools: Annotated[list[ResponseFunction], Field(min_length=1)]
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, str):
+        return "word"
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+_Word = Annotated[Literal["auto", "none", "required", "any"], Tag("word")]
+_One_of = Discriminator(
+    _kind,
+    custom_error_type="tool_choice",
+    custom_error_message='must be "auto", "none", "required" (or "any"), a function or allowed_tools',
+)
+ChatToolChoice: TypeAlias = Annotated[
+    _Word | Annotated[ChatFunction, Tag("function")] | Annotated[ChatAllowedTools, Tag("allowed_tools")], _One_of
+]
+ResponseToolChoice: TypeAlias = Annotated[
+    _Word | Annotated[ResponseFunction, Tag("function")] | Annotated[ResponseAllowedTools, Tag("allowed_tools")],
+    _One_of,
+]
+
+
+def held_calls(
+    choice: str | ChatFunction | ChatAllowedTools | ResponseFunction | ResponseAllowedTools | None,
+    tools: Sequence[FunctionDefinition],
+    *,
+    parallel: bool | None,
+) -> inference_pb2.ToolChoice | None:
+    """Return what the grammar holds calls to, in the contract's words; None where they are the model's own.
+
+    `tools` are those that the model gets. Raises InvalidArgument for a choice among other tools.
+    """
+    required, names, single = choice in ("required", "any"), list[str](), parallel is False
+    match choice:
+        case ChatFunction() | ResponseFunction():
+            required, names, single = True, [choice.name], True
+        case ChatAllowedTools(allowed_tools=allowed) | (ResponseAllowedTools() as allowed):
+            required, names = allowed.mode == "required", [function.name for function in allowed.tools]
+    if (required or names) and not tools:
+        raise InvalidArgument("tool_choice", "needs tools")
+    if not set(names) <= {tool.name for tool in tools}:
+        raise InvalidArgument("tool_choice", "names a function that is not among the tools")
+    strict = [tool.name for tool in tools if tool.strict]
+    if not tools or not (required or names or single or strict):
+        return None
+    return inference_pb2.ToolChoice(required=required, names=names, single=single, strict=strict)
+
+
+class Function(FunctionDefinition):
+    """A function that the model may call, as requests for a response have it."""
+
+    type: Literal["function"]
+
+
+class Grammar(Forgiving):
+    """How the input of a custom tool is spelled."""
+
+    type: Literal["text", "grammar"]
+    syntax: Text | None = None
+    definition: Text | None = None
+
+
+class CustomTool(Forgiving):
+    """A tool that takes text. The model gets it as a function of one argument, and is not held to its grammar."""
+
+    type: Literal["custom"]
+    name: ToolName
+    description: Text | None = None
+    format: Grammar | None = None
+
+    def to_function(self) -> Function:
+        """Return the function."""
+        grammar = self.format.definition if self.format else None
+        said = f"The text. It follows this grammar:\n{grammar}" if grammar else "The text."
+        parameters = {
+            "type": "object",
+            "properties": {CUSTOM_INPUT: {"type": "string", "description": said}},
+            "required": [CUSTOM_INPUT],
+            "additionalProperties": False,
+        }
+        return Function(type="function", name=self.name, description=self.description, parameters=parameters)
+
+
+class NamespaceTool(Forgiving):
+    """Tools under a common name. The model gets them by both names, and what it calls is told by each."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: Text | None = None
+    tools: list[Annotated[Function | CustomTool, Field(discriminator="type")]]
+
+
+class HostedTool(BaseModel):
+    """A tool that another server would run for the model, or find; models here do not get it."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Annotated[str, Field(pattern=_HOSTED)]
+
+
+def _type(tool: Any) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return kind if kind in ("function", "custom", "namespace") else "hosted"
+
+
+ResponseTool: TypeAlias = Annotated[
+    Annotated[Function, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[HostedTool, Tag("hosted")],
+    Discriminator(_type),
+]
+
+
+class Called(NamedTuple):
+    """A tool by the names that its caller has for it."""
+
+    name: str
+    namespace: str = ""
+    custom: bool = False
+
+
+def flat_name(name: str, namespace: str | None) -> str:
+    """Return the name by which a model calls a tool of a namespace."""
+    return f"{namespace.removesuffix('__')}__{name}" if namespace else name
+
+
+def functions_of(tools: Sequence[ResponseTool]) -> tuple[list[Function], dict[str, Called]]:
+    """Return the functions that a model gets, by flat names, and the tools that these names stand for.
+
+    Raises InvalidArgument where two tools have one name.
+    """
+    functions: list[Function] = []
+    called: dict[str, Called] = {}
+
+    def add(tool: Function | CustomTool, namespace: str, place: str) -> None:
+        function = tool if isinstance(tool, Function) else tool.to_function()
+        name = flat_name(tool.name, namespace)
+        if name in called:
+            raise InvalidArgument(f"{place}.name", "is the name of an earlier tool, too")
+        called[name] = Called(tool.name, namespace, isinstance(tool, CustomTool))
+        functions.append(function.model_copy(update={"name": name}) if name != function.name else function)
+
+    for index, tool in enumerate(tools):
+        if isinstance(tool, NamespaceTool):
+            for inner, each in enumerate(tool.tools):
+                add(each, tool.name, f"tools[{index}].tools[{inner}]")
+        elif not isinstance(tool, HostedTool):
+            add(tool, "", f"tools[{index}]")
+    return functions, called

@@ -1,0 +1,88 @@
+"""How requests say how much a model is to think, in the words of several servers, as arguments of its chat template."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from agentmem.errors import InvalidArgument
+from gateway.api.validation import Forgiving, JsonObject
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+_WITHOUT_THINKING: Final = {"enable_thinking": False}
+"""How most templates take that the model must not think."""
+
+
+def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = None) -> str | None:
+    """Return the chat template's arguments as JSON: the reasoning effort and what the caller gives; None for nothing.
+
+    Templates that know `reasoning_effort` put it in words, and those that know `enable_thinking` follow "none"; others
+    ignore both. Raises InvalidArgument where the two contradict each other.
+    """
+    arguments: dict[str, Any] = dict(given or {})
+    if effort is not None:
+        if arguments.get("reasoning_effort", effort) != effort:
+            raise InvalidArgument("reasoning_effort", "contradicts chat_template_kwargs; give one of them")
+        arguments = {**(_WITHOUT_THINKING if effort == "none" else {}), **arguments, "reasoning_effort": effort}
+    return json.dumps(arguments, ensure_ascii=False) if arguments else None
+
+
+class Switch(Forgiving):
+    """Whether the model thinks before it answers. Nothing holds it to a budget, and it is shown what it thought."""
+
+    type: Literal["enabled", "adaptive", "auto", "disabled"]
+    budget_tokens: int | None = None
+    display: str | None = None
+    block_binding: JsonObject | None = None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether it does."""
+        return self.type != "disabled"
+
+
+class ReasoningConfig(Forgiving):
+    """How much the model thinks. What its reasoning is summed up in, its length and who sees it change nothing."""
+
+    effort: Effort | None = None
+    enabled: bool | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    max_tokens: int | None = None
+    exclude: bool | None = None
+
+
+class Thinks(Forgiving):
+    """Fields of requests in OpenAI's dialects."""
+
+    reasoning_effort: Effort | None = None
+    reasoning: ReasoningConfig | None = None
+    enable_thinking: bool | None = None
+    thinking: Switch | bool | None = None
+    chat_template_kwargs: JsonObject | None = None
+
+    @property
+    def effort(self) -> Effort | None:
+        """How much the model is to think. Raises InvalidArgument where it is said twice, and not alike."""
+        within = self.reasoning.effort if self.reasoning else None
+        if None not in (self.reasoning_effort, within) and self.reasoning_effort != within:
+            raise InvalidArgument("reasoning.effort", "contradicts reasoning_effort; give one of them")
+        return self.reasoning_effort or within
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The chat template's other arguments. Raises InvalidArgument where they contradict each other."""
+        arguments: dict[str, Any] = dict(self.chat_template_kwargs or {})
+        switches = {
+            "enable_thinking": self.enable_thinking,
+            "thinking": self.thinking.thinks if isinstance(self.thinking, Switch) else self.thinking,
+            "reasoning.enabled": self.reasoning.enabled if self.reasoning else None,
+        }
+        for name, thinks in switches.items():
+            if thinks is not None and arguments.setdefault("enable_thinking", thinks) != thinks:
+                raise InvalidArgument(name, "contradicts what else says whether the model thinks; say it once")
+        return arguments
+
+    def template_arguments(self) -> str | None:
+        """Return the chat template's arguments as JSON, None for nothing. Raises InvalidArgument as above."""
+        return template_arguments(self.effort, self.arguments)

@@ -1,0 +1,124 @@
+"""Responses that are kept as turns of agents: found by their ids, read, deleted, referred to by their items."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import grpc
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from agentmem.errors import FailedPrecondition
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, model_pb2, model_pb2_grpc
+from agentmem.words import is_anonymous
+from gateway import upstream
+from gateway.api.kept_responses import kept_body, kept_input, not_kept, references, resolved, response_of
+from gateway.api.responses import beginning_of
+from gateway.api.responses_schema import ResponseRequest
+from gateway.edge.callers import caller
+
+_PAGE = 100
+
+
+class Kept(NamedTuple):
+    """A response: the agent whose turn it is, and that turn."""
+
+    agent: agent_pb2.Agent
+    turn: agent_pb2.Turn
+
+
+class KeptResponses:
+    """Reads the turns that responses are."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._agents = agent_pb2_grpc.AgentServiceStub(channel)
+        self._models = model_pb2_grpc.ModelServiceStub(channel)
+
+    async def get(self, identifier: str) -> Kept:
+        """Return a response of any model. Raises NotFound."""
+        models: list[str] = []
+        if beginning_of(identifier) is not None:
+            listed: model_pb2.ListModelsResponse = await upstream.result(
+                self._models.ListModels(model_pb2.ListModelsRequest(page_size=1000))
+            )
+            models = [model.model_id for model in listed.models]
+        for model in models:
+            if (agent := await self._agent(model, identifier)) is not None:
+                turns = await self._turns(agent)
+                if (turn := turns.get(identifier)) is not None:
+                    return Kept(agent, turn)
+        raise not_kept("response", identifier)
+
+    async def delete(self, identifier: str) -> None:
+        """Trim an agent by the turn that a response is. Raises NotFound, and FailedPrecondition where others follow it.
+
+        An agent that has no name of its caller's, and nothing else, is deleted.
+        """
+        agent, turn = await self.get(identifier)
+        if turn.first_token + turn.tokens < agent.tokens:
+            raise FailedPrecondition(
+                "later turns go on from this response; delete those first, or the agent with DELETE /v1/agents/"
+                f"{agent.key.agent_id}"
+            )
+        if turn.first_token == 0 and is_anonymous(agent.key.agent_id):
+            await upstream.result(self._agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key)))
+            return
+        version = agent.version
+        trim = agent_pb2.TrimAgentRequest(
+            key=agent.key, keep_tokens=turn.first_token, if_version=version.version, if_revision=version.revision
+        )
+        await upstream.result(self._agents.TrimAgent(trim))
+
+    async def resolve(self, request: ResponseRequest) -> ResponseRequest:
+        """Return a request with the items that it refers to. Raises NotFound."""
+        found: dict[str, agent_pb2.Turn] = {}
+        # The last one's agent has most of the conversation.
+        for identifier in dict.fromkeys(response_of(item) for item in reversed(references(request))):
+            if identifier not in found:
+                agent = await self._agent(request.model or "", identifier)
+                found |= await self._turns(agent) if agent is not None else {}
+            if identifier not in found:
+                raise not_kept("item", next(i for i in references(request) if response_of(i) == identifier))
+        return resolved(request, found)
+
+    async def _agent(self, model: str, identifier: str) -> agent_pb2.Agent | None:
+        asked = agent_pb2.FindAgentRequest(namespace=caller().namespace, model_id=model, request_id=identifier)
+        found: agent_pb2.FindAgentResponse = await upstream.result(self._agents.FindAgent(asked))
+        return found.agent if found.HasField("agent") else None
+
+    async def _turns(self, agent: agent_pb2.Agent) -> dict[str, agent_pb2.Turn]:
+        """Return an agent's turns by their request_ids."""
+        turns: dict[str, agent_pb2.Turn] = {}
+        asked = agent_pb2.ListTurnsRequest(key=agent.key, page_size=_PAGE, include_text=True)
+        while True:
+            page: agent_pb2.ListTurnsResponse = await upstream.result(self._agents.ListTurns(asked))
+            turns |= {turn.request_id: turn for turn in page.turns if turn.request_id and not turn.cut}
+            asked.page_token = page.next_page_token
+            if not asked.page_token:
+                return turns
+
+
+@dataclass(frozen=True)
+class ResponseEndpoint:
+    """/v1/responses/{id} and what is under it, as an ASGI application."""
+
+    kept: KeptResponses
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        identifier, _, part = request.path_params["id"].partition("/")
+        match request.method, part:
+            case "GET", "":
+                agent, turn = await self.kept.get(identifier)
+                body = kept_body(identifier, agent.key.model_id, turn)
+            case "GET", "input_items":
+                body = kept_input(identifier, (await self.kept.get(identifier)).turn)
+            case "DELETE", "":
+                await self.kept.delete(identifier)
+                body = {"id": identifier, "object": "response", "deleted": True}
+            case "POST", "cancel":
+                raise HTTPException(400, "no response is in the background; close its connection to cancel it")
+            case _:
+                raise HTTPException(404, "of a response there are GET, DELETE and GET …/input_items")
+        await JSONResponse(body)(scope, receive, send)

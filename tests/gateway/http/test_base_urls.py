@@ -1,0 +1,85 @@
+"""Clients that miss the API are told what to set; who looks whether there is a server finds one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agentmem.v1 import inference_pb2
+from gateway.app import Gateway
+from tests.gateway.running import running
+from tests.gateway.scripted import ScriptedWorker
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/chat/completions", "lacks /v1; this endpoint is /v1/chat/completions"),
+        ("/messages/count_tokens", "lacks /v1; this endpoint is /v1/messages/count_tokens"),
+        ("/v1/v1/messages", "once too often; this endpoint is /v1/messages"),
+        ("/v1/chat/completions/", "a slash too many; this endpoint is /v1/chat/completions"),
+        ("/api/chat", "Ollama's API, which is not served"),
+        ("/nonsense", "/openapi.json lists the routes"),
+    ],
+)
+async def test_base_urls(worker: ScriptedWorker, http: httpx.AsyncClient, path: str, said: str) -> None:
+    answer = await http.post(path, json={})
+    assert answer.status_code == 404
+    assert said in answer.json()["error"]["message"]
+
+
+async def test_who_looks_whether_there_is_a_server_finds_one(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    assert (await http.head("/")).status_code == 200
+    assert (await http.get("/")).json()["openai"] == "/v1"
+    browser = await http.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+    assert (browser.status_code, browser.headers["location"]) == (307, "ui/")
+    assert (await http.get("/health")).json() == (await http.get("/readyz")).json()
+
+
+async def test_idle_connections_stay(run_dir: Path, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than headers may take, which is what a connection that has not asked yet has."""
+    monkeypatch.setattr("gateway.http.connections.HEADER_SECONDS", 0.1)
+    async with running(run_dir) as gateway:
+        reader, writer = await _connected(gateway)
+        for _ in range(2):
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"keep-alive: timeout=75" in head
+            await reader.readexactly(len(b'{"status":"alive"}'))
+            await asyncio.sleep(0.3)
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost")
+        assert await asyncio.wait_for(reader.read(), 30) == b"", "headers that do not come end it"
+        writer.close()
+
+
+async def _connected(gateway: Gateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = str(gateway.addresses["http"]).rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def test_requests_without_a_model_go_to_the_default(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    messages = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    bodies = {
+        "chat/completions": messages,
+        "messages": messages,
+        "responses": {"input": "hi"},
+        "completions": {"prompt": "hi"},
+    }
+    for path, body in bodies.items():
+        answer = await http.post(f"/v1/{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == "demo"
+    turns = [each for each in worker.requests if isinstance(each, inference_pb2.GenerateRequest)]
+    assert [turn.key.model_id for turn in turns] == ["demo"] * 4
+
+
+async def test_a_bad_field_is_named_as_the_caller_names_it(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    """And not by the contract's name for it: request_id is Idempotency-Key's there."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "stream_options": {"request_id": 1}}
+    assert (await http.post("/v1/chat/completions", json={**body, "stream": True})).status_code == 200
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hi", "max_tokens": 5}]}
+    answer = await http.post("/v1/responses", json={"model": "demo", "input": body["messages"]})
+    assert answer.json()["error"]["param"] == "input[0].max_tokens"

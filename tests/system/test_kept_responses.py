@@ -1,0 +1,110 @@
+"""Responses that are kept, through OpenAI's SDK: referred to by their items, read, and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.scripted_model import write_scripted
+from tests.system.stack import hosting
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TOOL: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    "strict": False,
+}
+ASKED = {"role": "user", "content": "How is the weather in Paris?"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sdk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[openai.AsyncOpenAI]:
+    directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m")
+    async with (
+        hosting(f"scripted={directory}", "store", "worker", "gateway") as stack,
+        openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as sdk,
+    ):
+        yield sdk
+
+
+async def ask(sdk: openai.AsyncOpenAI, *items: Any, **fields: Any) -> Any:
+    return await sdk.responses.create(model="scripted", input=list(items), tools=[TOOL], **fields)
+
+
+def references(response: Any) -> list[Any]:
+    return [{"type": "item_reference", "id": item.id} for item in response.output]
+
+
+def output_of(response: Any) -> list[Any]:
+    return [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "rain"}
+        for item in response.output
+        if item.type == "function_call"
+    ]
+
+
+async def test_items_that_are_referred_to_are_those_of_the_response(sdk: openai.AsyncOpenAI) -> None:
+    """As the AI SDK sends a conversation from its second turn on; memory holds all of it."""
+    first = await ask(sdk, ASKED)
+    assert [item.type for item in first.output] == ["message", "function_call"]
+    referred = await ask(sdk, ASKED, *references(first), *output_of(first))
+    assert referred.output_text == "It rains in Paris!"
+    assert referred.usage.input_tokens_details.cached_tokens > first.usage.input_tokens
+    whole = [item.model_dump(exclude_none=True) for item in first.output]
+    sent = await ask(sdk, ASKED, *whole, *output_of(first))
+    assert sent.usage.input_tokens == referred.usage.input_tokens, "the same prompt as with the items themselves"
+    third = await ask(
+        sdk, ASKED, *references(first), *output_of(first), *references(referred), {"role": "user", "content": "both"}
+    )
+    assert [item.name for item in third.output if item.type == "function_call"] == ["get_time", "get_weather"]
+
+
+async def test_a_response_can_be_read(sdk: openai.AsyncOpenAI) -> None:
+    made = await ask(sdk, {"role": "user", "content": "Tell me of the weather, please."})
+    read = await sdk.responses.retrieve(made.id)
+    assert (read.id, read.status, read.model) == (made.id, "completed", "scripted")
+    assert [item.model_dump() for item in read.output] == [item.model_dump() for item in made.output]
+    assert read.usage is not None and made.usage is not None
+    assert read.usage.output_tokens == made.usage.output_tokens
+    items = await sdk.responses.input_items.list(made.id)
+    (item,) = items.data
+    assert item.type == "message"
+    assert "Tell me of the weather" in str(item)
+
+
+async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.AsyncOpenAI) -> None:
+    first = await ask(sdk, {"role": "user", "content": "To be deleted, as a whole."})
+    second = await ask(sdk, *output_of(first), previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError, match="later turns go on from this response"):
+        await sdk.responses.delete(first.id)
+    for response in (second, first):
+        await sdk.responses.delete(response.id)
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            await sdk.responses.retrieve(response.id)
+
+
+@pytest.mark.parametrize("item", ["msg_1", "msg_" + "0" * 48 + "_0", "fc_x", "rs_" + "0" * 48 + "_x"])
+async def test_items_that_are_not_kept_say_what_to_do(sdk: openai.AsyncOpenAI, item: str) -> None:
+    with pytest.raises(openai.NotFoundError, match="send the items themselves"):
+        await ask(sdk, ASKED, {"type": "item_reference", "id": item})
+
+
+async def test_an_item_that_its_response_has_not(sdk: openai.AsyncOpenAI) -> None:
+    first = await ask(sdk, {"role": "user", "content": "Only one call."})
+    beyond = first.output[-1].id.rpartition("_")[0] + "_7"
+    with pytest.raises(openai.NotFoundError, match="send the items themselves"):
+        await ask(sdk, ASKED, {"type": "item_reference", "id": beyond})
+
+
+async def test_unstored_responses_are_not_kept_by_their_ids(sdk: openai.AsyncOpenAI) -> None:
+    made = await ask(sdk, {"role": "user", "content": "Do not store this."}, store=False)
+    with pytest.raises(openai.NotFoundError):
+        await sdk.responses.retrieve(made.id)
+    with pytest.raises(openai.NotFoundError, match="store=false"):
+        await ask(sdk, ASKED, *references(made))
