@@ -13,7 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models import llama
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.tiny_models import BOS, END, START, save_tokenizer
 
@@ -87,13 +87,16 @@ def write_scripted(
     template: str = TEMPLATE,
     script: Mapping[str, Sequence[str]] = SCRIPT,
     tags: Sequence[str] = (),
+    words: Sequence[str] = (),
+    context: int = 4096,
 ) -> Path:
     """The model in the Hugging Face layout. `special_markers` makes the markers of calls special tokens.
 
-    `tags` of the script are added tokens that are not special.
+    `tags` of the script are added tokens that are not special. Of `words`, a text in pieces, the most frequent ones
+    become tokens, so that long prompts have fewer.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    ids = _write_tokenizer(directory, MARKERS if special_markers else (), template, script, tags)
+    ids = _write_tokenizer(directory, MARKERS if special_markers else (), template, script, tags, words)
     vocabulary = 1 + max(ids.values())
     size = -(-vocabulary // 64) * 64
     config = {
@@ -106,7 +109,7 @@ def write_scripted(
         "head_dim": 64,
         "rms_norm_eps": 1e-5,
         "vocab_size": vocabulary,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": context,
         "tie_word_embeddings": False,
         "rope_theta": 10000.0,
         "bos_token_id": ids[BOS],
@@ -140,23 +143,43 @@ def _successors(script: Mapping[str, Sequence[str]], ids: dict[str, int], vocabu
 
 
 def _write_tokenizer(
-    directory: Path, markers: Sequence[str], template: str, script: Mapping[str, Sequence[str]], tags: Sequence[str]
+    directory: Path,
+    markers: Sequence[str],
+    template: str,
+    script: Mapping[str, Sequence[str]],
+    tags: Sequence[str],
+    words: Sequence[str],
 ) -> dict[str, int]:
     """A byte-level tokenizer that has whole pieces of the script as tokens; every token's id, by what it spells.
 
-    It makes single bytes of all text, because nothing merges into those pieces.
+    It makes single bytes of all text but `words`, because nothing merges into those pieces.
     """
     special = [BOS, START, END, *script, *markers]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
     pieces = dict.fromkeys(piece for tokens in script.values() for piece in tokens if piece not in special)
     spelled = {piece: spell(piece)[0][0] for piece in pieces}
-    vocabulary = dict.fromkeys([*special, *alphabet, *spelled.values()])
+    learned, merges = _merges(words, alphabet)
+    vocabulary = dict.fromkeys([*special, *alphabet, *spelled.values(), *learned])
     ids = {token: number for number, token in enumerate(vocabulary)}
-    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=merges))
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     save_tokenizer(directory, tokenizer, template)
     return ids | {piece: ids[token] for piece, token in spelled.items()}
+
+
+def _merges(words: Sequence[str], alphabet: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Tokens of several bytes that are frequent in a text, and the pairs that merge into them."""
+    if not words:
+        return [], []
+    learned = Tokenizer(models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + 1024, initial_alphabet=alphabet, special_tokens=[], show_progress=False
+    )
+    learned.train_from_iterator(words, trainer)
+    merges = [tuple(pair) for pair in json.loads(learned.to_str())["model"]["merges"]]
+    return ["".join(pair) for pair in merges], merges

@@ -129,6 +129,8 @@ def _on_agent(path: str = "", body: dict[str, Any] | None = None, *, bobs: bool 
     return Http(f"{_REST}{path}{_ON_MODEL}", 404, body, bobs=bobs)
 
 
+_AND_NOW = {"role": "user", "content": "And now?"}
+
 ROUTES: dict[tuple[str, str], list[Http]] = {
     ("POST", "/v1/chat/completions"): [
         Http("/v1/chat/completions", _chatted, _chat("bobs-chat"), _named("bobs-chat"), bobs=True),
@@ -144,11 +146,28 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
             bobs=True,
         ),
     ],
+    # Before ada makes a response of the same id, which is hers then.
+    ("GET", "/v1/responses/{id:path}"): [
+        Http(f"/v1/responses/{RESPONSE}", 404, bobs=True),
+        Http(f"/v1/responses/{RESPONSE}/input_items", 404, bobs=True),
+    ],
+    ("DELETE", "/v1/responses/{id:path}"): [Http(f"/v1/responses/{RESPONSE}", 404)],
+    ("POST", "/v1/responses/{id:path}"): [Http(f"/v1/responses/{RESPONSE}", 404)],
     ("POST", "/v1/responses"): [
         Http(
             "/v1/responses",
             404,
             {"model": MODEL, "input": "And now?", "previous_response_id": RESPONSE, "max_output_tokens": 2},
+            bobs=True,
+        ),
+        Http(
+            "/v1/responses",
+            404,
+            {
+                "model": MODEL,
+                "input": [{"type": "item_reference", "id": RESPONSE.replace("resp_", "msg_") + "_0"}, _AND_NOW],
+                "max_output_tokens": 2,
+            },
             bobs=True,
         ),
         # The same Idempotency-Key makes the same id, and not the same turn.
@@ -160,10 +179,6 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
             bobs=True,
         ),
     ],
-    **{
-        (method, "/v1/responses/{id:path}"): [Http(f"/v1/responses/{RESPONSE}", 404)]
-        for method in ("GET", "POST", "DELETE")
-    },
     ("POST", "/v1/messages"): [
         # By content, and as a retry of bob's turn, which is not replayed.
         Http("/v1/messages", _messaged, _claude("bobs-talk"), {"idempotency-key": "bobs-told-turn"}, bobs=True),
@@ -257,6 +272,8 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
     ("GET", "/openapi.json"): [Http("/openapi.json", lambda got: "bobs-" not in got.text)],
     # The page's files, in which there is nothing of anybody; what it shows it asks the other routes for.
     ("GET", "/ui"): [Http("/ui", 308, open=True)],
+    ("GET", "/health"): [Http("/health", 200, open=True)],
+    ("GET", "/"): [Http("/", 200, open=True)],
     ("GET", "/ui/{file:path}"): [Http("/ui/", 200, open=True), Http("/ui/bob", 404, open=True)],
     ("GET", "/healthz"): [Http("/healthz", 200, open=True)],
     ("GET", "/readyz"): [Http("/readyz", 200, open=True)],

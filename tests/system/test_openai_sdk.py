@@ -292,8 +292,10 @@ async def test_what_is_unknown_or_not_stored_cannot_be_followed(stack: Stack, sd
         with pytest.raises(openai.NotFoundError) as missing:
             await respond(sdk, "What is the name of the cat?", unknown)
         assert missing.value.param == "previous_response_id"
-    with pytest.raises(openai.NotFoundError, match="previous_response_id"):
-        await sdk.responses.retrieve(stored.id)
+    assert (await sdk.responses.retrieve(stored.id)).output_text == stored.output_text
+    for unknown in (hidden, gone):
+        with pytest.raises(openai.NotFoundError, match="does not exist"):
+            await sdk.responses.retrieve(unknown.id)
 
 
 @pytest.mark.slow
