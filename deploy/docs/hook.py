@@ -17,12 +17,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
-from deploy.docs import command_line, contract, errors, http_api, settings
+from deploy.docs import command_line, contract, errors, fields, http_api, settings
 
 ROOT: Final = Path(__file__).parents[2]
 GENERATED: Final = {
     "cli": command_line.page,
     "errors": errors.page,
+    "fields": fields.page,
     "grpc": contract.page,
     "http": http_api.page,
     "settings": settings.page,

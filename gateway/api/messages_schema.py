@@ -213,7 +213,6 @@ class Tool(Forgiving):
     input_schema: JsonObject
     strict: bool | None = None
     defer_loading: bool | None = None
-    allowed_callers: list[Text] | None = None
 
 
 class OtherTool(BaseModel):

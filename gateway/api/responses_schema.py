@@ -171,8 +171,8 @@ class ResponseRequest(Thinks):
     parallel_tool_calls: bool | None = None
     include: list[Text] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    user: Text | None = None
-    safety_identifier: Text | None = None
+    user: Annotated[Text, Field(description="no effect; is in the answer")] | None = None
+    safety_identifier: Annotated[Text, Field(description="no effect; is in the answer")] | None = None
     background: No | None = None
 
     @property

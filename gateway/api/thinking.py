@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
 
 from agentmem.errors import InvalidArgument
 from gateway.api.validation import Forgiving, JsonObject
@@ -28,12 +30,9 @@ def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = 
 
 
 class Switch(Forgiving):
-    """Whether the model thinks before it answers. Nothing holds it to a budget, and it is shown what it thought."""
+    """Whether the model thinks before it answers. Nothing holds it to a budget."""
 
     type: Literal["enabled", "adaptive", "auto", "disabled"]
-    budget_tokens: int | None = None
-    display: str | None = None
-    block_binding: JsonObject | None = None
 
     @property
     def thinks(self) -> bool:
@@ -42,14 +41,11 @@ class Switch(Forgiving):
 
 
 class ReasoningConfig(Forgiving):
-    """How much the model thinks. What its reasoning is summed up in, its length and who sees it change nothing."""
+    """How much the model thinks."""
 
     effort: Effort | None = None
     enabled: bool | None = None
-    summary: str | None = None
-    generate_summary: str | None = None
-    max_tokens: int | None = None
-    exclude: bool | None = None
+    max_tokens: Annotated[int, Field(description="no effect: nothing holds the model to it")] | None = None
 
 
 class Thinks(Forgiving):

@@ -150,11 +150,16 @@ def script(client: CodingClient) -> dict[str, list[str]]:
 
 async def turn(client: CodingClient, packages: Path, home: Path, url: str, number: int) -> str:
     """Have the client take a turn in a process of its own; return what it prints."""
-    work = home / "work"
+    command = client.asks(packages, f"Please run it, for the {number}. time.", number == 1)
+    return await ran(command, home, client.environment(url))
+
+
+async def ran(command: Sequence[str], home: Path, environment: Mapping[str, str]) -> str:
+    """What a program prints, which must end well."""
     process = await asyncio.create_subprocess_exec(
-        *client.asks(packages, f"Please run it, for the {number}. time.", number == 1),
-        cwd=work,
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **client.environment(url)},
+        *command,
+        cwd=home / "work",
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **environment},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -212,3 +217,22 @@ async def test_session_of_five_turns_is_resumed_and_survives_kill_9(
     for number, (asked, *later) in enumerate(shares):
         assert number == 0 or asked > SHARE, f"turn {number + 1} of {shares}"
         assert min(later) > SHARE, f"turn {number + 1} of {shares}"
+
+
+AI_SDK = CodingClient("ai-sdk", "shell", {"command": "echo 4711"}, lambda program, url, _: ["node", str(program), url])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_ai_sdk_refers_to_items_of_responses(packages: Path, tmp_path: Path) -> None:
+    model = write_scripted(tmp_path / "m", special_markers=True, template=_TEMPLATE, script=script(AI_SDK))
+    (tmp_path / "home" / "work").mkdir(parents=True)
+    async with running(f"scripted={model}", "store", "worker", "gateway") as stack:
+        program = packages / "ai_sdk.mjs"
+        shutil.copy(PACKAGES / "ai_sdk.mjs", program)
+        said = await ran(AI_SDK.asks(program, f"{stack.url}/v1", True), tmp_path / "home", {})
+        assert said.split("\n") == ["Done as asked."] * TURNS + [""]
+        assert refused(stack) == []
+        told = answered(stack)
+    assert len(told) == 2 * TURNS
+    assert min(each.reused_tokens / each.prompt_tokens for each in told[2:]) > 0.8

@@ -24,7 +24,7 @@ SCHEMA.config.phases.coverage.enabled = FULL
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Served]:
-    with served() as running:
+    with served(max_body_bytes=1 << 20) as running:
         yield running
 
 

@@ -1,0 +1,66 @@
+"""Requests of clients as they were sent, in the second turn of a session with tools; long texts are replaced.
+
+`tests/system/test_coding_clients.py` has the clients themselves make them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.api.chat import ChatRequest, chat_exchange
+from gateway.api.exchange import Exchange, Incoming
+from gateway.api.kept_responses import references
+from gateway.api.messages import messages_exchange
+from gateway.api.messages_schema import MessagesRequest
+from gateway.api.responses import response_exchange
+from gateway.api.responses_schema import ResponseRequest
+from gateway.api.validation import parse_body
+
+RECORDED = Path(__file__).parent / "recorded"
+INCOMING = Incoming("ns", "", "0f" * 16, 7)
+ENDPOINTS: dict[str, Any] = {
+    "/v1/messages": (MessagesRequest, messages_exchange),
+    "/v1/responses": (ResponseRequest, response_exchange),
+    "/v1/chat/completions": (ChatRequest, chat_exchange),
+}
+TURN = ["assistant", "tool", "assistant", "user", "assistant", "tool"]
+
+
+def translated(name: str) -> Exchange:
+    recorded = json.loads((RECORDED / f"{name}.json").read_text())
+    schema, translate = ENDPOINTS[recorded["path"].partition("?")[0]]
+    exchange: Exchange = translate(parse_body(json.dumps(recorded["body"]).encode(), schema), INCOMING)
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "left_out"),
+    [
+        ("claude-code", ["system", "user", "system", *TURN], []),
+        ("codex", ["system", "system", "user", "user", *TURN], ["web_search"]),
+        ("qwen-code", ["system", "user", "assistant", "user", *TURN], []),
+    ],
+)
+def test_requests_of_coding_clients(name: str, roles: list[str], left_out: list[str]) -> None:
+    exchange = translated(name)
+    (turn,) = exchange.turns
+    assert [message.role for message in turn.messages.messages] == roles
+    assert (exchange.streamed, list(exchange.hosted), exchange.left_out) == (True, left_out, [])
+    assert "4711" in turn.messages.messages[-1].content
+    assert turn.tool_calls and json.loads(turn.messages.tools_json)
+    assert "billing" not in turn.messages.messages[0].content
+
+
+def test_the_ai_sdk_refers_to_an_item() -> None:
+    recorded = json.loads((RECORDED / "ai-sdk.json").read_text())
+    request = parse_body(json.dumps(recorded["body"]).encode(), ResponseRequest)
+    assert references(request) == ["msg_997a1fdf0e5a49b9bb539c10b8abe3b140699ac2a7faf870_0"]
+
+
+def test_tools_of_codex_have_the_names_of_their_namespaces() -> None:
+    (turn,) = translated("codex").turns
+    names = [tool["function"]["name"] for tool in json.loads(turn.messages.tools_json)]
+    assert "exec_command" in names
+    assert any(name.startswith("multi_agent_v1__") for name in names)
