@@ -114,7 +114,7 @@ def summary(answer: Answer) -> str:
 )
 @click.option("--keep", is_flag=True, help="Leave running what --model has started.")
 @click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), help="The longest answer.")
-@click.option("--temperature", type=Number(SAMPLING["temperature"]), help="0 is greedy, and the default.")
+@click.option("--temperature", type=Number(SAMPLING["temperature"]), help="0 is greedy; by default the model's own.")
 @client_options
 def chat(
     client: Client,

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agentmem.sizes import byte_size
-from agentmem.v1 import model_pb2
+from agentmem.v1 import model_pb2, types_pb2
 from agentmem.words import printable
-from gateway.api.reports import state_name
+from gateway.api.reports import sampling_report, state_name
 from gateway.cli.text import FOLD, LINE, RIGHT, described, table
 
 Row = tuple[str, str]
@@ -77,10 +77,22 @@ def about(model: model_pb2.Model) -> Iterator[Row]:
     for path in model.attention_paths:
         note = f"; {path.note}" if path.note else ""
         yield path.phase, f"{path.path}, off by {path.relative_error:.1g} at most{note}"
+    if model.HasField("sampling"):
+        yield "sampling", sampling(model.sampling)
     if model.tool_parser:
         yield "tools", f"written as {model.tool_parser} does"
     if model.fingerprint:
         yield "fingerprint", model.fingerprint
+
+
+def sampling(defaults: types_pb2.Sampling) -> str:
+    """Return how tokens are chosen where a request does not say."""
+    if not defaults.temperature:
+        return "greedy unless a request says otherwise"
+    neutral = types_pb2.Sampling(top_p=1, top_k=0, min_p=0, repetition_penalty=1)
+    said = sampling_report(defaults)
+    named = (name for name, value in said.items() if name == "temperature" or value != getattr(neutral, name))
+    return ", ".join(f"{name} {said[name]:g}" for name in named) + " unless a request says otherwise"
 
 
 def calibration(means: model_pb2.Calibration) -> str:

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from agentmem.v1 import model_pb2
+from agentmem.v1 import model_pb2, types_pb2
 from gateway.cli.model_tables import about, described_model, models_table, quality
 
 GB = 10**9
@@ -134,3 +134,19 @@ def test_a_model_that_was_not_measured_is_not_judged() -> None:
     model = model_pb2.Model(model_id="m", kv_bits="5/4", kv_group_size=64)
     assert "quality" not in dict(about(model))
     assert "quality" not in printed(120, model)[1]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "said"),
+    [
+        ({"temperature": 0}, "greedy unless a request says otherwise"),
+        ({"temperature": 1, "top_p": 1, "top_k": 0}, "temperature 1 unless a request says otherwise"),
+        (
+            {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05, "min_p": 0},
+            "temperature 0.7, top_p 0.8, top_k 20, repetition_penalty 1.05 unless a request says otherwise",
+        ),
+    ],
+)
+def test_sampling_of_a_model(defaults: dict[str, float], said: str) -> None:
+    model = model_pb2.Model(sampling=types_pb2.Sampling(**defaults))  # type: ignore[arg-type]
+    assert dict(about(model))["sampling"] == said

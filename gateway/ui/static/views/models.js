@@ -24,6 +24,19 @@ export function Models() {
   </section>`;
 }
 
+/**
+ * How tokens are chosen where a request does not say.
+ *
+ * @param {Json | null | undefined} defaults
+ */
+function sampling(defaults) {
+  if (!defaults) return '';
+  if (!defaults.temperature) return 'greedy unless asked otherwise';
+  const named = Object.entries({ top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1 })
+    .filter(([name, neutral]) => (defaults[name] ?? neutral) !== neutral);
+  return ['temperature', ...named.map(([name]) => name)].map((name) => `${name} ${defaults[name]}`).join(', ');
+}
+
 /** @param {{model: Json, onChanged: () => void}} props */
 function Model({ model, onChanged }) {
   const [unloading, setUnloading] = useState(false);
@@ -31,7 +44,8 @@ function Model({ model, onChanged }) {
   const loaded = model.state === 'loaded';
   const facts = [model.architecture, model.dtype,
     model.context_length && `context of ${number(model.context_length)} tokens`,
-    model.kv_bits && `KV of ${model.kv_bits} bits, ${bytes(model.kv_bytes_per_token)} a token`];
+    model.kv_bits && `KV of ${model.kv_bits} bits, ${bytes(model.kv_bytes_per_token)} a token`,
+    sampling(model.sampling)];
   return html`<article class="model">
     <div class="row">
       <h2><bdi>${model.model_id}</bdi></h2>
