@@ -64,13 +64,21 @@ class PromptSharing:
             )
 
     def _name(self, kept: Kept) -> None:
-        """Have blocks found that are written. A name that is there already gets this turn's reference."""
+        """Have blocks found that are written.
+
+        A name that is there already gets this turn's reference, and its place is the turn's still: no more is reserved
+        than the pool lacked.
+        """
         if self._over:
             return
         pool, reservation, names = self.model.memory.pool, self.turn.reservation, self.blocks.names
         blocks = []
         for index in range(kept.first, kept.end):
             block = self.blocks.places[index]
+            if (known := pool.full.find(names[index])) is not None:
+                pool.full.acquire([known])
+                blocks.append(known)
+                continue
             reservation.blocks.remove(block)
             blocks.append(pool.full.publish(names[index], block, self._tokens(index)))
         reservation.pins.append(Table(0, tuple(blocks)))

@@ -17,6 +17,7 @@ from agentmem.validation import AgentKey
 from inference_service.engine import prompts
 from inference_service.engine.arenas import Arenas
 from inference_service.engine.checkpoints import Checkpoint
+from inference_service.pool.kv import KVPool
 from inference_service.turns.stream import TurnStream
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
 from tests.oracle import Oracle
@@ -236,6 +237,24 @@ async def test_no_turn_waits_for_a_place_that_another_has_only_to_share(tmp_path
         )
         assert ended == ["short", "long"]
         await worker.idle()
+
+
+async def test_blocks_that_another_has_made_take_none_of_the_turns_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a prompt that is computed although its blocks are there, since no state is: reserved is what is missing."""
+    directory = write_qwen3_next(tmp_path / "states")
+    async with working(directory, tmp_path, blocks=24, pieces=0) as worker:
+        ids = prompt(422)
+        await worker.turn("first", ids, 30)
+        await worker.idle()
+        worker.store.files.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(KVPool, "find_checkpoint", lambda *_: None)
+            second = await worker.turn("second", [*ids[:300], *prompt(122, 1)], 30)
+            await worker.idle()
+        assert (second.version, second.reused) == (1, 0)
+        assert AgentKey("n", "second", "m") in worker.model.memory.hot
 
 
 async def test_namespaces_share_nothing_and_neither_do_turns_that_recompute(llama: Path, tmp_path: Path) -> None:
