@@ -14,7 +14,7 @@ from agentmem.client.answers import Answer, Event, Growing, Memory, Recalled, Re
 from agentmem.client.connection import Attempts, Connection, Deadline, messages
 from agentmem.client.inputs import Timeout
 from agentmem.client.replay import Replay
-from agentmem.errors import Aborted, Unavailable
+from agentmem.errors import Aborted, Cancelled, Unavailable
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 
 Prepare = Callable[[Deadline], Awaitable[inference_pb2.GenerateRequest]]
@@ -46,6 +46,7 @@ class AsyncStream:
         """Of the present attempt."""
         self._answer: Answer | None = None
         self._memory: Memory | None = None
+        self._closed = False
 
     @property
     def answer(self) -> Answer:
@@ -66,20 +67,29 @@ class AsyncStream:
                 raise AnswerChanged(await self.finish())
             if isinstance(event, Text):
                 yield event.text
+        self._check_open()
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield all events: what was reused, reasoning, text, tool calls, and whether the answer began again."""
         async for event in self._source:
             yield event
+        self._check_open()
 
     async def finish(self) -> Answer:
         """Read to the end, and return the answer."""
         async for _ in self._source:
             pass
+        self._check_open()
         return self.answer
+
+    def _check_open(self) -> None:
+        """Raise Cancelled for a reader that met the end of a stream which another has closed."""
+        if self._closed and self._answer is None:
+            raise Cancelled("the stream was closed")
 
     async def close(self) -> None:
         """Cancel the turn, unless it has ended: the agent then remembers nothing of it. Its reader gets Cancelled."""
+        self._closed = True
         if not cast(Any, self._source).ag_running:  # the stubs have none
             await self._source.aclose()
         elif self._attempts is not None:

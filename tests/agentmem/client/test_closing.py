@@ -100,6 +100,19 @@ async def test_a_stream_that_is_closed_waits_for_no_outage(address: str, worker:
         assert len(worker.generated) == 1
 
 
+async def test_a_stream_that_is_closed_between_two_pieces_does_not_end_as_if_it_were_whole(
+    address: str, worker: ScriptedWorker
+) -> None:
+    worker.script = endless
+    async with AsyncClient(address) as client:
+        stream = client.agent("marco").stream("Hi")
+        pieces = aiter(stream)
+        await anext(pieces)
+        await stream.close()
+        with pytest.raises(errors.Cancelled, match="stream was closed"):
+            await anext(pieces)
+
+
 async def test_a_stream_is_closed_by_another_thread(address: str, worker: ScriptedWorker) -> None:
     worker.script = endless
     with Client(address) as client:
