@@ -56,7 +56,11 @@ async def answer(store: Running, request: pb.OpenCacheRequest) -> pb.OpenCacheRe
         return error.code()
     opened.ClearField("instance")  # each process has another name
     opened.ClearField("kv_fingerprint")  # no checksum covers it: what is wrong of it is the reason of a miss
-    for version in (opened.version, opened.turn.version, opened.turn.record.finished.version):
+    versions = [opened.version]
+    if opened.HasField("turn"):  # else a look at it would put an empty one there
+        record = opened.turn.record
+        versions += [opened.turn.version, record.finished.version, record.started.base]
+    for version in versions:
         version.ClearField("revision")  # nor this: what is wrong of it is refused by who compares it
     return opened
 

@@ -144,6 +144,7 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_history_of_broken_connections_and_a_failover_is_one_of_a_single_ledger(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

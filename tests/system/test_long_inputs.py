@@ -74,7 +74,7 @@ TOOL = {"type": "function", "function": {"name": "f", "description": WORDS, "par
         ("/v1/chat/completions", {"messages": user(LOOK_ALIKES)}),
         ("/v1/completions", {"prompt": LOOK_ALIKES}),
         ("/v1/completions", {"prompt": LOOK_ALIKES, "parse_special": False}),
-        ("/v1/completions", {"prompt": [3] * (4 * MIB)}),
+        ("/v1/completions", {"prompt": [3] * (MIB - 4096)}),
         ("/v1/messages/count_tokens", {"messages": user(WORDS)}),
         ("/v1/responses", {"input": WORDS}),
     ],

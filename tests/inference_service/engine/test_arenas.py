@@ -146,7 +146,7 @@ def test_sequences_that_come_and_go_keep_their_bits(data: st.DataObject) -> None
         if count > len(free):
             break
         new = [free.pop(data.draw(st.integers(0, len(free) - 1))) for _ in range(count)]
-        arena.write(buffers_of(made, wanted, garbage=seed), len(shared), new)
+        arena.write(buffers_of(made, wanted, garbage=seed), len(shared) * BLOCK_TOKENS, new)
         sequences.append((wanted, [*shared, *new]))
     for wanted, blocks in sequences:
         most = wanted["k.weights"].shape[2]

@@ -288,9 +288,9 @@ def test_a_prompt_of_one_token(model: LoadedModel, oracle: Oracle) -> None:
     assert right(oracle, turn)
 
 
-def test_a_stop_string_that_cannot_be_trimmed_off_costs_only_kv(model: LoadedModel) -> None:
-    """Right after a sliding layer dropped what is older than its window, a long stop string cannot be taken back."""
-    met = dropped = 0
+def test_a_stop_string_is_trimmed_off_wherever_it_comes(model: LoadedModel) -> None:
+    """Also right after a sliding layer dropped old tokens: it keeps more than its window."""
+    met = 0
     for number in range(8):
         prompt = prompt_of(model, number, 16)[:300]  # with a window of 64, layers drop tokens some 20 steps later
         free = begin(model, prompt, 30)
@@ -307,9 +307,6 @@ def test_a_stop_string_that_cannot_be_trimmed_off_costs_only_kv(model: LoadedMod
             run(model)
             caches, generated = turn.job.future.result(0)
             assert generated.stop_string == stop
-            assert not caches or {c.offset for c in caches} == {len(prompt) + len(generated.token_ids)}
-            met, dropped = met + 1, dropped + (not caches)
-        if met and (dropped or model.geometry.sliding is None):
-            break
-    assert met > dropped
-    assert bool(dropped) == (model.geometry.sliding is not None)
+            assert {c.offset for c in caches} == {len(prompt) + len(generated.token_ids)}
+            met += 1
+    assert met
