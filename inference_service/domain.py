@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -174,6 +174,14 @@ class ToolCall:
     arguments_json: str
 
 
+class CallPart(NamedTuple):
+    """More of the arguments of a call that is not complete; the first part has its name."""
+
+    id: str
+    name: str
+    arguments: str
+
+
 @dataclass(frozen=True)
 class TokenEvent:
     """One generated token: its log-probability before filters, the most likely others, what text and calls it ended.
@@ -190,3 +198,4 @@ class TokenEvent:
     at: float = 0.0
     reasoning: str = ""
     in_reasoning: bool = False
+    parts: tuple[CallPart, ...] = ()

@@ -27,6 +27,7 @@ from gateway.api.exchange import (
     Incoming,
     SseEvent,
     call_arguments,
+    calls_in_order,
     function_call,
     joined,
     to_json_text,
@@ -184,6 +185,11 @@ class ChatAnswer(CompletionsAnswer):
     chunk_object = "chat.completion.chunk"
     dialect = OPENAI
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._begun: dict[int, list[str]] = {}
+        """Ids of the calls that a stream has begun, by choice, in order."""
+
     def choice(self, index: int, heard: Heard) -> Json:
         text, reasoning = "".join(heard.texts), "".join(heard.reasoning)
         message: Json = {"role": "assistant", "content": text if text or not heard.calls else None, "refusal": None}
@@ -199,7 +205,6 @@ class ChatAnswer(CompletionsAnswer):
         }
 
     def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        called = len(self.heard[choice].calls)
         self.heard[choice].note(event)
         match event.WhichOneof("event"):
             case "started":
@@ -211,11 +216,16 @@ class ChatAnswer(CompletionsAnswer):
                     yield self._delta(choice, reasoning_content=delta.reasoning)
                 if delta.text or logprobs:
                     yield self._delta(choice, logprobs, content=delta.text)
-                for index, call in enumerate(delta.tool_calls, called):
-                    # As OpenAI orders them: what it is, and then its arguments.
-                    yield self._delta(choice, tool_calls=[{"index": index, **function_call(call.id, call.name, "")}])
+                begun = self._begun.setdefault(choice, [])
+                for call in calls_in_order(delta):
+                    if isinstance(call, inference_pb2.ToolCall) and call.id in begun:
+                        continue  # Its parts were all of it.
+                    if call.id not in begun:  # As OpenAI orders them: what it is, and then its arguments.
+                        begun.append(call.id)
+                        head = function_call(call.id, call.name, "")
+                        yield self._delta(choice, tool_calls=[{"index": len(begun) - 1, **head}])
                     arguments = {"arguments": call.arguments_json}
-                    yield self._delta(choice, tool_calls=[{"index": index, "function": arguments}])
+                    yield self._delta(choice, tool_calls=[{"index": begun.index(call.id), "function": arguments}])
             case "finished":
                 reason = finish_reason(event.finished.reason)
                 ending = {"index": choice, "delta": {}, "logprobs": None, "finish_reason": reason}

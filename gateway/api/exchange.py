@@ -5,7 +5,7 @@ out, and `gateway.http.turns` runs the turns.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -142,6 +142,16 @@ class Exchange:
 def function_call(identifier: str, name: str, arguments: str) -> Json:
     """Return a call of a tool as chats have it, OpenAI's and the contract's; `arguments` is JSON text."""
     return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def calls_in_order(
+    delta: inference_pb2.Delta,
+) -> Iterator[inference_pb2.ToolCallPart | inference_pb2.ToolCall]:
+    """Yield calls and parts of calls as they came: parts of one that is whole before it, those of the next after it."""
+    whole = {call.id for call in delta.tool_calls}
+    yield from (part for part in delta.tool_call_parts if part.id in whole)
+    yield from delta.tool_calls
+    yield from (part for part in delta.tool_call_parts if part.id not in whole)
 
 
 def call_arguments(given: str | Json | None) -> str:

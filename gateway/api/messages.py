@@ -32,6 +32,7 @@ from gateway.api.exchange import (
     Incoming,
     SseEvent,
     call_arguments,
+    calls_in_order,
     function_call,
     joined,
     to_json_text,
@@ -260,6 +261,8 @@ class MessageAnswer(Answer):
         self._blocks: list[Json] = []
         self._kind = ""
         """Of the block that the model is saying; empty for none."""
+        self._calling: Json | None = None
+        """The call that the model is making."""
         self._texts: list[str] = []
 
     def body(self) -> Json:
@@ -280,8 +283,8 @@ class MessageAnswer(Answer):
                     yield from self._say("thinking", event.delta.reasoning)
                 if event.delta.text:
                     yield from self._say("text", event.delta.text)
-                for call in event.delta.tool_calls:
-                    yield from self._call(call)
+                for call in calls_in_order(event.delta):
+                    yield from self._call(call) if isinstance(call, inference_pb2.ToolCall) else self._take_part(call)
             case "finished":
                 yield from self._close()
                 said = {"delta": self._stopped(), "usage": self._usage(), **self._managed, "agentmem": self.report()}
@@ -297,22 +300,33 @@ class MessageAnswer(Answer):
         yield SseEvent(ANTHROPIC.body(error), "error")
 
     def _say(self, kind: str, text: str) -> Iterator[SseEvent]:
-        if self._kind != kind:
+        if self._kind != kind or self._calling is not None:
             yield from self._close()
             self._kind, self._texts = kind, []
             yield self._of_block("start", content_block=_block(kind, ""))
         self._texts.append(text)
         yield self._of_block("delta", delta={"type": f"{kind}_delta", kind: text})
 
+    def _take_part(self, part: inference_pb2.ToolCallPart) -> Iterator[SseEvent]:
+        if part.name:
+            yield from self._close()
+            self._calling = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
+            yield self._of_block("start", content_block=self._calling)
+        yield self._of_block("delta", delta={"type": "input_json_delta", "partial_json": part.arguments_json})
+
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[SseEvent]:
+        if self._calling is None or self._calling["id"] != call.id:
+            whole = inference_pb2.ToolCallPart(id=call.id, name=call.name, arguments_json=call.arguments_json)
+            yield from self._take_part(whole)
+        assert self._calling is not None
+        self._calling["input"] = json.loads(call.arguments_json)
         yield from self._close()
-        block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-        yield self._of_block("start", content_block=block)
-        yield self._of_block("delta", delta={"type": "input_json_delta", "partial_json": call.arguments_json})
-        yield self._of_block("stop")
-        self._blocks.append({**block, "input": json.loads(call.arguments_json)})
 
     def _close(self) -> Iterator[SseEvent]:
+        if self._calling is not None:  # Whole, or what turned out to be no call.
+            yield self._of_block("stop")
+            self._blocks.append(self._calling)
+            self._calling = None
         if not self._kind:
             return
         block = _block(self._kind, "".join(self._texts))

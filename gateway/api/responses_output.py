@@ -13,7 +13,7 @@ from agentmem import jsontext
 from agentmem.errors import AgentmemError, FailedPrecondition, InvalidArgument, ResourceExhausted
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.words import cached_tokens, cut_short
-from gateway.api.exchange import Answer, SseEvent
+from gateway.api.exchange import Answer, SseEvent, calls_in_order
 from gateway.api.openai_answers import logprobs_of
 from gateway.api.openai_tools import CUSTOM_INPUT, Called
 from gateway.api.validation import Json
@@ -76,6 +76,8 @@ class Output:
         self._counts: dict[str, int] = {}
         self._done: list[Json] = []
         self._open: _Part | None = None
+        self._calling: Json | None = None
+        """The call that the model is making, as an item with what is there of its arguments."""
         self._waiting: list[Json] = []
         """Log-probabilities of tokens that no text has come of yet: of half a character, or of a call that goes on."""
 
@@ -92,10 +94,8 @@ class Output:
             yield from self._say(_REASONING, delta.reasoning)
         if delta.text:
             yield from self._say(_MESSAGE, delta.text)
-        for call in delta.tool_calls:
-            self._waiting = []  # they are of no text
-            yield from self._close("completed")
-            yield from self._call(call)
+        for call in calls_in_order(delta):
+            yield from self._call(call) if isinstance(call, inference_pb2.ToolCall) else self._take_part(call)
 
     def end(self, *, cut_short: bool) -> Iterator[Json]:
         """Take that the model says no more. An answer without any item gets an empty text."""
@@ -106,7 +106,7 @@ class Output:
         yield from self._close("incomplete" if cut_short else "completed")
 
     def _say(self, kind: _Kind, text: str) -> Iterator[Json]:
-        if self._open is not None and self._open.kind is not kind:
+        if self._calling is not None or (self._open is not None and self._open.kind is not kind):
             yield from self._close("completed")
         if self._open is None:
             yield from self._begin(kind)
@@ -125,6 +125,10 @@ class Output:
         yield part.event("content_part.added", part=part.part())
 
     def _close(self, status: str) -> Iterator[Json]:
+        if self._calling is not None:  # It turned out to be no call.
+            item, self._calling = {**self._calling, "status": "incomplete"}, None
+            self._done.append(item)
+            yield _event("output_item.done", len(self._done) - 1, item=item)
         if self._open is None:
             return
         part, self._open = self._open, None
@@ -134,16 +138,38 @@ class Output:
         yield part.event("content_part.done", part=item["content"][0])
         yield _event("output_item.done", part.index, item=item)
 
+    def _take_part(self, part: inference_pb2.ToolCallPart) -> Iterator[Json]:
+        if part.name:
+            yield from self._begin_call(part.id, part.name)
+        item = self._calling
+        if item is None or "arguments" not in item:  # The text of a custom tool is told when it is whole.
+            return
+        item["arguments"] += part.arguments_json
+        yield _event("function_call_arguments.delta", len(self._done), item_id=item["id"], delta=part.arguments_json)
+
+    def _begin_call(self, call_id: str, name: str) -> Iterator[Json]:
+        self._waiting = []  # Log-probabilities of no text.
+        yield from self._close("completed")
+        tool = self._called.get(name) or Called(name)
+        self._calling = call_item(self._new_id("ctc" if tool.custom else "fc"), call_id, tool, "")
+        yield _event("output_item.added", len(self._done), item={**self._calling, "status": "in_progress"})
+
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[Json]:
-        tool = self._called.get(call.name) or Called(call.name)
-        index, text = len(self._done), custom_input(call.arguments_json) if tool.custom else call.arguments_json
-        field = "input" if tool.custom else "arguments"
-        item = call_item(self._new_id("ctc" if tool.custom else "fc"), call.id, tool, text)
+        begun = self._calling is not None and self._calling["call_id"] == call.id
+        if not begun:
+            yield from self._begin_call(call.id, call.name)
+        self._waiting = []
+        item, index = self._calling, len(self._done)
+        assert item is not None
+        custom = "input" in item
+        text = custom_input(call.arguments_json) if custom else call.arguments_json
+        field, said = ("input", "custom_tool_call_input") if custom else ("arguments", "function_call_arguments")
+        if custom or not begun:
+            yield _event(f"{said}.delta", index, item_id=item["id"], delta=text)
+        item = {**item, field: text}
         self._done.append(item)
-        yield _event("output_item.added", index, item={**item, field: "", "status": "in_progress"})
-        said = "custom_tool_call_input" if tool.custom else "function_call_arguments"
-        yield _event(f"{said}.delta", index, item_id=item["id"], delta=text)
-        yield _event(f"{said}.done", index, item_id=item["id"], name=tool.name, **{field: text})
+        self._calling = None
+        yield _event(f"{said}.done", index, item_id=item["id"], name=item["name"], **{field: text})
         yield _event("output_item.done", index, item=item)
 
     def _new_id(self, kind: str) -> str:

@@ -257,7 +257,9 @@ class TurnJob:
         said = self._answer.feed(piece, visible=token_id not in tokenizer.special_ids)
         logprob, top = self.sampler.next_logprobs()
         in_reasoning = self._answer.in_reasoning
-        self.emit(TokenEvent(token_id, logprob, top, said.text, said.calls, now, said.reasoning, in_reasoning))
+        self.emit(
+            TokenEvent(token_id, logprob, top, said.text, said.calls, now, said.reasoning, in_reasoning, said.parts)
+        )
         if self._answer.matched is not None:
             result.reason = types_pb2.FINISH_REASON_STOP_STRING
         elif ends and not decoding.sampling.ignore_eos:

@@ -1,15 +1,17 @@
 """Generated tokens as an answer: text, reasoning and tool calls."""
 
+import json
 import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from inference_service.domain import ToolCall
+from inference_service.domain import CallPart, ToolCall
+from inference_service.text.call_parts import CallParts
 from inference_service.text.reasoning import ReasoningFormat, ReasoningSplit, Segment
 from inference_service.text.streaming import PendingPieces, Piece, TextBlocks, TextStream, beginning_at_end
 from inference_service.text.tokenizer import Tokenizer
-from inference_service.text.tool_calls import CallSyntax, Tools
+from inference_service.text.tool_calls import CallSyntax, Form, Tools
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 
@@ -20,6 +22,8 @@ class AnswerDelta(NamedTuple):
     reasoning: str = ""
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
+    parts: tuple[CallPart, ...] = ()
+    """Of calls that go on, or are among `calls`. They count only if the call comes, whole, in the end."""
 
 
 NO_DELTA = AnswerDelta()
@@ -65,6 +69,10 @@ class AnswerStream:
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
+        self._parts: CallParts | None = None
+        self._part_id = ""
+        """Of the call that has parts; empty before the first."""
+        self._told: list[CallPart] = []
         self._ids: set[str] = set()
 
     @property
@@ -147,6 +155,7 @@ class AnswerStream:
         while self.matched is None:
             if self._in_call:
                 end = self._find_end(syntax)
+                self._take_part(syntax)
                 if end < 0:
                     return
                 self._end_call(end, end + len(syntax.end))
@@ -161,7 +170,23 @@ class AnswerStream:
     def _begin_call(self) -> None:
         assert self._syntax is not None
         self._in_call, self._in_string = True, False
+        self._parts, self._part_id = (CallParts() if self._syntax.form is Form.OBJECT else None), ""
         self._searched = self._quoted = len(self._syntax.start)
+
+    def _take_part(self, syntax: CallSyntax) -> None:
+        """Take what is new of the arguments of the call that goes on."""
+        if self._parts is not None and (new := self._parts.feed(self._pending.raw, len(syntax.start))):
+            name = "" if self._part_id else self._parts.name
+            self._part_id = self._part_id or syntax.new_id()
+            self._told.append(CallPart(self._part_id, name, new))
+
+    def _whole(self, calls: list[ToolCall]) -> list[ToolCall]:
+        """Return calls that are complete; one whose parts were told as it was told."""
+        if self._parts is None or not self._part_id or len(calls) != 1:
+            return calls
+        (call,), told = calls, self._parts.text
+        same = call.name == self._parts.name and json.loads(told) == json.loads(call.arguments_json)
+        return [ToolCall(self._part_id, call.name, told)] if same else calls
 
     def _find_end(self, syntax: CallSyntax) -> int:
         """Return where the call's end marker is, outside of strings of JSON; -1 while there is none."""
@@ -183,6 +208,7 @@ class AnswerStream:
         self._in_call = False
         if calls := self._syntax.calls(bytes(raw[start:end]), self._tools, self._ids):
             self._end_block(separate=False)
+            calls = self._whole(calls)
             self._calls += calls
             self._ids |= {call.id for call in calls}
             self._pending.take(size)
@@ -218,7 +244,8 @@ class AnswerStream:
             reasoning = ""
         else:
             self._thoughts.clear()
-        said = AnswerDelta(reasoning, text, tuple(self._calls))
+        said = AnswerDelta(reasoning, text, tuple(self._calls), tuple(self._told))
+        self._told.clear()
         self._calls.clear()
         return said
 

@@ -84,9 +84,10 @@ class CallSyntax:
         if not isinstance(name, str) or not name or name != name.encode().decode():
             raise ValueError("a call needs a name")
         usable = isinstance(given, str) and given and given not in taken_ids and given.encode()
-        return ToolCall(str(given) if usable else self._new_id(), name, text)
+        return ToolCall(str(given) if usable else self.new_id(), name, text)
 
-    def _new_id(self) -> str:
+    def new_id(self) -> str:
+        """Return an id for a call to which the model gave none."""
         if self.name == "mistral":  # Its templates refuse ids that are not nine letters and digits.
             return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"

@@ -131,13 +131,19 @@ class TurnStream:
         in_order = not (self._rest.reasoning and spoke) and not (new and new[-1].calls)
         if len(new) == len(waiting) and in_order:
             rest, self._rest = self._rest, rest
-        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest))
+        return inference_pb2.GenerateResponse(delta=delta(new, self._tokenizer, rest, parts=True))
 
 
-def delta(events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: AnswerDelta = NO_DELTA) -> inference_pb2.Delta:
-    """Several tokens in one delta, and what became certain when generation ended."""
+def delta(
+    events: Iterable[TokenEvent], tokenizer: Tokenizer, rest: AnswerDelta = NO_DELTA, *, parts: bool = False
+) -> inference_pb2.Delta:
+    """Several tokens in one delta, and what became certain when generation ended; `parts` of calls, if wanted."""
     message = inference_pb2.Delta()
     for event in events:
+        for part in event.parts if parts else ():
+            if part.name or not message.tool_call_parts:
+                message.tool_call_parts.add(id=part.id, name=part.name)
+            message.tool_call_parts[-1].arguments_json += part.arguments
         message.reasoning += event.reasoning
         message.text += event.text
         message.tool_calls.extend(_call(call) for call in event.calls)

@@ -69,7 +69,7 @@ REPEATED: Final[Mapping[str, Repeated]] = {
             *("StageBlocksRequest.names", "PublishBlocksRequest.files", "PublishBlocksRequest.references"),
             *("CommitTurnRequest.token_ids", "CommitTurnRequest.offsets", "CommitTurnRequest.message_hashes"),
             *("CommitTurnRequest.carried_turns", "TurnRecord.messages", "CacheReport.cached", "Usage.cached"),
-            *("Delta.token_ids", "Delta.logprobs", "Delta.tool_calls", "TokenLogprob.top"),
+            *("Delta.token_ids", "Delta.logprobs", "Delta.tool_calls", "Delta.tool_call_parts", "TokenLogprob.top"),
             *("Ledger.token_ids", "Ledger.offsets", "Ledger.turns", "PutWorkflowRecordRequest.events"),
             *("SyncNodeRequest.models", "SyncNodeRequest.running"),
         ),

@@ -421,6 +421,7 @@ class Delta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_PARTS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text of the answer since the last delta; special tokens are left out. It came before the calls."""
     reasoning: _builtins.str
@@ -442,6 +443,13 @@ class Delta(_message.Message):
         to a call is left out too. What the parser does not understand, or max_tokens cut short, is text.
         """
 
+    @_builtins.property
+    def tool_call_parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallPart]:
+        """More of calls that are not complete, where the model writes them as {"name": …, "arguments": …}. A call
+        that becomes complete comes in tool_calls with the same id, with or after its last part, and its arguments are all that
+        its parts had; one that does not is text, and its parts are void. A turn that is replayed has none.
+        """
+
     def __init__(
         self,
         *,
@@ -450,14 +458,45 @@ class Delta(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
         reasoning: _builtins.str = ...,
+        tool_call_parts: _abc.Iterable[Global___ToolCallPart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "reasoning", b"reasoning", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "reasoning", b"reasoning", "text", b"text", "token_ids", b"token_ids", "tool_call_parts", b"tool_call_parts", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Delta: _TypeAlias = Delta  # noqa: Y015
+
+@_typing.final
+class ToolCallPart(_message.Message):
+    """ToolCallPart is more of a call that the model writes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The call's."""
+    name: _builtins.str
+    """The tool, in the call's first part."""
+    arguments_json: _builtins.str
+    """The next piece of its arguments."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallPart: _TypeAlias = ToolCallPart  # noqa: Y015
 
 @_typing.final
 class ToolCall(_message.Message):

@@ -82,7 +82,7 @@ def test_supported(fields: dict[str, Any]) -> None:
         ({"metadata": {"user_id": ""}}, "metadata.user_id"),
         ({"metadata": {"user_id": "\ud800"}}, "metadata.user_id"),
         ({"thinking": {"type": "between"}}, "thinking.type"),
-        ({"thinking": {"type": "enabled", "budget_tokens": "all"}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "made_up": "all"}}, "thinking.made_up"),
         ({"tools": [{"type": "made_up_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tools": [TOOL, {**TOOL, "name": ""}]}, "tools[1].name"),
         ({"tools": [{"name": "x"}]}, "tools[0].input_schema"),

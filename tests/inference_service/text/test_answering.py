@@ -131,7 +131,7 @@ def test_what_may_begin_a_call_is_held_back_and_a_call_comes_whole() -> None:
     assert stream.feed(b"b>") == AnswerDelta(text=" <b>")
     assert stream.feed(b"\n<c>4") == AnswerDelta(text="")
     assert stream.feed(b"2<") == AnswerDelta(text="")
-    _, text, (call,) = stream.feed(b"/c>\nand")
+    _, text, (call,), _ = stream.feed(b"/c>\nand")
     assert (text, call.name) == ("and", "f42")
     assert stream.feed(b"<c>1") == AnswerDelta(text="")
     assert stream.finish(ended=False) == AnswerDelta(text="<c>1")
