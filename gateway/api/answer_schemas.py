@@ -11,7 +11,7 @@ from agentmem.v1 import inference_pb2, model_pb2, types_pb2
 from gateway.api import errors
 from gateway.api.chat import ChatAnswer
 from gateway.api.completions import CompletionAnswer
-from gateway.api.messages import MessageAnswer
+from gateway.api.messages_output import MessageAnswer
 from gateway.api.models import openai_list, openai_model
 from gateway.api.reports import memory_report
 from gateway.api.validation import Json

@@ -7,56 +7,43 @@ A result with is_error begins with "Error: ".
 
 Claude Code begins the system prompt with a line for Anthropic's accounting, whose checksum is another one in each
 request. It is no part of the prompt: with it no conversation would go on from its memory.
-
-A stream has message_start, ping, then each block from its start over its deltas to its stop, message_delta and
-message_stop. An answer that says nothing has no block. A call of a tool is known whole, so its input is one delta. What
-the model thought is in thinking blocks, whose signature is a hash of the text. Beyond Anthropic's fields a message, and
-the message_delta of a stream, hold `agentmem`, the memory report.
 """
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
-from agentmem.errors import AgentmemError, InvalidArgument
+from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
+from gateway.api import messages_blocks as blocks
 from gateway.api import messages_schema as schema
+from gateway.api.complaints import shown_name
 from gateway.api.content import Media, counted
-from gateway.api.errors import ANTHROPIC
 from gateway.api.exchange import (
-    Answer,
     Exchange,
     Incoming,
-    SseEvent,
     call_arguments,
-    calls_in_order,
     function_call,
     joined,
     to_json_text,
 )
+from gateway.api.messages_output import MessageAnswer
 from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
 from gateway.api.thinking import template_arguments
-from gateway.api.validation import Json, shown_name
+from gateway.api.validation import Json
 
 _BETWEEN_MESSAGES: Final = "\n\n"
-_WORDS: Final = (schema.TextBlock, Media, schema.DocumentBlock, schema.SearchResultBlock)
+_WORDS: Final = (blocks.TextBlock, Media, blocks.DocumentBlock, blocks.SearchResultBlock)
 """Blocks that have a text."""
-_CHANGES: Final = (schema.ToolAdditionBlock, schema.ToolRemovalBlock)
-_SAYS: Final[Mapping[str, tuple[type[schema.Block], ...]]] = {
-    "user": (*_WORDS, schema.ToolResultBlock, *_CHANGES, schema.OtherBlock),
-    "assistant": (schema.TextBlock, schema.ToolUseBlock, schema.ThinkingBlock, schema.OtherBlock),
-    "system": (schema.TextBlock, *_CHANGES),
+_CHANGES: Final = (blocks.ToolAdditionBlock, blocks.ToolRemovalBlock)
+_SAYS: Final[Mapping[str, tuple[type[blocks.Block], ...]]] = {
+    "user": (*_WORDS, blocks.ToolResultBlock, *_CHANGES, blocks.OtherBlock),
+    "assistant": (blocks.TextBlock, blocks.ToolUseBlock, blocks.ThinkingBlock, blocks.OtherBlock),
+    "system": (blocks.TextBlock, *_CHANGES),
 }
 _ACCOUNTING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
-_STOP_REASONS: Final = {
-    types_pb2.FINISH_REASON_STOP_STRING: "stop_sequence",
-    types_pb2.FINISH_REASON_LENGTH: "max_tokens",
-    types_pb2.FINISH_REASON_CONTEXT: "model_context_window_exceeded",
-    types_pb2.FINISH_REASON_TOOL_CALLS: "tool_use",
-}
 
 
 def messages_exchange(asked: MessagesRequest, incoming: Incoming) -> Exchange:
@@ -163,14 +150,14 @@ def _shown(messages: Sequence[schema.Message]) -> Iterator[tuple[int, schema.Mes
             yield index, message
 
 
-def offered(conversation: schema.Conversation) -> list[schema.Tool]:
+def offered(conversation: schema.Conversation) -> list[blocks.Tool]:
     """Return the tools that the model gets: those that are not deferred, and after them those that messages name.
 
     Raises InvalidArgument where two tools have one name, or a message names none of the tools.
     """
-    known: dict[str, schema.Tool] = {}
+    known: dict[str, blocks.Tool] = {}
     for index, tool in enumerate(conversation.tools or ()):
-        if isinstance(tool, schema.Tool):
+        if isinstance(tool, blocks.Tool):
             if tool.name in known:
                 raise InvalidArgument(f"tools[{index}].name", "is the name of an earlier tool, too")
             known[tool.name] = tool
@@ -179,21 +166,21 @@ def offered(conversation: schema.Conversation) -> list[schema.Tool]:
         for place, block in enumerate(message.blocks):
             at = f"messages[{index}].content[{place}]"
             match block:
-                case schema.ToolResultBlock(content=list(parts)):
-                    references = (part.tool_name for part in parts if isinstance(part, schema.ToolReferenceBlock))
+                case blocks.ToolResultBlock(content=list(parts)):
+                    references = (part.tool_name for part in parts if isinstance(part, blocks.ToolReferenceBlock))
                     named |= dict.fromkeys(name for name in references if name in known)
-                case schema.ToolAdditionBlock(tool=schema.Defined(definition=tool)):
+                case blocks.ToolAdditionBlock(tool=blocks.Defined(definition=tool)):
                     known[tool.name], named[tool.name] = tool, None
-                case schema.ToolAdditionBlock(tool=schema.Named(name=name)):
+                case blocks.ToolAdditionBlock(tool=blocks.Named(name=name)):
                     if name not in known:
                         raise InvalidArgument(f"{at}.tool.name", "names a tool that is not among the tools")
                     named[name] = None
-                case schema.ToolRemovalBlock(tool=schema.Named(name=name)):
+                case blocks.ToolRemovalBlock(tool=blocks.Named(name=name)):
                     named.pop(name, None)
     return [known[name] for name in named]
 
 
-def _system(given: str | list[schema.TextBlock] | None) -> str:
+def _system(given: str | list[blocks.TextBlock] | None) -> str:
     """Return the system prompt, without the line for accounting that may be its first, or its first block."""
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
     if texts:
@@ -204,8 +191,8 @@ def _system(given: str | list[schema.TextBlock] | None) -> str:
 def _turn(role: str, turn: Sequence[tuple[int, schema.Message]]) -> Iterator[types_pb2.ChatMessage]:
     """Yield consecutive messages of one role, with their numbers, as one, after what tools gave."""
     _check_blocks(role, turn)
-    blocks = [block for _, message in turn for block in message.blocks]
-    results = [block for block in blocks if isinstance(block, schema.ToolResultBlock)]
+    said = [block for _, message in turn for block in message.blocks]
+    results = [block for block in said if isinstance(block, blocks.ToolResultBlock)]
     for result in results:
         content = joined(result.content)
         content = f"Error: {content}" if result.is_error else content
@@ -215,13 +202,13 @@ def _turn(role: str, turn: Sequence[tuple[int, schema.Message]]) -> Iterator[typ
         return
     calls = [
         function_call(block.id, block.name, call_arguments(block.input))
-        for block in blocks
-        if isinstance(block, schema.ToolUseBlock)
+        for block in said
+        if isinstance(block, blocks.ToolUseBlock)
     ]
-    thought = "".join(block.thinking for block in blocks if isinstance(block, schema.ThinkingBlock))
+    thought = "".join(block.thinking for block in said if isinstance(block, blocks.ThinkingBlock))
     yield types_pb2.ChatMessage(
         role=role,
-        content=_BETWEEN_MESSAGES.join(joined(said) for said in texts if said),
+        content=_BETWEEN_MESSAGES.join(map(joined, filter(None, texts))),
         reasoning_content=thought or None,
         tool_calls_json=to_json_text("messages", calls),
     )
@@ -234,143 +221,15 @@ def _check_blocks(role: str, turn: Sequence[tuple[int, schema.Message]]) -> None
             at = f"messages[{index}].content[{place}].type"
             if not isinstance(block, _SAYS[role]):
                 raise InvalidArgument(at, f"the {role} has no {shown_name(block.type)}")
-            if isinstance(block, schema.ToolResultBlock) and spoke:
+            if isinstance(block, blocks.ToolResultBlock) and spoke:
                 raise InvalidArgument(at, "results of tools come before the text of their turn")
             spoke = spoke or isinstance(block, _WORDS)
 
 
-def _functions(tools: Sequence[schema.Tool]) -> list[Json]:
+def _functions(tools: Sequence[blocks.Tool]) -> list[Json]:
     functions = []
     for tool in tools:
         described = {} if tool.description is None else {"description": tool.description}
         function = {"name": tool.name, **described, "parameters": tool.input_schema}
         functions.append({"type": "function", "function": function})
     return functions
-
-
-class MessageAnswer(Answer):
-    """A message, or its stream. Without `thinking` it leaves out what the model thought.
-
-    `managed`: edits of the context were asked for, and it says that there were none.
-    """
-
-    def __init__(self, answer_id: str, model: str, *, thinking: bool = True, managed: bool = False) -> None:
-        super().__init__({"id": answer_id, "type": "message", "role": "assistant", "model": model})
-        self._managed: Json = {"context_management": {"applied_edits": []}} if managed else {}
-        self._thinking = thinking
-        self._blocks: list[Json] = []
-        self._kind = ""
-        """Of the block that the model is saying; empty for none."""
-        self._calling: Json | None = None
-        """The call that the model is making."""
-        self._texts: list[str] = []
-
-    def body(self) -> Json:
-        answer = {**self.head, "content": self._blocks, **self._stopped()}
-        return {**answer, "usage": self._usage(), **self._managed, "agentmem": self.report()}
-
-    def events(self, choice: int, event: inference_pb2.GenerateResponse) -> Iterator[SseEvent]:
-        self.heard[choice].note(event)
-        match event.WhichOneof("event"):
-            case "started":
-                cache = event.started.cache
-                tokens = usage(cache.prompt_tokens, cache.cached, 0, kept=bool(self.agent_id))
-                begun: Json = {**self.head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": tokens}
-                yield _event("message_start", message=begun)
-                yield _event("ping")
-            case "delta":
-                if event.delta.reasoning and self._thinking:
-                    yield from self._say("thinking", event.delta.reasoning)
-                if event.delta.text:
-                    yield from self._say("text", event.delta.text)
-                for call in calls_in_order(event.delta):
-                    yield from self._call(call) if isinstance(call, inference_pb2.ToolCall) else self._take_part(call)
-            case "finished":
-                yield from self._close()
-                said = {"delta": self._stopped(), "usage": self._usage(), **self._managed, "agentmem": self.report()}
-                yield _event("message_delta", **said)
-
-    def alive(self) -> Iterator[SseEvent]:
-        yield _event("ping")
-
-    def closing(self) -> Iterator[SseEvent]:
-        yield _event("message_stop")
-
-    def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
-        yield SseEvent(ANTHROPIC.body(error), "error")
-
-    def _say(self, kind: str, text: str) -> Iterator[SseEvent]:
-        if self._kind != kind or self._calling is not None:
-            yield from self._close()
-            self._kind, self._texts = kind, []
-            yield self._of_block("start", content_block=_block(kind, ""))
-        self._texts.append(text)
-        yield self._of_block("delta", delta={"type": f"{kind}_delta", kind: text})
-
-    def _take_part(self, part: inference_pb2.ToolCallPart) -> Iterator[SseEvent]:
-        if part.name:
-            yield from self._close()
-            self._calling = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
-            yield self._of_block("start", content_block=self._calling)
-        yield self._of_block("delta", delta={"type": "input_json_delta", "partial_json": part.arguments_json})
-
-    def _call(self, call: inference_pb2.ToolCall) -> Iterator[SseEvent]:
-        if self._calling is None or self._calling["id"] != call.id:
-            whole = inference_pb2.ToolCallPart(id=call.id, name=call.name, arguments_json=call.arguments_json)
-            yield from self._take_part(whole)
-        assert self._calling is not None
-        self._calling["input"] = json.loads(call.arguments_json)
-        yield from self._close()
-
-    def _close(self) -> Iterator[SseEvent]:
-        if self._calling is not None:  # Whole, or what turned out to be no call.
-            yield self._of_block("stop")
-            self._blocks.append(self._calling)
-            self._calling = None
-        if not self._kind:
-            return
-        block = _block(self._kind, "".join(self._texts))
-        if "signature" in block:
-            yield self._of_block("delta", delta={"type": "signature_delta", "signature": block["signature"]})
-        yield self._of_block("stop")
-        self._blocks.append(block)
-        self._kind = ""
-
-    def _of_block(self, name: str, **fields: Json) -> SseEvent:
-        """Return an event of the present block."""
-        return _event(f"content_block_{name}", index=len(self._blocks), **fields)
-
-    def _stopped(self) -> Json:
-        finished = self.heard[0].finished
-        matched = finished.stop_string if finished.reason == types_pb2.FINISH_REASON_STOP_STRING else None
-        return {"stop_reason": _STOP_REASONS.get(finished.reason, "end_turn"), "stop_sequence": matched}
-
-    def _usage(self) -> Json:
-        counts = self.heard[0].finished.usage
-        return usage(counts.prompt_tokens, counts.cached, counts.completion_tokens, kept=bool(self.agent_id))
-
-
-def _block(kind: str, text: str) -> Json:
-    """Return a block of text or thinking. A thought's signature is what clients expect to send back with it."""
-    if kind == "text":
-        return {"type": kind, kind: text}
-    signature = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() if text else ""
-    return {"type": kind, kind: text, "signature": signature}
-
-
-def usage(prompt: int, cached: Iterable[types_pb2.TierTokens], said: int, *, kept: bool) -> Json:
-    """Return token counts. Each of the prompt's tokens is read from memory, of any tier; new to it, where the turn is
-    `kept`; or neither.
-    """
-    read = sum(part.tokens for part in cached)
-    new = prompt - read
-    return {
-        "input_tokens": 0 if kept else new,
-        "cache_creation_input_tokens": new if kept else 0,
-        "cache_read_input_tokens": read,
-        "output_tokens": said,
-    }
-
-
-def _event(name: str, **fields: Any) -> SseEvent:
-    return SseEvent({"type": name, **fields}, name)

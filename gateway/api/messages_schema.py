@@ -11,184 +11,14 @@ The edits of context_management that leave out old calls and thoughts are never 
 nothing, and an edit in its middle would cost all after it. The answer says that none was applied.
 """
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from agentmem.limits import MAX_STOPS
-from gateway.api.content import Media, left_out
+from gateway.api.messages_blocks import Block, TextBlock, Tool
 from gateway.api.thinking import Effort, Switch
 from gateway.api.validation import Count, Forgiving, JsonObject, KeyPart, StopString, Text, ToolName, TopK, TopP, within
-
-
-class TextBlock(Forgiving):
-    """Text."""
-
-    type: Literal["text"]
-    text: Text
-
-
-class _Source(BaseModel):
-    """Where a document is: here, if it is text."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    type: str
-    data: Text | None = None
-    content: Text | list[TextBlock | Media] | None = None
-
-
-class DocumentBlock(Forgiving):
-    """A document. One of text is read, with its title and context."""
-
-    type: Literal["document"]
-    source: _Source
-    title: Text | None = None
-    context: Text | None = None
-
-    @property
-    def text(self) -> str:
-        """The document as text, or words in its place."""
-        source = self.source
-        if source.type == "content":
-            parts = source.content or ""
-            said = parts if isinstance(parts, str) else "".join(part.text for part in parts)
-        else:
-            said = (source.data or "") if source.type == "text" else left_out("document")
-        return "\n".join(filter(None, (self.title, self.context, said)))
-
-
-class SearchResultBlock(Forgiving):
-    """Something that a search found."""
-
-    type: Literal["search_result"]
-    source: Text
-    title: Text
-    content: list[TextBlock]
-
-    @property
-    def text(self) -> str:
-        """It as text."""
-        return "\n".join((self.title, self.source, "".join(part.text for part in self.content)))
-
-
-class ToolReferenceBlock(Forgiving):
-    """Names a tool that the model may call from now on."""
-
-    type: Literal["tool_reference"]
-    tool_name: ToolName
-
-    @property
-    def text(self) -> str:
-        """What the model reads of it."""
-        return f"The tool {self.tool_name} can be called now.\n"
-
-
-Said: TypeAlias = TextBlock | Media | DocumentBlock | SearchResultBlock
-
-
-class ToolUseBlock(Forgiving):
-    """A call that the assistant made."""
-
-    type: Literal["tool_use"]
-    id: Text
-    name: Text
-    input: JsonObject | Text | None = None
-
-
-class ToolResultBlock(Forgiving):
-    """What a call gave. The model gets `is_error` in words."""
-
-    type: Literal["tool_result"]
-    tool_use_id: Text
-    content: Text | list[Annotated[Said | ToolReferenceBlock, Field(discriminator="type")]] | None = None
-    is_error: bool | None = None
-
-
-class ThinkingBlock(Forgiving):
-    """What the model thought before it said or called what follows."""
-
-    type: Literal["thinking"]
-    thinking: Text
-
-
-class OtherBlock(BaseModel):
-    """A block of what another server did or thought; models here do not get it."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    type: Annotated[
-        str,
-        Field(
-            pattern="^(redacted_thinking|server_tool_use|compaction|fallback|advisor|mcp_tool_use|mcp_tool_result"
-            "|(web_search|web_fetch|code_execution|bash_code_execution|text_editor_code_execution|tool_search)_tool_result)"
-        ),
-    ]
-
-
-class Named(Forgiving):
-    """A tool by its name."""
-
-    type: Literal["tool_reference"]
-    name: ToolName
-
-
-class Defined(Forgiving):
-    """A tool with its definition."""
-
-    type: Literal["tool_definition"]
-    definition: "Tool"
-
-
-class ToolAdditionBlock(Forgiving):
-    """A tool that the model may call from now on, by its name or with its definition."""
-
-    type: Literal["tool_addition"]
-    tool: Annotated[Named | Defined, Field(discriminator="type")]
-
-
-class ToolRemovalBlock(Forgiving):
-    """A tool that the model may not call any more."""
-
-    type: Literal["tool_removal"]
-    tool: Named
-
-
-_BLOCKS = {
-    "text": "text",
-    "document": "document",
-    "search_result": "search_result",
-    "tool_use": "tool_use",
-    "tool_result": "tool_result",
-    "thinking": "thinking",
-    "tool_addition": "tool_addition",
-    "tool_removal": "tool_removal",
-    **dict.fromkeys(Media.model_fields["type"].annotation.__args__, "media"),  # type: ignore[union-attr]
-}
-
-
-def _kind(block: Any) -> Any:
-    kind = block.get("type") if isinstance(block, dict) else getattr(block, "type", None)
-    return _BLOCKS.get(kind, "other") if isinstance(kind, str) else None
-
-
-Block: TypeAlias = Annotated[
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[Media, Tag("media")]
-    | Annotated[DocumentBlock, Tag("document")]
-    | Annotated[SearchResultBlock, Tag("search_result")]
-    | Annotated[ToolUseBlock, Tag("tool_use")]
-    | Annotated[ToolResultBlock, Tag("tool_result")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[ToolAdditionBlock, Tag("tool_addition")]
-    | Annotated[ToolRemovalBlock, Tag("tool_removal")]
-    | Annotated[OtherBlock, Tag("other")],
-    Discriminator(
-        _kind,
-        custom_error_type="block",
-        custom_error_message="must be text, an image, a document, a tool_use, a tool_result or thinking",
-    ),
-]
 
 
 class Message(Forgiving):
@@ -202,17 +32,6 @@ class Message(Forgiving):
     def blocks(self) -> list[Block]:
         """The content as blocks."""
         return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
-
-
-class Tool(Forgiving):
-    """A tool of the caller's own."""
-
-    type: Literal["custom"] | None = None
-    name: ToolName
-    description: Text | None = None
-    input_schema: JsonObject
-    strict: bool | None = None
-    defer_loading: bool | None = None
 
 
 class OtherTool(BaseModel):

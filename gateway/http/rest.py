@@ -24,11 +24,12 @@ from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.process.wire import drain
 from agentmem.v1 import agent_pb2
 from gateway import upstream
+from gateway.api.complaints import shown_name
 from gateway.api.contract_json import to_json
 from gateway.api.endpoints import Endpoint, Kind, Values
 from gateway.api.rest import ENDPOINTS, STREAM, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json
-from gateway.api.validation import checked, shown_name
+from gateway.api.validation import checked
 from gateway.edge.authorization import authorize, authorize_namespace, redact
 from gateway.edge.callers import caller
 from gateway.http.events import send_events

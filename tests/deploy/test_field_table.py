@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from deploy.docs import fields as table
 from gateway.api import chat as own_chat
-from gateway.api import messages_schema, openai_tools, responses_schema, thinking
+from gateway.api import messages_blocks, messages_schema, openai_tools, responses_schema, thinking
 from gateway.api.completions import CompletionRequest
 from gateway.api.fields import IDLE, REFUSED
 
@@ -49,14 +49,14 @@ SENT: list[tuple[Any, type[BaseModel]]] = [
     (responses.ResponseTextConfigParam, responses_schema.TextConfig),
     *((each, messages_schema.Message) for each in get_args(claude.BetaMessageParam)),
     (claude.BetaSystemMessageParam, messages_schema.Message),
-    (claude.BetaTextBlockParam, messages_schema.TextBlock),
-    (claude.BetaToolUseBlockParam, messages_schema.ToolUseBlock),
-    (claude.BetaToolResultBlockParam, messages_schema.ToolResultBlock),
-    (claude.BetaThinkingBlockParam, messages_schema.ThinkingBlock),
-    (claude.BetaRequestDocumentBlockParam, messages_schema.DocumentBlock),
-    (claude.BetaSearchResultBlockParam, messages_schema.SearchResultBlock),
-    (claude.BetaToolReferenceBlockParam, messages_schema.ToolReferenceBlock),
-    (claude.BetaToolParam, messages_schema.Tool),
+    (claude.BetaTextBlockParam, messages_blocks.TextBlock),
+    (claude.BetaToolUseBlockParam, messages_blocks.ToolUseBlock),
+    (claude.BetaToolResultBlockParam, messages_blocks.ToolResultBlock),
+    (claude.BetaThinkingBlockParam, messages_blocks.ThinkingBlock),
+    (claude.BetaRequestDocumentBlockParam, messages_blocks.DocumentBlock),
+    (claude.BetaSearchResultBlockParam, messages_blocks.SearchResultBlock),
+    (claude.BetaToolReferenceBlockParam, messages_blocks.ToolReferenceBlock),
+    (claude.BetaToolParam, messages_blocks.Tool),
     (claude.BetaOutputConfigParam, messages_schema.OutputConfig),
     (claude.BetaThinkingConfigAdaptiveParam, thinking.Switch),
     (claude.BetaThinkingConfigEnabledParam, thinking.Switch),

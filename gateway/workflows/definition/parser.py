@@ -29,7 +29,7 @@ from agentmem.diagnostics import Diagnostic, did_you_mean
 from agentmem.errors import InvalidArgument, Violation
 from agentmem.jsontext import MAX_DEPTH
 from agentmem.validation import MAX_WORKFLOW_BYTES
-from gateway.api.validation import Complaint, complaints, dotted
+from gateway.api.complaints import Complaint, complaints, dotted
 from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem, problems
 from gateway.workflows.definition.schema import KEYS, MAX_TEXT, Definition
 from gateway.workflows.definition.template_checks import resolved, text_problems, variable_problems

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.api.validation import shown_name
+from gateway.api.complaints import shown_name
 from gateway.workflows.definition.checks import MAX_MISTAKES, Path, Problem
 from gateway.workflows.definition.schema import MAX_TEXT, Choice, Definition, Json, Number, Outcome, Phase, Said, Vote
 from gateway.workflows.definition.templates import fill, filled_length, misspelled, references

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.messages import MessageAnswer, usage
+from gateway.api.messages_output import MessageAnswer, usage
 from gateway.api.validation import Json
 from tests.gateway.scripted import TOLD_VERSION, delta, finished, started
 

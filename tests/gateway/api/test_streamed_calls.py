@@ -9,7 +9,7 @@ import pytest
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.chat import ChatAnswer
 from gateway.api.exchange import Answer
-from gateway.api.messages import MessageAnswer
+from gateway.api.messages_output import MessageAnswer
 from gateway.api.openai_tools import Called
 from gateway.api.responses_output import ResponseAnswer
 from tests.gateway.scripted import finished, started

@@ -3,7 +3,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from gateway.api.validation import Complaint, Strict, complaints, deepest, dotted
+from gateway.api.complaints import Complaint, complaints, deepest, dotted
+from gateway.api.validation import Strict
 
 
 class Cat(Strict):
