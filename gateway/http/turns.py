@@ -243,7 +243,7 @@ async def _asked(choices: Events) -> AsyncIterator["asyncio.Future[_Event]"]:
         yield first
     finally:
         first.cancel()
-        await asyncio.wait({first})
+        await asyncio.gather(first, return_exceptions=True)
 
 
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:

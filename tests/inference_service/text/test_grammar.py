@@ -188,6 +188,28 @@ def refusal(tokenizer: Tokenizer, vocab_size: int) -> str:
     return str(error.value)
 
 
+class Without(Tokenizer):
+    """A tokenizer whose tokens for some bytes stand for nothing."""
+
+    def __init__(self, *lacking: int) -> None:
+        super().__init__(byte_level_backend(), [2])
+        self._lacking = {bytes([byte]) for byte in lacking}
+
+    def token_bytes(self, token_id: int) -> bytes:
+        found = super().token_bytes(token_id)
+        return b"" if found in self._lacking else found
+
+
+def test_bytes_that_begin_no_assigned_character_are_not_needed() -> None:
+    """SmolLM2's tokenizer has no token for two of them."""
+    tokenizer = Without(0xF1, 0xF2)
+    grammar = Grammars(tokenizer, tokenizer.vocab_size).compile('{"type": "string"}')
+    for seed in range(20):
+        grammar.restart()
+        assert isinstance(json.loads(written(tokenizer, wander(grammar, tokenizer, random.Random(seed)))), str)
+    assert "1 of the bytes" in refusal(Without(0xF0), tokenizer.vocab_size)
+
+
 def test_tokenizers_that_cannot_write_json_are_refused() -> None:
     backend, size = byte_level_backend(), byte_level().vocab_size
     assert "end-of-sequence" in refusal(Tokenizer(backend, []), size)
