@@ -221,7 +221,9 @@ class GatewaySettings(ListenSettings):
     max_workflows: int = Field(16, ge=1, description="workflow runs of a namespace that go on at once")
     stall_limit: float = Field(30.0, gt=0, description="seconds a reader may take nothing before its stream is aborted")
     keep_alive: float = Field(
-        15.0, gt=0, description="seconds of silence after which a comment goes out on a stream of events, for proxies"
+        15.0,
+        gt=0,
+        description="seconds of silence after which a stream begins, or has an event of its dialect that says nothing",
     )
     grace: float = Field(layout.GRACE_SECONDS, ge=0, description="seconds that running requests get at shutdown")
 

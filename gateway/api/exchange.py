@@ -86,8 +86,10 @@ class Answer(ABC):
         self.heard = [Heard() for _ in range(choices)]
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
-        """Take the next event of a choice, for `body`."""
+        """Take the next event of a choice, for `body`. Of calls only whole ones count."""
         self.heard[choice].keep(event)
+        if event.HasField("delta"):
+            event.delta.ClearField("tool_call_parts")
         for _ in self.events(choice, event):
             pass
 

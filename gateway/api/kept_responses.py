@@ -1,15 +1,16 @@
 """Responses that are kept: read from the turns of an agent's memory, as what they said and as items to refer to."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from agentmem.errors import NotFound
+from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.words import cut_short
 from gateway.api.openai_tools import Called
 from gateway.api.responses import beginning_of
-from gateway.api.responses_output import call_item, usage_of
+from gateway.api.responses_output import call_item, call_item_id, usage_of
 from gateway.api.responses_schema import (
     FunctionCallItem,
     Item,
@@ -22,17 +23,16 @@ from gateway.api.responses_schema import (
 )
 from gateway.api.validation import Json
 
-_KINDS: Final = frozenset({"msg", "rs", "fc", "ctc"})
+_ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{48,64})_([0-9a-f]{1,8})")
+"""What it is, the number of its response, and which one of its kind."""
 
 
 def response_of(item_id: str) -> str:
     """Return the id of the response that an item is of. Raises NotFound for an id that no item of this server has."""
-    kind, _, rest = item_id.partition("_")
-    number, _, count = rest.rpartition("_")
-    identifier = f"resp_{number}"
-    if kind not in _KINDS or not (count.isascii() and count.isdigit()) or beginning_of(identifier) is None:
+    found = _ITEM.fullmatch(item_id)
+    if found is None or beginning_of(f"resp_{found[2]}") is None:
         raise not_kept("item", item_id)
-    return identifier
+    return f"resp_{found[2]}"
 
 
 def not_kept(kind: str, identifier: str) -> NotFound:
@@ -55,21 +55,24 @@ def resolved(request: ResponseRequest, turns: Mapping[str, agent_pb2.Turn]) -> R
     """
     if isinstance(request.input, str):
         return request
+    by_response = {identifier: _items(turn) for identifier, turn in turns.items()}
     items: list[Item] = []
+    seen: set[str] = set()
     for item in request.input:
         if not isinstance(item, ItemReference):
             items.append(item)
             continue
-        found = _items(turns[response_of(item.id)]).get(_place(item.id))
-        if found is None:
+        if item.id in seen:  # Each may be long.
+            raise InvalidArgument("input", "refers to an item twice")
+        seen.add(item.id)
+        kind, which = item.id.partition("_")[0], item.id.rpartition("_")[2]
+        kept = by_response[response_of(item.id)]
+        place = ("fc" if kind == "ctc" else kind, which)
+        if place in kept:
+            items.append(kept[place])
+        elif (kind, "0") not in kept:  # All of the text, and all thoughts, are in the first of them.
             raise not_kept("item", item.id)
-        items.append(found)
     return request.model_copy(update={"input": items})
-
-
-def _place(item_id: str) -> tuple[str, int]:
-    kind, count = item_id.partition("_")[0], int(item_id.rpartition("_")[2])
-    return ("fc" if kind == "ctc" else kind), count
 
 
 def _answer(turn: agent_pb2.Turn) -> types_pb2.ChatMessage:
@@ -82,17 +85,17 @@ def _calls(message: types_pb2.ChatMessage) -> list[Any]:
     return json.loads(message.tool_calls_json) if message.tool_calls_json else []
 
 
-def _items(turn: agent_pb2.Turn) -> dict[tuple[str, int], Item]:
-    """Return the items of a response by kind and number. Text between calls is all in the first message."""
+def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
+    """Return the items of a response by kind and number, or hash. Text between calls is all in the first message."""
     said = _answer(turn)
-    items: dict[tuple[str, int], Item] = {}
+    items: dict[tuple[str, str], Item] = {}
     if said.reasoning_content:
         thought = ReasoningText(type="reasoning_text", text=said.reasoning_content)
-        items["rs", 0] = ReasoningItem(type="reasoning", content=[thought])
-    items["msg", 0] = MessageItem(role="assistant", content=[ItemText(type="output_text", text=said.content)])
-    for number, call in enumerate(_calls(said)):
+        items["rs", "0"] = ReasoningItem(type="reasoning", content=[thought])
+    items["msg", "0"] = MessageItem(role="assistant", content=[ItemText(type="output_text", text=said.content)])
+    for call in _calls(said):
         function = call["function"]
-        items["fc", number] = FunctionCallItem(
+        items["fc", call_item_id("", call["id"]).rpartition("_")[2]] = FunctionCallItem(
             type="function_call", call_id=call["id"], name=function["name"], arguments=function["arguments"]
         )
     return items
@@ -112,10 +115,9 @@ def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
         output.append({"id": f"msg_{number}_0", "type": "message", "role": "assistant", "content": [text]})
     status = "incomplete" if incomplete else "completed"
     output = [{**item, "status": status} for item in output]
-    for count, call in enumerate(calls):
-        function = call["function"]
-        item = call_item(f"fc_{number}_{count}", call["id"], Called(function["name"]), function["arguments"])
-        output.append(item)
+    for call in calls:
+        function, identifier_of_call = call["function"], call_item_id(number, call["id"])
+        output.append(call_item(identifier_of_call, call["id"], Called(function["name"]), function["arguments"]))
     return {
         "id": identifier,
         "object": "response",

@@ -89,6 +89,8 @@ class MessageAnswer(Answer):
             yield from self._close()
             self._calling = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
             yield self._of_block("start", content_block=self._calling)
+        if self._calling is None or self._calling["id"] != part.id:
+            return  # It turned out to be no call.
         yield self._of_block("delta", delta={"type": "input_json_delta", "partial_json": part.arguments_json})
 
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[SseEvent]:

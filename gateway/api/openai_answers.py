@@ -92,7 +92,9 @@ class CompletionsAnswer(Answer):
         yield SseEvent(self.dialect.body(error))
 
     def alive(self) -> Iterator[SseEvent]:
-        yield self.chunk(self.nothing(next((i for i, heard in enumerate(self.heard) if not heard.ended), 0)))
+        goes_on = (index for index, heard in enumerate(self.heard) if not heard.ended)
+        if (index := next(goes_on, None)) is not None:
+            yield self.chunk(self.nothing(index))
 
     def nothing(self, index: int) -> Json:
         """Return a choice of which nothing new is said."""

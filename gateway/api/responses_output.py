@@ -5,6 +5,7 @@ the response holds. Beyond OpenAI's fields a response that has ended holds `agen
 its memory, tokens reused per tier, the agent's version, whether the turn is durable, and timings in seconds.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -64,7 +65,9 @@ def _event(name: str, index: int, /, **fields: object) -> Json:
 
 
 class Output:
-    """The items of one response. `number`, its id without the prefix, makes theirs: KIND_NUMBER_N is the Nth of a kind.
+    """The items of one response. `number`, its id without the prefix, makes theirs.
+
+    msg_NUMBER_N and rs_NUMBER_N are the Nth text and thought, fc_NUMBER_HASH and ctc_NUMBER_HASH the call of that id.
 
     `called` are the tools by the names that the model has for them; `logprobs` says whether they were asked for.
     """
@@ -78,6 +81,8 @@ class Output:
         self._open: _Part | None = None
         self._calling: Json | None = None
         """The call that the model is making, as an item with what is there of its arguments."""
+        self._void = 0
+        """Items that were begun, and are none of the response."""
         self._waiting: list[Json] = []
         """Log-probabilities of tokens that no text has come of yet: of half a character, or of a call that goes on."""
 
@@ -120,15 +125,13 @@ class Output:
         yield part.event(f"{kind.part}.delta", delta=text, **part.with_logprobs(logprobs))
 
     def _begin(self, kind: _Kind) -> Iterator[Json]:
-        part = self._open = _Part(kind, self._new_id(kind.prefix), len(self._done))
+        part = self._open = _Part(kind, self._new_id(kind.prefix), self._index)
         yield _event("output_item.added", part.index, item={**part.head, "content": []})
         yield part.event("content_part.added", part=part.part())
 
     def _close(self, status: str) -> Iterator[Json]:
-        if self._calling is not None:  # It turned out to be no call.
-            item, self._calling = {**self._calling, "status": "incomplete"}, None
-            self._done.append(item)
-            yield _event("output_item.done", len(self._done) - 1, item=item)
+        if self._calling is not None:  # It turned out to be no call. Clients make calls of items that are done.
+            self._calling, self._void = None, self._void + 1
         if self._open is None:
             return
         part, self._open = self._open, None
@@ -142,24 +145,25 @@ class Output:
         if part.name:
             yield from self._begin_call(part.id, part.name)
         item = self._calling
-        if item is None or "arguments" not in item:  # The text of a custom tool is told when it is whole.
+        # It turned out to be no call; or it is of a custom tool, whose text is told when it is whole.
+        if item is None or item["call_id"] != part.id or "arguments" not in item:
             return
         item["arguments"] += part.arguments_json
-        yield _event("function_call_arguments.delta", len(self._done), item_id=item["id"], delta=part.arguments_json)
+        yield _event("function_call_arguments.delta", self._index, item_id=item["id"], delta=part.arguments_json)
 
     def _begin_call(self, call_id: str, name: str) -> Iterator[Json]:
         self._waiting = []  # Log-probabilities of no text.
         yield from self._close("completed")
         tool = self._called.get(name) or Called(name)
-        self._calling = call_item(self._new_id("ctc" if tool.custom else "fc"), call_id, tool, "")
-        yield _event("output_item.added", len(self._done), item={**self._calling, "status": "in_progress"})
+        self._calling = call_item(call_item_id(self._number, call_id, custom=tool.custom), call_id, tool, "")
+        yield _event("output_item.added", self._index, item={**self._calling, "status": "in_progress"})
 
     def _call(self, call: inference_pb2.ToolCall) -> Iterator[Json]:
         begun = self._calling is not None and self._calling["call_id"] == call.id
         if not begun:
             yield from self._begin_call(call.id, call.name)
         self._waiting = []
-        item, index = self._calling, len(self._done)
+        item, index = self._calling, self._index
         assert item is not None
         custom = "input" in item
         text = custom_input(call.arguments_json) if custom else call.arguments_json
@@ -172,10 +176,21 @@ class Output:
         yield _event(f"{said}.done", index, item_id=item["id"], name=item["name"], **{field: text})
         yield _event("output_item.done", index, item=item)
 
+    @property
+    def _index(self) -> int:
+        """Of the present item."""
+        return len(self._done) + self._void
+
     def _new_id(self, kind: str) -> str:
         number = self._counts.get(kind, 0)
         self._counts[kind] = number + 1
         return f"{kind}_{self._number}_{number}"
+
+
+def call_item_id(number: str, call_id: str, *, custom: bool = False) -> str:
+    """Return the id of a call as an item: of the call itself, since what turns out to be none is not kept."""
+    digest = hashlib.blake2b(call_id.encode(), digest_size=4).hexdigest()
+    return f"{'ctc' if custom else 'fc'}_{number}_{digest}"
 
 
 def call_item(identifier: str, call_id: str, tool: Called, text: str) -> Json:
@@ -229,7 +244,7 @@ class ResponseAnswer(Answer):
     def alive(self) -> Iterator[SseEvent]:
         if self._events == 0:
             yield from self._begin()
-        else:
+        elif not self.heard[0].ended:
             yield self._lifecycle("in_progress", self._response("in_progress"))
 
     def _begin(self) -> Iterator[SseEvent]:
@@ -241,6 +256,8 @@ class ResponseAnswer(Answer):
         yield self._lifecycle(body["status"], body)
 
     def failed(self, error: AgentmemError) -> Iterator[SseEvent]:
+        if self._events == 0:
+            yield from self._begin()
         failure = {"code": _code(error), "message": error.message}
         yield self._lifecycle("failed", {**self._response("failed"), "error": failure, "output": self._output.items})
 

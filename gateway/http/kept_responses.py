@@ -1,5 +1,6 @@
 """Responses that are kept as turns of agents: found by their ids, read, deleted, referred to by their items."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,14 +62,13 @@ class KeptResponses:
                 "later turns go on from this response; delete those first, or the agent with DELETE /v1/agents/"
                 f"{agent.key.agent_id}"
             )
-        if turn.first_token == 0 and is_anonymous(agent.key.agent_id):
-            await upstream.result(self._agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key)))
-            return
         version = agent.version
         trim = agent_pb2.TrimAgentRequest(
             key=agent.key, keep_tokens=turn.first_token, if_version=version.version, if_revision=version.revision
         )
         await upstream.result(self._agents.TrimAgent(trim))
+        if turn.first_token == 0 and is_anonymous(agent.key.agent_id):  # Nothing has come meanwhile, or it was refused.
+            await upstream.result(self._agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key)))
 
     async def resolve(self, request: ResponseRequest) -> ResponseRequest:
         """Return a request with the items that it refers to. Raises NotFound."""
@@ -80,7 +80,7 @@ class KeptResponses:
                 found |= await self._turns(agent) if agent is not None else {}
             if identifier not in found:
                 raise not_kept("item", next(i for i in references(request) if response_of(i) == identifier))
-        return resolved(request, found)
+        return await asyncio.to_thread(resolved, request, found)
 
     async def _agent(self, model: str, identifier: str) -> agent_pb2.Agent | None:
         asked = agent_pb2.FindAgentRequest(namespace=caller().namespace, model_id=model, request_id=identifier)

@@ -152,7 +152,8 @@ class _Run:
                 self.exchange.answer.agent_id = memory.agent_id
                 async with aclosing(each_choice(self.shared.channel, turns)) as choices, _asked(choices) as first:
                     if self.exchange.streamed:
-                        # A client counts from the last thing it got, and a turn may wait for memory.
+                        # A client counts from the last thing it got, and a turn may wait for memory. What begins
+                        # before the turn does is refused by its last event, and no other agent is looked for then.
                         await asyncio.wait({first}, timeout=self.shared.settings.keep_alive)
                     try:
                         if first.done() or not self.exchange.streamed:

@@ -182,7 +182,7 @@ class AnswerStream:
 
     def _whole(self, calls: list[ToolCall]) -> list[ToolCall]:
         """Return calls that are complete; one whose parts were told as it was told."""
-        if self._parts is None or not self._part_id or len(calls) != 1:
+        if self._parts is None or not self._part_id or not self._parts.whole or len(calls) != 1:
             return calls
         (call,), told = calls, self._parts.text
         same = call.name == self._parts.name and json.loads(told) == json.loads(call.arguments_json)

@@ -18,6 +18,8 @@ class CallParts:
         """Empty until it is known."""
         self.text = ""
         """The arguments so far, as the model writes them."""
+        self.whole = False
+        """The arguments are there to their end."""
         self._at = -1
         self._depth = 0
         self._quoted = self._escaped = self._over = False
@@ -36,6 +38,7 @@ class CallParts:
             self._over = True
             return ""
         self.text += new
+        self.whole = self._over
         return new
 
     def _find_arguments(self, raw: bytearray, start: int) -> bool:

@@ -5,7 +5,6 @@ object. Each form keeps what is said, and rewrites a message only by those befor
 that goes on has the beginning that it had.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
@@ -30,10 +29,10 @@ def forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
                     yield form
 
 
-def said_by_system(messages: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Return the texts of system messages that are not the first message, and how often each stands there."""
+def said_by_system(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the texts of system messages that are not the first message."""
     texts = (_text(message).strip() for message in messages[1:] if _is_system(message))
-    return Counter(filter(None, texts))
+    return list(filter(None, texts))
 
 
 def has_forms(messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -77,15 +76,22 @@ def _as_questions(messages: list[Message]) -> list[Message]:
 def _in_questions(messages: list[Message]) -> list[Message]:
     """Later system messages are part of the user's message before them, or else of the one after them."""
     first = len(list(takewhile(_is_system, messages)))
-    made, mergeable = messages[:first], False
+    made, texts, mergeable = messages[:first], list[str](), False
+
+    def settle() -> None:
+        if len(texts) > 1:
+            made[-1] = {**made[-1], "content": _BETWEEN.join(texts)}
+
     for message in messages[first:]:
         system = _is_system(message)
         asks = system or (mergeable and message.get("role") == "user")
         if asks and made and made[-1].get("role") == "user":
-            made[-1] = {**made[-1], "content": _BETWEEN.join((_text(made[-1]), _text(message)))}
+            texts.append(_text(message))
             continue
+        settle()
         made.append({**message, "role": "user"} if system else message)
-        mergeable = system
+        texts, mergeable = [_text(message)], system
+    settle()
     return made
 
 

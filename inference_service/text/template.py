@@ -10,7 +10,7 @@ moment, which is kept with its ledger as text: ISO 8601 with the offset from UTC
 machine's time zone would change, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -73,7 +73,7 @@ class Template:
             except _FAULTS as error:
                 refusal = refusal or error
                 continue
-            if all(text.count(each) >= times for each, times in said.items()):
+            if _has_all(text, said):
                 return text
             incomplete = incomplete or text
         if incomplete is not None:
@@ -155,6 +155,16 @@ class Template:
         """
         header = self.user_turn.header.decode() if self.user_turn is not None else ""
         return self.system_prefix(chat).removesuffix(header)
+
+
+def _has_all(text: str, said: Sequence[str]) -> bool:
+    """Return whether all of these are in a text, one after the other."""
+    at = 0
+    for each in said:
+        if (found := text.find(each, at)) < 0:
+            return False
+        at = found + len(each)
+    return True
 
 
 def common_prefix(one: str, other: str) -> str:

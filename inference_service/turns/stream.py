@@ -140,12 +140,12 @@ def delta(
     """Several tokens in one delta, and what became certain when generation ended; `parts` of calls, if wanted."""
     message = inference_pb2.Delta()
     for event in events:
+        message.reasoning += event.reasoning
+        _add_text(message, event.text)
         for part in event.parts if parts else ():
             if part.name or not message.tool_call_parts:
                 message.tool_call_parts.add(id=part.id, name=part.name)
             message.tool_call_parts[-1].arguments_json += part.arguments
-        message.reasoning += event.reasoning
-        message.text += event.text
         message.tool_calls.extend(_call(call) for call in event.calls)
         message.token_ids.append(event.token_id)
         if event.logprob is not None:
@@ -160,9 +160,16 @@ def delta(
                 ],
             )
     message.reasoning += rest.reasoning
-    message.text += rest.text
+    _add_text(message, rest.text)
     message.tool_calls.extend(_call(call) for call in rest.calls)
     return message
+
+
+def _add_text(message: inference_pb2.Delta, text: str) -> None:
+    """Add text. A call that went on before it has turned out to be none."""
+    if text and message.tool_call_parts and not message.tool_calls:
+        message.ClearField("tool_call_parts")
+    message.text += text
 
 
 def _call(call: ToolCall) -> inference_pb2.ToolCall:

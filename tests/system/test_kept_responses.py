@@ -100,6 +100,12 @@ async def test_an_item_that_its_response_has_not(sdk: openai.AsyncOpenAI) -> Non
     beyond = first.output[-1].id.rpartition("_")[0] + "_7"
     with pytest.raises(openai.NotFoundError, match="send the items themselves"):
         await ask(sdk, ASKED, {"type": "item_reference", "id": beyond})
+    with pytest.raises(openai.BadRequestError, match="refers to an item twice"):
+        await ask(sdk, ASKED, *references(first), *references(first))
+    # All of the text is in the first message, wherever a stream had it.
+    later = {"type": "item_reference", "id": references(first)[0]["id"].removesuffix("_0") + "_1"}
+    whole = await ask(sdk, ASKED, *references(first), later, *output_of(first))
+    assert whole.output_text == "It rains in Paris!"
 
 
 async def test_unstored_responses_are_not_kept_by_their_ids(sdk: openai.AsyncOpenAI) -> None:

@@ -65,6 +65,8 @@ DELTAS = st.lists(
 def test_what_the_events_tell_is_what_there_is(
     deltas: list[inference_pb2.Delta], logprobs: bool, cut_short: bool
 ) -> None:
+    for number, call in enumerate(call for delta in deltas for call in delta.tool_calls):
+        call.id += str(number)
     output, events = put_out(*deltas, logprobs=logprobs, cut_short=cut_short)
     assert built(events) == output.items
     texts = [item["content"][0]["text"] for item in output.items if item["type"] == "message"]
@@ -99,7 +101,7 @@ def test_text_and_calls_are_items_of_their_own() -> None:
     assert [item["type"] for item in output.items] == ["message", "function_call", "function_call", "message"]
     assert [item["status"] for item in output.items] == ["completed"] * 4
     assert output.items[1] == {
-        "id": "fc_7_0",
+        "id": "fc_7_ca234c55",
         "type": "function_call",
         "call_id": "a",
         "name": "look",

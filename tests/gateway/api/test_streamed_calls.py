@@ -40,6 +40,8 @@ CALLS = [
     delta(call("c", '{"y": 2}', "go")),
 ]
 BROKEN = [delta(part("a", '{"x"', "look")), delta(text='<c>{"x"</c>')]
+JOINED = [delta(part("a", '{"x"', "look")), delta(part("a", ": 1"), text='<c>{"x"</c>')]
+"""As a worker would not send it: the last part after the text that the call has become."""
 
 
 def events(answer: Answer, deltas: Sequence[Any]) -> list[Any]:
@@ -58,7 +60,7 @@ def test_chat() -> None:
     assert found == {0: ["look", '{"x": 1}'], 1: ["see", "{}"], 2: ["go", '{"y": 2}']}
 
 
-@pytest.mark.parametrize("deltas", [CALLS, BROKEN])
+@pytest.mark.parametrize("deltas", [CALLS, BROKEN, JOINED])
 def test_messages(deltas: Any) -> None:
     blocks: dict[int, list[Any]] = {}
     for event in events(MessageAnswer("m", "m"), deltas):
@@ -68,6 +70,8 @@ def test_messages(deltas: Any) -> None:
                 blocks[event["index"]] = [event["content_block"], "", False]
             case "content_block_delta":
                 change = event["delta"]
+                kind = {"text": "text_delta", "tool_use": "input_json_delta"}
+                assert change["type"] == kind[blocks[event["index"]][0]["type"]]
                 blocks[event["index"]][1] += change.get("partial_json") or change.get("text", "")
             case "content_block_stop":
                 blocks[event["index"]][2] = True
@@ -79,8 +83,9 @@ def test_messages(deltas: Any) -> None:
         assert said == [("tool_use", '{"x"'), ("text", '<c>{"x"</c>')]
 
 
-@pytest.mark.parametrize("deltas", [CALLS, BROKEN])
+@pytest.mark.parametrize("deltas", [CALLS, BROKEN, JOINED])
 def test_responses(deltas: Any) -> None:
+    """What turns out to be no call is never done, and not in the response."""
     answer = ResponseAnswer(HEAD, "1", logprobs=False)
     items: dict[int, Any] = {}
     arguments: dict[str, str] = {}
@@ -94,15 +99,27 @@ def test_responses(deltas: Any) -> None:
             case "response.output_item.done":
                 items[event["output_index"]] = event["item"]
             case "response.completed":
-                assert event["response"]["output"] == list(items.values())
-    for item in items.values():
+                assert event["response"]["output"] == [item for item in items.values() if item]
+    done = [item for item in items.values() if item]
+    for item in done:
         if item["type"] == "function_call":
             assert arguments[item["id"]] == item["arguments"]
-    statuses = [(item["type"], item["status"]) for item in items.values()]
+    statuses = [(item["type"], item["status"]) for item in done]
     if deltas is CALLS:
         assert statuses == [("message", "completed"), *[("function_call", "completed")] * 3]
     else:
-        assert statuses == [("function_call", "incomplete"), ("message", "completed")]
+        assert statuses == [("message", "completed")]
+
+
+@pytest.mark.parametrize("deltas", [BROKEN, JOINED])
+def test_whole_answers_have_whole_calls_only(deltas: Any) -> None:
+    for answer in (MessageAnswer("m", "m"), ResponseAnswer(HEAD, "1", logprobs=False), ChatAnswer("c", 7, "m")):
+        for event in (started(), *deltas, finished()):
+            copied = inference_pb2.GenerateResponse()
+            copied.CopyFrom(event)
+            answer.add(0, copied)
+        body = json.dumps(answer.body())
+        assert "look" not in body and "<c>{" in body
 
 
 def test_custom_tools_are_told_whole() -> None:

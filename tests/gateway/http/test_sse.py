@@ -98,6 +98,8 @@ async def test_what_is_refused_late_ends_the_stream(worker: ScriptedWorker, http
         yield
 
     worker.script = refuses
+    events = told(await http.post("/v1/responses", json={**RESPONSE, "stream": True}))
+    assert events[0]["type"] == "response.created" and events[-1]["type"] == "response.failed"
     answer = await http.post("/v1/chat/completions", json={**CHAT, "stream": True})
     assert answer.status_code == 200
     assert told(answer)[-1]["error"]["message"] == "the pool is full"

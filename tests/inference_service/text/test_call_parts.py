@@ -86,6 +86,13 @@ def test_what_turns_out_to_be_no_call_is_text_although_parts_were_told() -> None
         assert "".join(delta.text for delta in deltas) == text
 
 
+def test_bytes_that_are_no_text_end_the_parts_and_not_the_call() -> None:
+    """A byte-level model may write them; the whole call has a replacement character."""
+    deltas = said([b'<c>{"name": "look", "arguments": {"a": "', b"\xf0\x9f", b"x", b'"}}</c>'])
+    (call,) = (call for delta in deltas for call in delta.calls)
+    assert json.loads(call.arguments_json) == {"a": "\ufffdx"}
+
+
 def test_other_forms_have_no_parts() -> None:
     other = CallSyntax("other", b"<c>", b"</c>", lambda text, _: json.loads(text))
     assert not told(said([CALL[:40].encode(), CALL[40:].encode()], other))

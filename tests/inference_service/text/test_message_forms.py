@@ -88,6 +88,13 @@ def test_published_templates_that_refuse(name: str) -> None:
         assert all(str(message["content"]) in text for message in chat)
 
 
+def test_many_system_messages_take_time_that_grows_with_the_text() -> None:
+    """They took minutes where each was counted in all of the text."""
+    notes = [{"role": "system", "content": f"note {number}"} for number in range(10_000)]
+    text = rendered(ALTERNATES, {"role": "user", "content": "x" * 1_000_000}, *notes)
+    assert text.count("note ") == 10_000
+
+
 def test_what_no_form_helps_is_refused_as_the_template_says() -> None:
     with pytest.raises(InvalidArgument, match="never"):
         rendered("{{ raise_exception('never') }}", FIRST, USER)
