@@ -128,10 +128,12 @@ async def test_a_deletion_waits_for_a_node_that_does_not_follow(
     assert code(waited) is grpc.StatusCode.UNAVAILABLE and "not all nodes" in (waited.value.details() or "")
     again()
     monkeypatch.setattr("cache_service.rpc.agents.FOLLOWING_SECONDS", 30.0)
+    status = None
     try:
         await a.store.delete()
     except grpc.aio.AioRpcError as error:
-        assert error.code() is grpc.StatusCode.NOT_FOUND, "the node had followed before it was asked again"
+        status = error.code()
+    assert status in (None, grpc.StatusCode.NOT_FOUND), "it had followed before it was asked again"
     assert not on_disk(b.store.data)
 
 
