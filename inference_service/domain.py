@@ -73,7 +73,7 @@ class Sampling:
 
     @property
     def defaults(self) -> types_pb2.Sampling:
-        """What a model has defaults for."""
+        """The parameters that a model has defaults for."""
         return types_pb2.Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -132,7 +132,7 @@ class TurnRequest:
     if_version: int | None = None
     if_revision: bytes = b""
     sampling: types_pb2.Sampling = field(default_factory=types_pb2.Sampling)
-    """What is given; the rest is as the model has it."""
+    """As it is given; the rest is as the model has it."""
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     cache_policy: inference_pb2.CachePolicy.ValueType = inference_pb2.CACHE_POLICY_KEEP

@@ -1,4 +1,4 @@
-"""What pydantic says about a request's body, turned into paths in that body and our words.
+"""Errors of pydantic about a request's body, as paths in that body and in our words.
 
 It leaves out the names of a union's branches, and nothing of the body but names that look like names is in it.
 """

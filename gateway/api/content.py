@@ -52,7 +52,7 @@ class Media(Forgiving):
 
 
 class Refusal(Forgiving):
-    """What an assistant refused in words."""
+    """A refusal of an assistant's, in words."""
 
     type: Literal["refusal"]
     refusal: Text

@@ -78,11 +78,11 @@ class Answer(ABC):
 
     def __init__(self, head: Json, choices: int = 1) -> None:
         self.head = head
-        """What is known of the answer before its first event: its id, its model."""
+        """Fields that are known before the first event: id, model."""
         self.agent_id = ""
         """The agent that the first choice belongs to, set before the first event; empty where nothing is kept."""
         self.left_out: Sequence[str] = ()
-        """What of the request does not reach the model: tools of another server, images."""
+        """Parts of the request that do not reach the model: tools of another server, images."""
         self.heard = [Heard() for _ in range(choices)]
 
     def add(self, choice: int, event: inference_pb2.GenerateResponse) -> None:
@@ -136,7 +136,7 @@ class Exchange:
     label: str = ""
     previous: str = ""
     left_out: Sequence[str] = ()
-    """What the user says that is no text, as "image" or "2 files"."""
+    """Parts of the user's messages that are no text, as "image" or "2 files"."""
     hosted: Sequence[str] = ()
     """Tools that the model does not get, and items that tell of such, by their types."""
 

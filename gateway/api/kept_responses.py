@@ -24,7 +24,7 @@ from gateway.api.responses_schema import (
 from gateway.api.validation import Json
 
 _ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{48,64})_([0-9a-f]{1,8})")
-"""What it is, the number of its response, and which one of its kind."""
+"""Kind, number of the response, and which one of the kind."""
 
 
 def response_of(item_id: str) -> str:

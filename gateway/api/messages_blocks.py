@@ -78,7 +78,7 @@ class ToolReferenceBlock(Forgiving):
 
     @property
     def text(self) -> str:
-        """What the model reads of it."""
+        """Text for the model."""
         return f"The tool {self.tool_name} can be called now.\n"
 
 
@@ -95,7 +95,7 @@ class ToolUseBlock(Forgiving):
 
 
 class ToolResultBlock(Forgiving):
-    """What a call gave. The model gets `is_error` in words."""
+    """The result of a call. The model gets `is_error` in words."""
 
     type: Literal["tool_result"]
     tool_use_id: Text
@@ -104,7 +104,7 @@ class ToolResultBlock(Forgiving):
 
 
 class ThinkingBlock(Forgiving):
-    """What the model thought before it said or called what follows."""
+    """Reasoning before a text or a call."""
 
     type: Literal["thinking"]
     thinking: Text

@@ -37,7 +37,7 @@ class MessageAnswer(Answer):
         self._thinking = thinking
         self._blocks: list[Json] = []
         self._kind = ""
-        """Of the block that the model is saying; empty for none."""
+        """Kind of the block that the model is saying; empty for none."""
         self._calling: Json | None = None
         """The call that the model is making."""
         self._texts: list[str] = []

@@ -1,4 +1,4 @@
-"""What a request to /v1/messages may hold; everything else is refused by name, but for `gateway.api.fields`.
+"""Requests to /v1/messages; what is not here is refused by name, but for `gateway.api.fields`.
 
 output_config.effort reaches the model's chat template, as does thinking, if the template can turn it on and off;
 disabled also leaves it out of the answer. metadata.user_id only narrows the search for the conversation.
@@ -115,7 +115,7 @@ class ContextManagement(Forgiving):
 
 
 class Metadata(BaseModel):
-    """What is said of the request. All but the user means nothing here."""
+    """Notes about the request. Only the user has an effect."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 

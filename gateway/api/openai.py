@@ -1,4 +1,4 @@
-"""What requests to OpenAI's endpoints share: parameters of sampling, and the text's format."""
+"""Fields that requests to OpenAI's endpoints share: sampling, and the text's format."""
 
 import json
 from collections.abc import Sequence

@@ -178,7 +178,7 @@ class Output:
 
     @property
     def _index(self) -> int:
-        """Of the present item."""
+        """Index of the present item."""
         return len(self._done) + self._void
 
     def _new_id(self, kind: str) -> str:

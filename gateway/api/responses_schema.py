@@ -1,4 +1,4 @@
-"""What a request to /v1/responses may hold; everything else is refused by name, but for `gateway.api.fields`.
+"""Requests to /v1/responses; what is not here is refused by name, but for `gateway.api.fields`.
 
 A null counts as not given. metadata is echoed, prompt_cache_key only narrows the search for the conversation, and
 reasoning.effort reaches the model's chat template. include=["reasoning.encrypted_content"] has no effect: reasoning is
@@ -64,7 +64,7 @@ class CustomCallItem(Forgiving):
 
 
 class CallOutputItem(Forgiving):
-    """What a call gave."""
+    """The result of a call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: _NonEmpty
@@ -81,7 +81,7 @@ class ReasoningText(Forgiving):
 
 
 class ReasoningItem(Forgiving):
-    """What the model thought before what follows. A summary, of another server's model, is not read."""
+    """Reasoning of the model. A summary, of another server's model, is not read."""
 
     type: Literal["reasoning"]
     summary: list[ReasoningText] | None = None

@@ -30,13 +30,13 @@ def template_arguments(effort: Effort | None, given: Mapping[str, Any] | None = 
 
 
 class Switch(Forgiving):
-    """Whether the model thinks before it answers. Nothing holds it to a budget."""
+    """A switch for thinking before an answer. Nothing holds the model to a budget."""
 
     type: Literal["enabled", "adaptive", "auto", "disabled"]
 
     @property
     def thinks(self) -> bool:
-        """Whether it does."""
+        """Return whether the model thinks."""
         return self.type != "disabled"
 
 

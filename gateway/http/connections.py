@@ -25,10 +25,10 @@ SURPLUS: Final = "agentmem.surplus"
 """In the state of a request's scope: its connection is one too many, so it gets a refusal, or its health check."""
 
 HEADER_SECONDS: Final = 10.0
-"""That a connection may take to send the whole of a request's headers."""
+"""Seconds in which a connection has to send the whole of a request's headers."""
 
 IDLE_SECONDS: Final = 75
-"""That one may be silent between two requests: longer than the pools of clients keep theirs. Answers say so."""
+"""Seconds between two requests of a connection: longer than clients' pools keep theirs. Answers say so."""
 
 _GRACE: Final = 1.0
 """Seconds by which a stream notices a stall before its connection does, and ends the turn with the reason."""

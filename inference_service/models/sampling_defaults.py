@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 FILE: Final = "generation_config.json"
 _NAMES: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _NEUTRAL: Final = Sampling(temperature=1.0)
-"""Of a model that says nothing: tokens by its own probabilities."""
+"""Default of a model that says nothing: tokens by its own probabilities."""
 
 
 def sampling_defaults(directory: Path) -> Sampling:

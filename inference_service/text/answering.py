@@ -23,7 +23,7 @@ class AnswerDelta(NamedTuple):
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     parts: tuple[CallPart, ...] = ()
-    """Of calls that go on, or are among `calls`. They count only if the call comes, whole, in the end."""
+    """Parts of calls that go on, or are among `calls`. They count only if the call comes, whole, in the end."""
 
 
 NO_DELTA = AnswerDelta()
@@ -71,7 +71,7 @@ class AnswerStream:
         self._calls: list[ToolCall] = []
         self._parts: CallParts | None = None
         self._part_id = ""
-        """Of the call that has parts; empty before the first."""
+        """Id of the call that has parts; empty before the first."""
         self._told: list[CallPart] = []
         self._ids: set[str] = set()
 

@@ -82,7 +82,7 @@ DOORS: dict[Door, tuple[str, ...]] = {
 }
 _WHOLE = ("top_k", "seed")
 MEANT = {"top_p": 0.0, "top_k": -1}
-"""What OpenAI's and Anthropic's dialects take besides: the likeliest token alone, and all tokens."""
+"""Taken by OpenAI's and Anthropic's dialects besides: the likeliest token alone, and all tokens."""
 
 
 LINES = [

@@ -28,7 +28,7 @@ PACKAGES = Path(__file__).parent / "coding_clients"
 DOCS = Path(__file__).parents[2] / "docs"
 TURNS = 5
 SHARE = 0.9
-"""Of a prompt's tokens that memory has, but for the first request of a session."""
+"""Share of a prompt's tokens that memory has, but for the first request of a session."""
 CONTEXT = 131_072
 _SAYS = "Done", " as", " asked", "."
 _TEMPLATE = (
@@ -183,7 +183,7 @@ async def turn(client: CodingClient, packages: Path, home: Path, url: str, numbe
 
 
 async def ran(command: Sequence[str], home: Path, environment: Mapping[str, str]) -> str:
-    """What a program prints, which must end well."""
+    """Return what a program prints, which must end well."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=home / "work",
@@ -203,7 +203,7 @@ async def ran(command: Sequence[str], home: Path, environment: Mapping[str, str]
 
 
 def answered(stack: Stack) -> list[Answered]:
-    """What the gateway's log has of requests that ran turns."""
+    """Return what the gateway's log has of requests that ran turns."""
     found = re.finditer(r" answered .*status=(\d+) .*prompt_tokens=(\d+) reused_tokens=(\d+)", stack.logs("gateway"))
     return [Answered(*map(int, each.groups())) for each in found]
 

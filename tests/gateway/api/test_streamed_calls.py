@@ -85,7 +85,7 @@ def test_messages(deltas: Any) -> None:
 
 @pytest.mark.parametrize("deltas", [CALLS, BROKEN, JOINED])
 def test_responses(deltas: Any) -> None:
-    """What turns out to be no call is never done, and not in the response."""
+    """A call that turns out to be none is never done, and not in the response."""
     answer = ResponseAnswer(HEAD, "1", logprobs=False)
     items: dict[int, Any] = {}
     arguments: dict[str, str] = {}

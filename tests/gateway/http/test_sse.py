@@ -47,7 +47,7 @@ COMPLETION: Any = {"model": "demo", "prompt": "hi", "max_tokens": 9}
 
 
 def told(answer: httpx.Response) -> list[Any]:
-    """What the events say; clients skip comments."""
+    """Return the data of the events; clients skip comments."""
     data = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
     return [json.loads(each) for each in data if each != "[DONE]"]
 

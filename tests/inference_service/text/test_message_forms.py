@@ -79,7 +79,7 @@ def test_a_chat_that_goes_on_has_the_beginning_that_it_had(source: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen3_5_think", "qwen3_6", "qwen3_8"])
 def test_published_templates_that_refuse(name: str) -> None:
-    """Of Claude Code a system message after the first user's, of Codex two developer messages."""
+    """Claude Code sends a system message after the first user's, Codex two developer messages."""
     source = template(name)
     for chat in ([FIRST, USER, NOTE, ANSWER, USER], [FIRST, SECOND, USER]):
         with pytest.raises(Exception, match="must be at the beginning"):

@@ -242,7 +242,7 @@ async def test_no_turn_waits_for_a_place_that_another_has_only_to_share(tmp_path
 async def test_blocks_that_another_has_made_take_none_of_the_turns_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a prompt that is computed although its blocks are there, since no state is: reserved is what is missing."""
+    """A prompt is computed although its blocks are there, since no state is: reserved is what is missing."""
     directory = write_qwen3_next(tmp_path / "states")
     async with working(directory, tmp_path, blocks=24, pieces=0) as worker:
         ids = prompt(422)
