@@ -41,6 +41,9 @@ _LONG_CHUNK: Final = 1_024
 """Tokens of a last chunk whose blocks are copied before the first token. Of a shorter one that is a larger share of its
 time: 3 % of 2,048 tokens, 6 to 15 % of 600 (H200, Llama 3.1 8B; measured once, no benchmark has it)."""
 
+_NAMES: Final = 4096
+"""Blocks of prompts, a million tokens, that turns which wait may look for again."""
+
 _SHORT: Final = 64
 """Tokens of a chunk whose logits are computed, all of them, because models give no others: 33 MB for Gemma 3."""
 
@@ -72,8 +75,8 @@ class PromptEngine(ABC):
     _to_clear: bool = field(default=False, init=False)
     """Whether memory of a prompt that is done is to be given back once its rows are regrouped."""
     _tokens_per_second: float = field(default=0.0, init=False)
-    _kept: set[bytes] = field(default_factory=set, init=False)
-    """Names of blocks of prompts that went into the pool since the engine was idle."""
+    _kept: dict[bytes, None] = field(default_factory=dict, init=False)
+    """Names of blocks of prompts that went into the pool since the engine was idle, the last ones."""
 
     @property
     @abstractmethod
@@ -252,7 +255,10 @@ class PromptEngine(ABC):
             return False
         job.chunk, job.logits = None, chunk.logits
         computed = Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens)
-        self._kept.update(job.computed(computed, keeps_blocks=self._keeps_blocks(job, chunk.tokens)))
+        for name in job.computed(computed, keeps_blocks=self._keeps_blocks(job, chunk.tokens)):
+            self._kept[name] = None
+        while len(self._kept) > _NAMES:  # An engine that has always work is never idle.
+            del self._kept[next(iter(self._kept))]
         return True
 
     def _keeps_blocks(self, job: TurnJob, chunk_tokens: int) -> bool:

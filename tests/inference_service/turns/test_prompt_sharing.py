@@ -257,6 +257,18 @@ async def test_blocks_that_another_has_made_take_none_of_the_turns_own(
         assert AgentKey("n", "second", "m") in worker.model.memory.hot
 
 
+async def test_names_of_blocks_are_few_however_long_the_engine_works(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "_NAMES", 2)
+    async with running(llama, tmp_path) as worker:
+        seen: list[int] = []
+        worker.model.engine.stepped = lambda _: seen.append(len(worker.model.engine._kept))
+        await asyncio.gather(*(worker.turn(f"a{number}", prompt(800, number)) for number in range(3)))
+        assert max(seen) == 2
+        await worker.idle()
+
+
 async def test_namespaces_share_nothing_and_neither_do_turns_that_recompute(llama: Path, tmp_path: Path) -> None:
     async with running(llama, tmp_path) as worker:
         await cancelled(worker, "a", prompt(1000), 1)
