@@ -309,4 +309,6 @@ def test_a_stop_string_is_trimmed_off_wherever_it_comes(model: LoadedModel) -> N
             assert generated.stop_string == stop
             assert {c.offset for c in caches} == {len(prompt) + len(generated.token_ids)}
             met += 1
+        if met >= 3:
+            break
     assert met
