@@ -8,21 +8,17 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import Cancelled
-from benchmarks.loading import load
 from inference_service.engine import batched_prefill
 from inference_service.engine import prompts as prompts_module
 from inference_service.engine.batched_prefill import padded_caches
-from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.geometry import Caches
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.prompt_blocks import PromptBlocks
-from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.proof import prompts_problem
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.oracle import Oracle
-from tests.tiny_models import write_deepseek2, write_gemma3, write_llama
+from tests.tiny_models import write_deepseek2, write_llama
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -332,18 +328,6 @@ def test_one_that_cannot_be_started_is_none_of_the_others_business(
         assert right(oracle, bad) and bad.job.chunks[0].position == 0
 
 
-def test_proof_finds_nan_behind_a_chunk_that_is_right(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As what is masked gives where it was NaN, and attention multiplies it by 0."""
-    original = type(model.engine.model).__call__
-
-    def broken(self: Any, tokens: mx.array, cache: Any) -> mx.array:
-        logits = original(self, tokens, cache)
-        return logits * mx.nan if tokens.shape == (2, 1) else logits
-
-    monkeypatch.setattr(type(model.engine.model), "__call__", broken)
-    assert "inf" in prompts_problem(model.engine.model, model.geometry)
-
-
 def test_a_batch_is_begun_only_where_all_it_takes_is_free(
     model: LoadedModel,
     oracle: Oracle,
@@ -363,33 +347,6 @@ def test_a_batch_is_begun_only_where_all_it_takes_is_free(
     assert not relieved and set(chunks) == {1}
     run(model)
     assert all(right(oracle, turn) for turn in turns)
-
-
-@pytest.mark.slow
-def test_models_with_checkpoints_compute_prompts_one_by_one(tmp_path: Path) -> None:
-    gemma = load("gemma", str(write_gemma3(tmp_path)), hashes=ContentHashes(tmp_path / "weights.json"))
-    assert not gemma.engine.model.prompts_together
-
-
-def test_proof_finds_padding_that_is_seen(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert prompts_problem(model.engine.model, model.geometry) == ""
-    original = BatchQuantizedKVCache.make_mask
-
-    def sees_padding(self: BatchQuantizedKVCache, n: int, *others: Any, **named: Any) -> mx.array | None:
-        if n == 1:
-            return original(self, n, *others, **named)
-        total = self.buffers.filled + n
-        return mx.broadcast_to(mx.tri(total, dtype=mx.bool_)[-n:], (len(self.padding), 1, n, total))
-
-    monkeypatch.setattr(BatchQuantizedKVCache, "make_mask", sees_padding)
-    assert "logits differ by" in prompts_problem(model.engine.model, model.geometry)
-
-
-def test_proof_finds_positions_that_count_padding(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        BatchQuantizedKVCache, "offset", property(lambda self: mx.array([self.buffers.filled] * len(self.padding)))
-    )
-    assert "logits differ by" in prompts_problem(model.engine.model, model.geometry)
 
 
 def test_padding_sees_something(model: LoadedModel) -> None:
