@@ -1,27 +1,23 @@
 """Content that is not text, which models here do not read: words stand in its place, and the conversation goes on."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict
 
 from gateway.api.validation import Forgiving, Text
 
-_KINDS: Final[Mapping[str, str]] = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "computer_screenshot": "image",
-    "audio": "audio",
-    "audio_url": "audio",
-    "input_audio": "audio",
-    "video": "video",
-    "video_url": "video",
-    "input_video": "video",
-    "file": "file",
-    "input_file": "file",
-    "container_upload": "file",
+_Image: TypeAlias = Literal["image", "image_url", "input_image", "computer_screenshot"]
+_Audio: TypeAlias = Literal["audio", "audio_url", "input_audio"]
+_Video: TypeAlias = Literal["video", "video_url", "input_video"]
+_File: TypeAlias = Literal["file", "input_file", "container_upload"]
+
+MEDIA_KINDS: Final[Mapping[str, str]] = {
+    name: kind
+    for kind, names in (("image", _Image), ("audio", _Audio), ("video", _Video), ("file", _File))
+    for name in get_args(names)
 }
+"""The word for a part of each type."""
 
 
 class Media(Forgiving):
@@ -29,26 +25,12 @@ class Media(Forgiving):
 
     model_config = ConfigDict(extra="ignore")
 
-    type: Literal[
-        "image",
-        "image_url",
-        "input_image",
-        "computer_screenshot",
-        "audio",
-        "audio_url",
-        "input_audio",
-        "video",
-        "video_url",
-        "input_video",
-        "file",
-        "input_file",
-        "container_upload",
-    ]
+    type: Literal[_Image, _Audio, _Video, _File]
 
     @property
     def text(self) -> str:
         """The words in its place."""
-        return left_out(_KINDS[self.type])
+        return left_out(MEDIA_KINDS[self.type])
 
 
 class Refusal(Forgiving):
@@ -74,5 +56,6 @@ def counted(contents: Iterable[str | list[Any] | None]) -> list[str]:
     for content in contents:
         for part in content if isinstance(content, list) else ():
             if isinstance(part, Media):
-                kinds[_KINDS[part.type]] = kinds.get(_KINDS[part.type], 0) + 1
+                kind = MEDIA_KINDS[part.type]
+                kinds[kind] = kinds.get(kind, 0) + 1
     return [kind if count == 1 else f"{count} {kind}{'' if kind == 'audio' else 's'}" for kind, count in kinds.items()]

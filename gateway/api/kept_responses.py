@@ -9,7 +9,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.words import cut_short
 from gateway.api.openai_tools import Called
-from gateway.api.responses import beginning_of
+from gateway.api.responses import RESPONSE_PREFIX, beginning_of
 from gateway.api.responses_output import call_item, call_item_id, usage_of
 from gateway.api.responses_schema import (
     FunctionCallItem,
@@ -30,9 +30,9 @@ _ITEM: Final = re.compile(r"(msg|rs|fc|ctc)_([0-9a-f]{48,64})_([0-9a-f]{1,8})")
 def response_of(item_id: str) -> str:
     """Return the id of the response that an item is of. Raises NotFound for an id that no item of this server has."""
     found = _ITEM.fullmatch(item_id)
-    if found is None or beginning_of(f"resp_{found[2]}") is None:
+    if found is None or beginning_of(f"{RESPONSE_PREFIX}{found[2]}") is None:
         raise not_kept("item", item_id)
-    return f"resp_{found[2]}"
+    return f"{RESPONSE_PREFIX}{found[2]}"
 
 
 def not_kept(kind: str, identifier: str) -> NotFound:
@@ -103,7 +103,7 @@ def _items(turn: agent_pb2.Turn) -> dict[tuple[str, str], Item]:
 
 def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
     """Return a kept response. What was asked of it, but for its messages, is not kept: it is null or empty."""
-    number, said, report = identifier.removeprefix("resp_"), _answer(turn), turn.report
+    number, said, report = identifier.removeprefix(RESPONSE_PREFIX), _answer(turn), turn.report
     incomplete = cut_short(report.reason)
     output: list[Json] = []
     if said.reasoning_content:
@@ -146,7 +146,7 @@ def kept_body(identifier: str, model: str, turn: agent_pb2.Turn) -> Json:
 
 def kept_input(identifier: str, turn: agent_pb2.Turn) -> Json:
     """Return the items that a response brought to its agent's memory, newest last."""
-    number = identifier.removeprefix("resp_")
+    number = identifier.removeprefix(RESPONSE_PREFIX)
     said = turn.messages[:-1] if turn.generated_tokens else turn.messages
     data = [item for place, message in enumerate(said) for item in _input_items(f"{number}_{place}", message)]
     ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from gateway.api.content import Media, left_out
+from gateway.api.content import MEDIA_KINDS, Media, left_out
 from gateway.api.validation import Forgiving, JsonObject, Text, ToolName
 
 
@@ -161,7 +161,7 @@ _BLOCKS = {
     "thinking": "thinking",
     "tool_addition": "tool_addition",
     "tool_removal": "tool_removal",
-    **dict.fromkeys(Media.model_fields["type"].annotation.__args__, "media"),  # type: ignore[union-attr]
+    **dict.fromkeys(MEDIA_KINDS, "media"),
 }
 
 

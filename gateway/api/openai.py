@@ -94,7 +94,7 @@ def _token_id(key: str) -> int:
     return int(key)
 
 
-def refuse_idle_stream_options(stream_options: Forgiving | None, stream: bool | None) -> None:
+def refuse_idle_stream_options(stream_options: object | None, stream: bool | None) -> None:
     """Raise InvalidArgument for stream_options without a stream."""
     if stream_options is not None and not stream:
         raise InvalidArgument("stream_options", "is only allowed with stream")

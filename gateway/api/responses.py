@@ -23,7 +23,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2, types_pb2
 from gateway.api.content import counted
 from gateway.api.exchange import Exchange, Incoming, call_arguments, function_call, joined, to_json_text
-from gateway.api.openai import schema_of
+from gateway.api.openai import refuse_idle_stream_options, schema_of
 from gateway.api.openai_tools import CUSTOM_INPUT, HostedTool, flat_name, functions_of, held_calls
 from gateway.api.responses_output import ResponseAnswer
 from gateway.api.responses_schema import (
@@ -39,8 +39,10 @@ from gateway.api.responses_schema import (
 )
 from gateway.api.validation import Json, limit
 
-_FORM = re.compile(r"resp_[0-9a-f]{32}(?P<instructions>[0-9a-f]{8})(?P<tools>[0-9a-f]{8})(?P<reasoning>[0-9a-f]{8})?")
-_PREFIX = "resp_"
+RESPONSE_PREFIX = "resp_"
+_FORM = re.compile(
+    RESPONSE_PREFIX + r"[0-9a-f]{32}(?P<instructions>[0-9a-f]{8})(?P<tools>[0-9a-f]{8})(?P<reasoning>[0-9a-f]{8})?"
+)
 _NUMBER_BYTES = 16
 _HASH_BYTES = 4
 
@@ -64,7 +66,7 @@ class Beginning(NamedTuple):
 
 def response_id(number: str, beginning: Beginning) -> str:
     """Return the id of a response; `number` has 32 hexadecimal digits."""
-    return f"resp_{number}{''.join(beginning)}"
+    return f"{RESPONSE_PREFIX}{number}{''.join(beginning)}"
 
 
 def beginning_of(identifier: str) -> Beginning | None:
@@ -91,8 +93,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     Raises InvalidArgument where parameters contradict each other or what the previous response began with, or nothing
     is said, and NotFound for a previous response that cannot be.
     """
-    if request.stream_options is not None and not request.stream:
-        raise InvalidArgument("stream_options", "is only allowed with stream")
+    refuse_idle_stream_options(request.stream_options, request.stream)
     if request.top_logprobs and not request.wants_logprobs:
         raise InvalidArgument("top_logprobs", 'needs include to have "message.output_text.logprobs"')
     functions, called = functions_of([] if request.tool_choice == "none" else request.tools or ())
@@ -132,7 +133,7 @@ def response_exchange(request: ResponseRequest, incoming: Incoming) -> Exchange:
     head = _head(request, identifier, incoming.created)
     return Exchange(
         (turn,),
-        ResponseAnswer(head, identifier.removeprefix(_PREFIX), called, logprobs=request.wants_logprobs),
+        ResponseAnswer(head, identifier.removeprefix(RESPONSE_PREFIX), called, logprobs=request.wants_logprobs),
         bool(request.stream),
         label=request.prompt_cache_key or "",
         previous=request.previous_response_id or "",
