@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import pytest_asyncio
@@ -35,6 +36,11 @@ async def sdk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[openai.
 
 async def ask(sdk: openai.AsyncOpenAI, *items: Any, **fields: Any) -> Any:
     return await sdk.responses.create(model="scripted", input=list(items), tools=[TOOL], **fields)
+
+
+async def agents(sdk: openai.AsyncOpenAI) -> set[str]:
+    listed: Any = (await sdk.get("/agents", cast_to=httpx.Response)).json()
+    return {agent["key"]["agent_id"] for agent in listed["agents"]}
 
 
 def references(response: Any) -> list[Any]:
@@ -79,6 +85,7 @@ async def test_a_response_can_be_read(sdk: openai.AsyncOpenAI) -> None:
 
 
 async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.AsyncOpenAI) -> None:
+    before = await agents(sdk)
     first = await ask(sdk, {"role": "user", "content": "To be deleted, as a whole."})
     second = await ask(sdk, *output_of(first), previous_response_id=first.id)
     with pytest.raises(openai.BadRequestError, match="later turns go on from this response"):
@@ -87,6 +94,7 @@ async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.As
         await sdk.responses.delete(response.id)
         with pytest.raises(openai.NotFoundError, match="does not exist"):
             await sdk.responses.retrieve(response.id)
+    assert await agents(sdk) == before, "an agent that has no name is deleted with its only response"
 
 
 @pytest.mark.parametrize("item", ["msg_1", "msg_" + "0" * 48 + "_0", "fc_x", "rs_" + "0" * 48 + "_x"])

@@ -170,6 +170,21 @@ async def test_a_tab_that_nobody_sees_asks_nothing(browser: Browser) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("defaults", "shown"),
+    [
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, "temperature 0.6, top_p 0.95, top_k 20"),
+        ({"temperature": 0}, "greedy unless asked otherwise"),
+    ],
+)
+async def test_how_a_model_samples_unless_asked(browser: Browser, defaults: dict[str, Any], shown: str) -> None:
+    with served() as gateway:
+        gateway.worker.models[0].sampling.CopyFrom(types_pb2.Sampling(**defaults))
+        async with opened(browser, gateway.url, "#/models") as page:
+            await expect(page.get_by_role("article").first.locator("p.quiet").first).to_contain_text(shown)
+
+
+@pytest.mark.slow
 async def test_what_bits_do_to_the_quality(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.models[0].kv_bits_measured.extend(
