@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from gateway.api.content import MEDIA_KINDS, Media, left_out
-from gateway.api.validation import Forgiving, JsonObject, Text, ToolName
+from gateway.api.validation import Forgiving, InPart, JsonObject, Text, ToolName
 
 
 class Tool(Forgiving):
@@ -26,10 +26,8 @@ class TextBlock(Forgiving):
     text: Text
 
 
-class _Source(BaseModel):
+class _Source(InPart):
     """Where a document is: here, if it is text."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     type: str
     data: Text | None = None
@@ -110,10 +108,8 @@ class ThinkingBlock(Forgiving):
     thinking: Text
 
 
-class OtherBlock(BaseModel):
+class OtherBlock(InPart):
     """A block of what another server did or thought; models here do not get it."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     type: Annotated[
         str,

@@ -13,12 +13,24 @@ nothing, and an edit in its middle would cost all after it. The answer says that
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from agentmem.limits import MAX_STOPS
 from gateway.api.messages_blocks import Block, TextBlock, Tool
 from gateway.api.thinking import Effort, Switch
-from gateway.api.validation import Count, Forgiving, JsonObject, KeyPart, StopString, Text, ToolName, TopK, TopP, within
+from gateway.api.validation import (
+    Count,
+    Forgiving,
+    InPart,
+    JsonObject,
+    KeyPart,
+    StopString,
+    Text,
+    ToolName,
+    TopK,
+    TopP,
+    within,
+)
 
 
 class Message(Forgiving):
@@ -34,10 +46,8 @@ class Message(Forgiving):
         return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
 
 
-class OtherTool(BaseModel):
+class OtherTool(InPart):
     """A tool that another server would run, or whose definition only its models know; models here do not get it."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     type: Annotated[
         str,
@@ -114,10 +124,8 @@ class ContextManagement(Forgiving):
     edits: list[Annotated[ClearThinking | ClearToolUses, Field(discriminator="type")]] | None = None
 
 
-class Metadata(BaseModel):
+class Metadata(InPart):
     """Notes about the request. Only the user has an effect."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     user_id: KeyPart | None = None
 

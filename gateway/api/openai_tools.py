@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
-from gateway.api.validation import Forgiving, Json, JsonObject, Text, ToolName
+from gateway.api.validation import Forgiving, InPart, Json, JsonObject, Text, ToolName
 
 _HOSTED: Final = (
     "^(web_search|file_search|computer|code_interpreter|image_generation|mcp|local_shell|shell|tool_search|apply_patch"
@@ -169,10 +169,8 @@ class NamespaceTool(Forgiving):
     tools: list[Annotated[Function | CustomTool, Field(discriminator="type")]]
 
 
-class HostedTool(BaseModel):
+class HostedTool(InPart):
     """A tool that another server would run for the model, or find; models here do not get it."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     type: Annotated[str, Field(pattern=_HOSTED)]
 

@@ -11,14 +11,14 @@ tools are functions of one text, and tools that another server would run are lef
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from agentmem.validation import MAX_TOP_LOGPROBS
 from gateway.api.content import Media, Refusal
 from gateway.api.openai import No, Temperature, TextFormat
 from gateway.api.openai_tools import ResponseTool, ResponseToolChoice
 from gateway.api.thinking import Thinks
-from gateway.api.validation import Forgiving, JsonObject, KeyPart, Limit, Text, TopP
+from gateway.api.validation import Forgiving, InPart, JsonObject, KeyPart, Limit, Text, TopP
 
 MAX_METADATA = 16
 
@@ -95,10 +95,8 @@ class ItemReference(Forgiving):
     id: _NonEmpty
 
 
-class OtherItem(BaseModel):
+class OtherItem(InPart):
     """An item that tells of what another server did; models here do not get it."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
 
     type: Annotated[
         str,

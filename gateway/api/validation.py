@@ -70,6 +70,12 @@ class Strict(BaseModel):
         return schema
 
 
+class InPart(Strict):
+    """Base of what is read in part: fields that it does not name are dropped, whatever they say."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 class Forgiving(Strict):
     """Base of what clients send with more than they mean: a message goes back with all fields of a response.
 
