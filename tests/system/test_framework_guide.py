@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -23,10 +22,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from benchmarks.packages import Unavailable, kept
 from gateway.edge.key_file import changing
 from gateway.edge.keys import new
-from tests import older_frameworks
+from tests import environments, npm_packages
 from tests.scripted_model import write_scripted
 from tests.system.frameworks import recorded
 from tests.system.stack import hosting
@@ -112,31 +110,6 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
         yield Gateway(stack.url, str(shown))
 
 
-@pytest.fixture(scope="module")
-def node_packages() -> Path:
-    """A directory with the packages that package-lock.json pins."""
-
-    def install(scratch: Path) -> Path:
-        npm, made = shutil.which("npm"), scratch / "made"
-        if npm is None or shutil.which("node") is None:
-            raise Unavailable("no node and npm in PATH")
-        made.mkdir()
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(PROGRAMS / name, made)
-        quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(scratch / "cache"))
-        done = subprocess.run([npm, "ci", *quiet], cwd=made, capture_output=True, text=True, check=False, timeout=240)
-        if done.returncode:
-            raise Unavailable(f"npm ci failed: {done.stderr[-500:]}")
-        return made
-
-    lock = json.loads((PROGRAMS / "package-lock.json").read_text())
-    versions = "-".join(lock["packages"][""]["dependencies"].values())
-    try:
-        return kept("npm-tools", f"ai-{versions}", install)
-    except Unavailable as problem:
-        pytest.skip(str(problem))
-
-
 def samples(section: str) -> list[str]:
     """The code of a section of the guide."""
     (text,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
@@ -145,7 +118,7 @@ def samples(section: str) -> list[str]:
 
 def python_of(section: str) -> Path:
     """The interpreter that has a section's framework."""
-    return older_frameworks.interpreter() if section in OLDER else Path(sys.executable)
+    return environments.older_frameworks() if section in OLDER else Path(sys.executable)
 
 
 async def test_every_sample_is_tested() -> None:
@@ -183,9 +156,9 @@ async def test_a_program_that_reaches_for_more_is_found(gateway: Gateway, tmp_pa
 
 
 @pytest.mark.slow
-async def test_vercels_sdk(gateway: Gateway, node_packages: Path, tmp_path: Path) -> None:
+async def test_vercels_sdk(gateway: Gateway, tmp_path: Path) -> None:
     (sample,) = samples("Vercel's AI SDK")
-    (tmp_path / "node_modules").symlink_to(node_packages / "node_modules")
+    (tmp_path / "node_modules").symlink_to(npm_packages.installed(PROGRAMS / "npm") / "node_modules")
     (tmp_path / "sample.mjs").write_text(gateway.shown(sample))
     for name in ("guard.mjs", "vercel_calls.mjs"):
         shutil.copy(PROGRAMS / name, tmp_path)
@@ -209,13 +182,17 @@ def events(answer: httpx.Response) -> list[dict[str, Any]]:
 def message(stream: list[dict[str, Any]]) -> dict[str, Any]:
     """The assistant's message, of a stream of /v1/messages."""
     content: list[dict[str, Any]] = []
+    arguments = ""
     for event in stream:
         if event["type"] == "content_block_start":
             content.append(dict(event["content_block"]))
+            arguments = ""
         elif event["type"] == "content_block_delta" and "text" in event["delta"]:
             content[-1]["text"] += event["delta"]["text"]
         elif event["type"] == "content_block_delta":
-            content[-1]["input"] = json.loads(event["delta"]["partial_json"])
+            arguments += event["delta"]["partial_json"]
+        elif event["type"] == "content_block_stop" and arguments:
+            content[-1]["input"] = json.loads(arguments)
     assert stream[-1]["type"] == "message_stop"
     return {"role": "assistant", "content": content}
 

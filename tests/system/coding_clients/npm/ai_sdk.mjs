@@ -1,21 +1,22 @@
-// A conversation of five turns with a tool, by the AI SDK's default provider: from its second request on it refers to
-// items that the server has made.
+// A turn by the AI SDK's default provider, which refers to items that the server has made. Usage: ai_sdk.mjs URL PROMPT.
+// What was said before is in session.json of the working directory.
 
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createOpenAI } from '@ai-sdk/openai';
 import { generateText, jsonSchema, stepCountIs, tool } from 'ai';
 
-const openai = createOpenAI({ baseURL: process.argv[2], apiKey: 'none' });
+const SESSION = 'session.json';
+const [url, prompt] = process.argv.slice(2);
+const openai = createOpenAI({ baseURL: `${url}/v1`, apiKey: 'none' });
 const shell = tool({
   description: 'Runs a command.',
   inputSchema: jsonSchema({ type: 'object', properties: { command: { type: 'string' } }, required: ['command'] }),
   execute: async ({ command }) => `ran ${command}`,
 });
-const messages = [];
-for (let turn = 1; turn <= 5; turn += 1) {
-  messages.push({ role: 'user', content: `Please run it, for the ${turn}. time.` });
-  const { text, response } = await generateText({
-    model: openai('scripted'), tools: { shell }, messages, maxRetries: 0, stopWhen: stepCountIs(3),
-  });
-  messages.push(...response.messages);
-  console.log(text);
-}
+const messages = existsSync(SESSION) ? JSON.parse(readFileSync(SESSION, 'utf8')) : [];
+messages.push({ role: 'user', content: prompt });
+const { text, response } = await generateText({
+  model: openai('qwen'), tools: { shell }, messages, maxRetries: 0, stopWhen: stepCountIs(3),
+});
+writeFileSync(SESSION, JSON.stringify([...messages, ...response.messages]));
+console.log(text);
