@@ -52,6 +52,7 @@ NAMES = {
     "throughput": "benchmarks.throughput",
     "transfer": "benchmarks.transfer",
     "ttft": "benchmarks.ttft.command",
+    "work": "benchmarks.work",
     "working-memory": "benchmarks.working_memory.command",
 }
 

@@ -9,6 +9,7 @@ is missing is text, turns, streams and the other processes. "products" times wha
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,51 @@ class EngineAlone:
         mx.clear_cache()
         return {"tokens_per_second": agents * tokens / seconds, "seconds": seconds, "cpu_seconds": used}
 
+    def work(self, agents: int, context: int, new: int, generated: int, turns: int) -> dict[str, Any]:
+        """Let so many agents take all of `turns` but the first, each without a pause."""
+        if context not in self._rows:
+            self._rows[context] = self._ours.prefill(token_ids(context, "engine alone")).row
+        workers = [_Worker(self._ours, self._rows[context].shortened(0), new, generated) for _ in range(agents)]
+        began = time.perf_counter()
+        for worker in workers:
+            worker.begin()
+        while not all([worker.done(turns) for worker in workers]):
+            self._ours.engine.step()
+        seconds = time.perf_counter() - began
+        mx.clear_cache()
+        return {"seconds": seconds, "turns": [worker.turns for worker in workers]}
+
+
+class _Worker:
+    """An agent that takes turn after turn of the engine."""
+
+    def __init__(self, ours: Ours, row: Row, new: int, generated: int) -> None:
+        self._ours, self._row, self._new, self._generated = ours, row, new, generated
+        self.turns: list[dict[str, Any]] = []
+
+    def begin(self) -> None:
+        """Take up the next turn, behind all that was said before."""
+        caches = self._row.caches
+        known = self._row.tokens[: len(self._row.tokens) - 1]
+        prompt = [*known, *token_ids(self._new, f"turn {len(self.turns)}")]
+        self._arrivals: list[float] = []
+        self._sent = time.perf_counter()
+        self._job = self._ours.job(prompt, lambda: caches, self._generated, self._came, len(known))
+
+    def done(self, turns: int) -> bool:
+        """Go on to the next turn where one has ended; return whether all have."""
+        if len(self.turns) < turns - 1 and self._job.future.done():
+            caches, _ = self._job.future.result()
+            self._row = Row.of(self._job.sequence, caches)
+            gaps = [round(later - earlier, 6) for earlier, later in pairwise(self._arrivals)]
+            self.turns.append({"first": self._arrivals[0] - self._sent, "gaps": gaps})
+            if len(self.turns) < turns - 1:
+                self.begin()
+        return len(self.turns) == turns - 1
+
+    def _came(self, _event: Any) -> None:
+        self._arrivals.append(time.perf_counter())
+
 
 def products() -> dict[str, Any]:
     """Operations per second in float32 products of matrices, and whether this process has OpenBLAS."""
@@ -60,4 +106,12 @@ def products() -> dict[str, Any]:
 
 if __name__ == "__main__":
     alone = EngineAlone(sys.argv[1])
-    answer({"decode": alone.decode, "prefill": alone.prefill, "processor": cpu_seconds, "products": products})
+    answer(
+        {
+            "decode": alone.decode,
+            "work": alone.work,
+            "prefill": alone.prefill,
+            "processor": cpu_seconds,
+            "products": products,
+        }
+    )

@@ -1,7 +1,7 @@
 """One streamed chat completion over OpenAI's API by its client's clock: the same requests to every server.
 
 Greedy, and of exactly so many tokens: the tokens that end a turn are never to be chosen, by `logit_bias`, which every
-server takes. Nothing names an agent: servers find what they know of a conversation by its messages.
+server takes. Where `ask` gives an agent no name, servers find what they know of a conversation by its messages.
 """
 
 import asyncio
@@ -76,8 +76,12 @@ class Client:
         *,
         leave_after: float | None = None,
         leave_at: int | None = None,
+        agent: str = "",
     ) -> Answer:
-        """One answer, whatever becomes of it. The connection is closed after seconds, or at so many pieces of text."""
+        """One answer, whatever becomes of it. The connection is closed after seconds, or at so many pieces of text.
+
+        `agent` is the name that servers which know names get.
+        """
         body = {
             **{"model": self._model, "messages": messages, "max_tokens": max_tokens, "temperature": 0},
             **{"logit_bias": self._bias, "stream": True, "stream_options": {"include_usage": True}},
@@ -85,7 +89,7 @@ class Client:
         answer = Answer(sent=time.monotonic())
         try:
             async with asyncio.timeout(leave_after):
-                await self._read(body, answer, leave_at)
+                await self._read(body, answer, leave_at, {"X-Agent-ID": agent} if agent else {})
         except TimeoutError:
             answer.left = True
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
@@ -102,8 +106,8 @@ class Client:
         """Close what is open."""
         await self._http.aclose()
 
-    async def _read(self, body: dict[str, Any], answer: Answer, leave_at: int | None) -> None:
-        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+    async def _read(self, body: dict[str, Any], answer: Answer, leave_at: int | None, headers: dict[str, str]) -> None:
+        async with self._http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
             answer.status = response.status_code
             if answer.status != httpx.codes.OK:
                 told = (await response.aread()).decode(errors="replace")

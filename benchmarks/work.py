@@ -1,0 +1,260 @@
+"""Agents at work: many short turns that come and go, through the stack and in the engine alone, beside mlx_lm.server.
+
+    agentmem bench work --model smollm2 --agents 1 8
+    agentmem bench work --model llama-3.1-8b --agents 8 32 --servers agentmem
+
+Each agent has a context, and takes turn after turn without a pause, as agents with tools do: a few new tokens, an
+answer, the result of a tool, an answer. All agents of a measurement take their second turn at once; what is measured
+is from then on, by one client over OpenAI's API, in which agents have names. The first turns, which compute the
+contexts, are not counted.
+
+- "hot": agents are in memory, as their first turns have left them.
+- "warm": all processes are killed by SIGKILL after the first turns and started again.
+- "engine, rows that stay": the same engine in a process of its own whose agents generate without end: the limit.
+- "engine, at work": the same turns as calls of the engine, without text, streams, store or other processes.
+
+A "gap" is the time between two tokens of an answer. Every answer is checked: its end, and its number of tokens. A
+geometry stands for a model: its weights are random and 4-bit. The text of what it generates is not made into the same
+tokens again, so that servers that do not keep tokens compute answers once more: compare with those over a real model.
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import children, options, random_models, results
+from benchmarks.geometries import GEOMETRIES
+from benchmarks.live import scratch
+from benchmarks.peers.client import Answer, Message
+from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server, thread_variables
+from benchmarks.peers.weights import SMOLLM2, Weights, weights
+from benchmarks.prompts import Prompts
+from benchmarks.tables import Claim, Table, conclude
+
+__all__ = ["claims", "main", "tables"]
+
+SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
+WAYS = ("hot", "warm")
+STAY, AT_WORK = "engine, rows that stay", "engine, at work"
+SHARES = {8: 0.75, 32: 0.6}
+"""Of the rate with rows that stay, to be reached by so many hot agents."""
+FIRST_SECONDS = 0.4
+"""95th percentile of the first tokens of the most hot agents, on a GPU."""
+_TEMPLATE_TOKENS = 64
+_WARM_UP = "warm-up"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Tokens that an agent knows at first, of a turn's message and of its answer; `turns` include the first."""
+
+    context: int
+    new: int
+    generated: int
+    turns: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens of an agent at its end."""
+        return self.context + self.turns * (self.new + self.generated + _TEMPLATE_TOKENS)
+
+
+class Agent:
+    """A conversation whose client sends all of it each time."""
+
+    def __init__(self, name: str, words: Prompts, sizes: Sizes) -> None:
+        self._name, self._words, self._sizes = name, words, sizes
+        self._messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, name)}]
+
+    async def turn(self, server: Server) -> Answer:
+        """Raises RuntimeError for an answer that is not what it should be."""
+        text = self._words.text(self._sizes.new, f"{self._name}, {len(self._messages)}")
+        self._messages.append({"role": "user", "content": text})
+        answer = await server.client.ask(self._messages, self._sizes.generated, agent=self._name)
+        if problem := answer.problem(self._sizes.generated):
+            raise RuntimeError(f"{server.name}, {self._name}: {problem}; its log is {server.log}")
+        self._messages.append({"role": "assistant", "content": answer.text})
+        return answer
+
+    async def works(self, server: Server) -> list[Answer]:
+        """Take all turns but the first, without a pause."""
+        return [await self.turn(server) for _ in range(self._sizes.turns - 1)]
+
+
+async def at_work(server: Server, words: Prompts, sizes: Sizes, agents: int, way: str) -> dict[str, Any]:
+    """Let so many agents work."""
+    workers = [Agent(f"{agents} {way} {number}", words, sizes) for number in range(agents)]
+    await asyncio.gather(*(agent.turn(server) for agent in workers))
+    if way == "warm":
+        await server.kill()
+        await server.start()
+    by_agent = await asyncio.gather(*(agent.works(server) for agent in workers))
+    answers = list(itertools.chain.from_iterable(by_agent))
+    began = min(answer.sent for answer in answers)
+    return {
+        "seconds": max(answer.sent + answer.seconds for answer in answers) - began,
+        "turns": [
+            [{**answer.sample(), "gaps": _gaps([at - answer.sent for at in answer.arrivals])} for answer in mine]
+            for mine in by_agent
+        ],
+    }
+
+
+def _gaps(arrivals: Sequence[float]) -> list[float]:
+    return [round(later - earlier, 6) for earlier, later in itertools.pairwise(arrivals)]
+
+
+def figures_of(sizes: Sizes, found: dict[str, Any]) -> dict[str, Any]:
+    """Of one measurement of a server or of the engine at work."""
+    turns = list(itertools.chain.from_iterable(found["turns"]))
+    gaps = list(itertools.chain.from_iterable(turn.pop("gaps") for turn in turns))
+    first, counts = [turn["first"] for turn in turns], (50, 95, 99)
+    reused = [(turn["cached"], turn["prompt"]) for turn in turns if turn.get("cached") is not None]
+    return {
+        "tokens_per_second": len(turns) * sizes.generated / found["seconds"],
+        "first": {str(percent): results.percentile(first, percent) for percent in counts},
+        "gap": {str(percent): results.percentile(gaps, percent) for percent in counts},
+        "from_memory": sum(cached for cached, _ in reused) / sum(prompt for _, prompt in reused) if reused else None,
+        "samples": found,
+    }
+
+
+async def of_engine(given: Weights, sizes: Sizes, agents: Sequence[int], threads: int) -> dict[str, Any]:
+    """Return figures of the engine alone, by number of agents."""
+    found: dict[str, Any] = {}
+    middle = sizes.context + sizes.turns * (sizes.new + sizes.generated) // 2
+    asked = {"context": sizes.context, "new": sizes.new, "generated": sizes.generated}
+    async with children.started(
+        "benchmarks.engine_alone", str(given.directory), environment=thread_variables(threads)
+    ) as engine:
+        for count in agents:
+            await engine.ask(do="decode", agents=count, context=middle, tokens=8)
+            stay = await engine.ask(do="decode", agents=count, context=middle, tokens=sizes.generated)
+            await engine.ask(do="work", agents=count, turns=2, **asked)
+            work = await engine.ask(do="work", agents=count, turns=sizes.turns, **asked)
+            found[str(count)] = {STAY: stay, AT_WORK: figures_of(sizes, work)}
+    return found
+
+
+async def of_server(server: Server, words: Prompts, sizes: Sizes, agents: Sequence[int]) -> dict[str, Any]:
+    """Figures of a server by number of agents and way."""
+    found: dict[str, Any] = {}
+    await server.start()
+    try:
+        warm_up = Sizes(sizes.context, sizes.new, sizes.generated, 2)
+        for count in agents:
+            await asyncio.gather(
+                *(Agent(f"{_WARM_UP} {count} {number}", words, warm_up).works(server) for number in range(count))
+            )
+            found[str(count)] = {
+                f"{server.name}, {way}": figures_of(sizes, await at_work(server, words, sizes, count, way))
+                for way in WAYS
+            }
+    finally:
+        await server.stop()
+    return found
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """By number of agents: rates, with their share of that of rows that stay, first tokens and gaps."""
+    sizes = figures["sizes"]
+    columns = ("", "tokens/s", "of rows that stay", "first token p50", "p95", "p99", "gap p50", "p99", "from memory")
+    note = (
+        f"Contexts of {sizes['context']} tokens, {sizes['turns'] - 1} turns of {sizes['new']} new tokens and "
+        f"{sizes['generated']} generated ones."
+    )
+    found = []
+    for agents, by_way in figures["measured"].items():
+        limit = by_way[STAY]["tokens_per_second"]
+        rows = [_row(name, each, limit) for name, each in by_way.items()]
+        found.append(Table(f"{agents} agents at work", columns, rows, note))
+    return found
+
+
+def _row(name: str, each: dict[str, Any], limit: float) -> tuple[str, ...]:
+    rate = each["tokens_per_second"]
+    shown = (name, f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}", f"{rate / limit:.2f}x")
+    if "first" not in each:
+        return (*shown, *[""] * 6)
+    times = [each["first"][percent] for percent in ("50", "95", "99")] + [
+        each["gap"][percent] for percent in ("50", "99")
+    ]
+    memory = each["from_memory"]
+    return (*shown, *(f"{time * 1000:.0f} ms" for time in times), "" if memory is None else f"{memory:.1%}")
+
+
+def claims(figures: dict[str, Any]) -> list[Claim]:
+    """Shares of the limit, first tokens on a GPU, and the peer's rate."""
+    found = []
+    for agents, by_way in figures["measured"].items():
+        ours = by_way.get(f"{Agentmem.name}, hot")
+        if ours is None:
+            continue
+        if share := SHARES.get(int(agents)):
+            value = ours["tokens_per_second"] / by_way[STAY]["tokens_per_second"]
+            found.append(
+                Claim(f"{agents} agents at work, to the engine with rows that stay", value, share, at_most=False)
+            )
+        if theirs := by_way.get(f"{MlxLm.name}, hot"):
+            value = ours["tokens_per_second"] / theirs["tokens_per_second"]
+            found.append(Claim(f"{agents} agents at work, to {MlxLm.name}", value, 1.0, at_most=False))
+    most = max(figures["measured"], key=int)
+    if figures["backend"] == "gpu" and (ours := figures["measured"][most].get(f"{Agentmem.name}, hot")):
+        text = f"first token of {most} hot agents, 95th percentile"
+        found.append(Claim(text, ours["first"]["95"] * 1000, FIRST_SECONDS * 1000, at_most=True, unit=" ms"))
+    return found
+
+
+def given_weights(model: str, root: Path) -> Weights:
+    """Return the model of `--model`; a geometry's is written below `root`. Raises SystemExit, and Unavailable."""
+    if model not in GEOMETRIES:
+        return weights(model, None, root)
+    random_models.write(model, root / model)
+    return weights(f"{model}={root / model}", None, root)
+
+
+async def main(arguments: argparse.Namespace) -> int:
+    """Measure, writing after each part, and print; the exit status, 1 where a claim is missed."""
+    sizes = Sizes(arguments.context, arguments.new, arguments.generated, arguments.turns)
+    measured: dict[str, dict[str, Any]] = {}
+    with scratch() as root:
+        given = given_weights(arguments.model, root)
+        words = Prompts(given.directory)
+        room = Room(arguments.threads, max(arguments.agents), sizes.longest)
+        output = arguments.output or f"work-{given.name}-{results.backend()}"
+        figures = {"backend": results.backend(), "sizes": asdict(sizes), "measured": measured}
+        parts = [of_engine(given, sizes, arguments.agents, arguments.threads)]
+        for name in arguments.servers:
+            parts.append(of_server(SERVERS[name](root / name, given, room), words, sizes, arguments.agents))
+        for part in parts:
+            for count, found in (await part).items():
+                measured.setdefault(count, {}).update(found)
+            path = results.write(output, figures)
+    return conclude(tables(figures), path, claims(figures))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    found = options.parser(__doc__)
+    named = f"demo, {SMOLLM2}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
+    found.add_argument("--model", default=SMOLLM2, help=named)
+    found.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8])
+    found.add_argument("--turns", type=options.at_least(2), default=6, help="of each agent, the first included")
+    found.add_argument("--context", type=options.at_least(1), default=2000, help="tokens that an agent knows at first")
+    found.add_argument("--new", type=options.at_least(1), default=60, help="tokens of each message")
+    found.add_argument("--generated", type=options.at_least(2), default=100, help="tokens of each answer")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found.add_argument("--threads", type=options.at_least(1), default=cores, help="of each server (default: all cores)")
+    found.add_argument("--output", default="", help="name under benchmarks/results (work-MODEL-BACKEND)")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(parser().parse_args())))
