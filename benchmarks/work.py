@@ -1,7 +1,7 @@
 """Agents at work: many short turns that come and go, through the stack and in the engine alone, beside mlx_lm.server.
 
     agentmem bench work --model smollm2 --agents 1 8
-    agentmem bench work --model llama-3.1-8b --agents 8 32 --servers agentmem
+    agentmem bench work --model llama-3.1-8b --agents 8 32 --parts engine agentmem
 
 Each agent has a context, and takes turn after turn without a pause, as agents with tools do: a few new tokens, an
 answer, the result of a tool, an answer. All agents of a measurement take their second turn at once; what is measured
@@ -40,12 +40,13 @@ from benchmarks.tables import Claim, Table, conclude
 __all__ = ["claims", "main", "tables"]
 
 SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
+ENGINE = "engine"
 WAYS = ("hot", "warm")
 STAY, AT_WORK = "engine, rows that stay", "engine, at work"
 SHARES = {8: 0.75, 32: 0.6}
 """Of the rate with rows that stay, to be reached by so many hot agents."""
-FIRST_SECONDS = 0.4
-"""95th percentile of the first tokens of the most hot agents, on a GPU."""
+FIRST_SECONDS = {32: 0.4}
+"""95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
 _TEMPLATE_TOKENS = 64
 _WARM_UP = "warm-up"
 
@@ -139,6 +140,7 @@ async def of_engine(given: Weights, sizes: Sizes, agents: Sequence[int], threads
             await engine.ask(do="work", agents=count, turns=2, **asked)
             work = await engine.ask(do="work", agents=count, turns=sizes.turns, **asked)
             found[str(count)] = {STAY: stay, AT_WORK: figures_of(sizes, work)}
+            _tell(count, found[str(count)])
     return found
 
 
@@ -156,9 +158,15 @@ async def of_server(server: Server, words: Prompts, sizes: Sizes, agents: Sequen
                 f"{server.name}, {way}": figures_of(sizes, await at_work(server, words, sizes, count, way))
                 for way in WAYS
             }
+            _tell(count, found[str(count)])
     finally:
         await server.stop()
     return found
+
+
+def _tell(agents: int, found: dict[str, Any]) -> None:
+    for name, each in found.items():
+        print(f"{agents} agents, {name}: {each['tokens_per_second']:.1f} tokens/s", flush=True)
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
@@ -171,15 +179,15 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     )
     found = []
     for agents, by_way in figures["measured"].items():
-        limit = by_way[STAY]["tokens_per_second"]
+        limit = by_way[STAY]["tokens_per_second"] if STAY in by_way else None
         rows = [_row(name, each, limit) for name, each in by_way.items()]
         found.append(Table(f"{agents} agents at work", columns, rows, note))
     return found
 
 
-def _row(name: str, each: dict[str, Any], limit: float) -> tuple[str, ...]:
+def _row(name: str, each: dict[str, Any], limit: float | None) -> tuple[str, ...]:
     rate = each["tokens_per_second"]
-    shown = (name, f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}", f"{rate / limit:.2f}x")
+    shown = (name, f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}", f"{rate / limit:.2f}x" if limit else "")
     if "first" not in each:
         return (*shown, *[""] * 6)
     times = [each["first"][percent] for percent in ("50", "95", "99")] + [
@@ -196,7 +204,7 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
         ours = by_way.get(f"{Agentmem.name}, hot")
         if ours is None:
             continue
-        if share := SHARES.get(int(agents)):
+        if STAY in by_way and (share := SHARES.get(int(agents))):
             value = ours["tokens_per_second"] / by_way[STAY]["tokens_per_second"]
             found.append(
                 Claim(f"{agents} agents at work, to the engine with rows that stay", value, share, at_most=False)
@@ -204,10 +212,9 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
         if theirs := by_way.get(f"{MlxLm.name}, hot"):
             value = ours["tokens_per_second"] / theirs["tokens_per_second"]
             found.append(Claim(f"{agents} agents at work, to {MlxLm.name}", value, 1.0, at_most=False))
-    most = max(figures["measured"], key=int)
-    if figures["backend"] == "gpu" and (ours := figures["measured"][most].get(f"{Agentmem.name}, hot")):
-        text = f"first token of {most} hot agents, 95th percentile"
-        found.append(Claim(text, ours["first"]["95"] * 1000, FIRST_SECONDS * 1000, at_most=True, unit=" ms"))
+        if figures["backend"] == "gpu" and (limit := FIRST_SECONDS.get(int(agents))):
+            text = f"first token of {agents} hot agents, 95th percentile"
+            found.append(Claim(text, ours["first"]["95"] * 1000, limit * 1000, at_most=True, unit=" ms"))
     return found
 
 
@@ -215,6 +222,8 @@ def given_weights(model: str, root: Path) -> Weights:
     """Return the model of `--model`; a geometry's is written below `root`. Raises SystemExit, and Unavailable."""
     if model not in GEOMETRIES:
         return weights(model, None, root)
+    # Random weights do not say which bits are good.
+    os.environ |= {"AGENTMEM_WORKER_KV_BITS": "4", "AGENTMEM_WORKER_QUALITY_CHECK": "false"}
     random_models.write(model, root / model)
     return weights(f"{model}={root / model}", None, root)
 
@@ -229,10 +238,11 @@ async def main(arguments: argparse.Namespace) -> int:
         room = Room(arguments.threads, max(arguments.agents), sizes.longest)
         output = arguments.output or f"work-{given.name}-{results.backend()}"
         figures = {"backend": results.backend(), "sizes": asdict(sizes), "measured": measured}
-        parts = [of_engine(given, sizes, arguments.agents, arguments.threads)]
-        for name in arguments.servers:
-            parts.append(of_server(SERVERS[name](root / name, given, room), words, sizes, arguments.agents))
-        for part in parts:
+        for name in dict.fromkeys(arguments.parts):
+            if name == ENGINE:
+                part = of_engine(given, sizes, arguments.agents, arguments.threads)
+            else:
+                part = of_server(SERVERS[name](root / name, given, room), words, sizes, arguments.agents)
             for count, found in (await part).items():
                 measured.setdefault(count, {}).update(found)
             path = results.write(output, figures)
@@ -244,7 +254,8 @@ def parser() -> argparse.ArgumentParser:
     found = options.parser(__doc__)
     named = f"demo, {SMOLLM2}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
     found.add_argument("--model", default=SMOLLM2, help=named)
-    found.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parts = [ENGINE, *SERVERS]
+    found.add_argument("--parts", nargs="+", choices=parts, default=parts, help="of the measurement, in this order")
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8])
     found.add_argument("--turns", type=options.at_least(2), default=6, help="of each agent, the first included")
     found.add_argument("--context", type=options.at_least(1), default=2000, help="tokens that an agent knows at first")
