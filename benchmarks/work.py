@@ -47,8 +47,8 @@ SHARES = {8: 0.75, 32: 0.6}
 """Of the rate with rows that stay, to be reached by so many hot agents."""
 FIRST_SECONDS = {32: 0.4}
 """95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
-_TEMPLATE_TOKENS = 64
 _WARM_UP = "warm-up"
+_SAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,6 @@ class Sizes:
     new: int
     generated: int
     turns: int
-
-    @property
-    def longest(self) -> int:
-        """Tokens of an agent at its end."""
-        return self.context + self.turns * (self.new + self.generated + _TEMPLATE_TOKENS)
 
 
 class Agent:
@@ -135,11 +130,15 @@ async def of_engine(given: Weights, sizes: Sizes, agents: Sequence[int], threads
         "benchmarks.engine_alone", str(given.directory), environment=thread_variables(threads)
     ) as engine:
         for count in agents:
-            await engine.ask(do="decode", agents=count, context=middle, tokens=8)
-            stay = await engine.ask(do="decode", agents=count, context=middle, tokens=sizes.generated)
+            question = {"do": "decode", "agents": count, "context": middle, "tokens": sizes.generated}
+            _, *stay = [await engine.ask(**question) for _ in range(1 + _SAMPLES)]  # the first compiles
             await engine.ask(do="work", agents=count, turns=2, **asked)
             work = await engine.ask(do="work", agents=count, turns=sizes.turns, **asked)
-            found[str(count)] = {STAY: stay, AT_WORK: figures_of(sizes, work)}
+            rates = results.summary([each["tokens_per_second"] for each in stay])
+            found[str(count)] = {
+                STAY: {"tokens_per_second": rates["median"], "samples": rates},
+                AT_WORK: figures_of(sizes, work),
+            }
             _tell(count, found[str(count)])
     return found
 
@@ -235,7 +234,7 @@ async def main(arguments: argparse.Namespace) -> int:
     with scratch() as root:
         given = given_weights(arguments.model, root)
         words = Prompts(given.directory)
-        room = Room(arguments.threads, max(arguments.agents), sizes.longest)
+        room = Room(arguments.threads, max(arguments.agents))
         output = arguments.output or f"work-{given.name}-{results.backend()}"
         figures = {"backend": results.backend(), "sizes": asdict(sizes), "measured": measured}
         for name in dict.fromkeys(arguments.parts):

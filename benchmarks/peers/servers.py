@@ -32,7 +32,8 @@ _POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Room:
-    """What servers have room for: `threads`; `slots` conversations that are answered at once, of up to `tokens`.
+    """What servers have room for: `threads`; `slots` conversations that are answered at once, of up to `tokens`, which
+    are the model's own where they are 0.
 
     `holds`: KV of so many conversations of `held_tokens` fits in memory, in each server's own format; None: what it
     takes by default.
@@ -40,7 +41,7 @@ class Room:
 
     threads: int
     slots: int
-    tokens: int
+    tokens: int = 0
     holds: int | None = None
     held_tokens: int = 0
 
@@ -156,7 +157,7 @@ class Agentmem(Server):
 
     def environment(self) -> dict[str, str]:
         """A pool for whole blocks of the conversations that it is to hold."""
-        found = {"AGENTMEM_WORKER_CONTEXT_LENGTH": str(self.room.tokens)}
+        found = {"AGENTMEM_WORKER_CONTEXT_LENGTH": str(self.room.tokens)} if self.room.tokens else {}
         if self.room.holds is not None and self._described.exists():
             blocks = self.room.holds * -(-self.room.held_tokens // BLOCK_TOKENS)
             found["AGENTMEM_WORKER_POOL_BYTES"] = str(blocks * BLOCK_TOKENS * self._bytes_per_token())
