@@ -4,6 +4,7 @@ __main__.py         `agentmem bench`: every benchmark by its name; demo.py is `m
 
 what users wait for
     ttft/           first tokens by length: cold, warm, from the disk, hot; beside their parts and mlx-lm
+    work.py         agents at work: short turns that come and go, beside the engine alone and mlx_lm.server
     throughput.py   agents that generate together, beside the engine in process
     staggered.py    one agent arrives while another's prompt is computed
     arrivals.py     short prompts that arrive at once, computed together and one by one

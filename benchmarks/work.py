@@ -32,6 +32,7 @@ from benchmarks import children, options, random_models, results
 from benchmarks.geometries import GEOMETRIES
 from benchmarks.live import scratch
 from benchmarks.peers.client import Answer, Message
+from benchmarks.peers.scenarios import PAUSE_SECONDS
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server, thread_variables
 from benchmarks.peers.weights import SMOLLM2, Weights, weights
 from benchmarks.prompts import Prompts
@@ -88,6 +89,7 @@ async def at_work(server: Server, words: Prompts, sizes: Sizes, agents: int, way
     workers = [Agent(f"{agents} {way} {number}", words, sizes) for number in range(agents)]
     await asyncio.gather(*(agent.turn(server) for agent in workers))
     if way == "warm":
+        await asyncio.sleep(PAUSE_SECONDS)
         await server.kill()
         await server.start()
     by_agent = await asyncio.gather(*(agent.works(server) for agent in workers))
