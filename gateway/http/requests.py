@@ -38,7 +38,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 def _field(name: str, what: str, most: int = 0) -> Any:
     """Return a header that may be absent; `most` bytes long, unless it is one of a few words."""
-    text: Any = {"minLength": 1, "maxLength": most, "pattern": "^[!-~]+$"} if most else {}
+    text: Any = {"minLength": 1, "maxLength": most, "pattern": "^[!-~]([ -~]*[!-~])?$"} if most else {}
     return Field("", alias=name, description=what, json_schema_extra=text)
 
 
@@ -112,14 +112,14 @@ def percent_decoded(name: str, value: str) -> str:
 
 
 def check_percent_encoding(name: str, value: str) -> None:
-    """Raise InvalidArgument for a `value` that is not ASCII, or has a "%" that encodes nothing."""
+    """Raise InvalidArgument for a `value` that is not printable ASCII, or has a "%" that encodes nothing."""
     if _BAD_ESCAPE.search(_ascii(name, value)):
         raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
 
 
 def _ascii(name: str, value: str) -> str:
-    if not value.isascii():
-        raise InvalidArgument(name, "must be ASCII; percent-encode the UTF-8 of other characters")
+    if not (value.isascii() and value.isprintable()):
+        raise InvalidArgument(name, "must be printable ASCII; percent-encode the UTF-8 of other characters")
     return value
 
 
