@@ -27,6 +27,36 @@ class Closed(RuntimeError):
         super().__init__("the client is closed")
 
 
+class _Call(Generic[_T]):
+    """A coroutine for a loop, and its future for another thread, which Ctrl-C may meet while it hands this over.
+
+    All methods are for the loop's thread, once it has been handed over.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
+        self.future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._coroutine = coroutine
+        self._task: asyncio.Task[_T] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._ended)
+
+    def interrupt(self) -> None:
+        if self._task is None:
+            self._coroutine.close()
+        else:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[_T]) -> None:
+        if task.cancelled():
+            self.future.cancel()
+        elif (error := task.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())
+
+
 class LoopThread:
     """An event loop on a daemon thread. Any number of threads may run coroutines on it at once."""
 
@@ -53,13 +83,16 @@ class LoopThread:
         if self._is_here() and not self._closed:
             coroutine.close()
             raise RuntimeError("this blocks the client's own event loop")
-        future = self._begin(coroutine)
+        call = _Call(coroutine)
         try:
-            return future.result()
+            self._begin(call)
+            return call.future.result()
         except concurrent.futures.CancelledError:
             raise Cancelled(_CUT_OFF) from None
         except BaseException:
-            future.cancel()
+            with self._lock:
+                if not self._closed:
+                    self._loop.call_soon_threadsafe(call.interrupt)
             raise
 
     def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
@@ -68,7 +101,7 @@ class LoopThread:
         """
         with suppress(Closed, Cancelled):
             if self._is_here():
-                self._begin(coroutine)
+                self._begin(_Call(coroutine))
             else:
                 self.run(coroutine)
 
@@ -83,11 +116,12 @@ class LoopThread:
     def _is_here(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def _begin(self, coroutine: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
+    def _begin(self, call: _Call[Any]) -> None:
         with self._lock:
             if not self._closed:
-                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        coroutine.close()
+                self._loop.call_soon_threadsafe(call.start)
+                return
+        call.interrupt()
         raise Closed
 
     def _run(self) -> None:

@@ -163,6 +163,38 @@ def test_ctrl_c_while_an_item_is_waited_for() -> None:
     assert ended.is_set()
 
 
+@pytest.mark.parametrize("iterates", [False, True])
+def test_ctrl_c_while_a_call_is_handed_over(iterates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call has begun, and its caller has no future of it yet."""
+    began, cancelled = threading.Event(), threading.Event()
+    begin = LoopThread._begin
+
+    async def answer() -> int:
+        try:
+            began.set()
+            return await asyncio.sleep(60, 1)
+        finally:
+            cancelled.set()
+
+    async def items() -> AsyncIterator[int]:
+        yield await answer()
+
+    def interrupted(loop: LoopThread, call: Any) -> None:
+        monkeypatch.undo()
+        begin(loop, call)
+        assert began.wait(10)
+        raise KeyboardInterrupt
+
+    loop = LoopThread()
+    try:
+        monkeypatch.setattr(LoopThread, "_begin", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(_iterate(items(), loop)) if iterates else loop.run(answer())
+        assert cancelled.wait(10)
+    finally:
+        loop.close()
+
+
 async def test_closing_ends_a_call_that_waits_through_an_outage(address: str, worker: ScriptedWorker) -> None:
     waiting, ended = threading.Event(), list[BaseException]()
     client = Client(address, on_outage=lambda _: waiting.set())
