@@ -75,18 +75,20 @@ class _Worker:
         self.turns: list[dict[str, Any]] = []
 
     def begin(self) -> None:
-        """Take up the next turn, behind all that was said before."""
+        """Take up the next turn, after all that was said before."""
         caches = self._row.caches
         known = self._row.tokens[: len(self._row.tokens) - 1]
         prompt = [*known, *token_ids(self._new, f"turn {len(self.turns)}")]
         self._arrivals: list[float] = []
         self._sent = time.perf_counter()
-        self._job = self._ours.job(prompt, lambda: caches, self._generated, self._came, len(known))
+        self._job = self._ours.job(prompt, lambda: caches, self._generated, self._arrive, len(known))
 
     def done(self, turns: int) -> bool:
         """Go on to the next turn where one has ended; return whether all have."""
         if len(self.turns) < turns - 1 and self._job.future.done():
             caches, _ = self._job.future.result()
+            if len(self._arrivals) != self._generated:
+                raise RuntimeError(f"a turn had {len(self._arrivals)} tokens instead of {self._generated}")
             self._row = Row.of(self._job.sequence, caches)
             gaps = [round(later - earlier, 6) for earlier, later in pairwise(self._arrivals)]
             self.turns.append({"first": self._arrivals[0] - self._sent, "gaps": gaps})
@@ -94,7 +96,7 @@ class _Worker:
                 self.begin()
         return len(self.turns) == turns - 1
 
-    def _came(self, _event: Any) -> None:
+    def _arrive(self, _event: Any) -> None:
         self._arrivals.append(time.perf_counter())
 
 

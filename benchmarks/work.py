@@ -9,11 +9,12 @@ is from then on, by one client over OpenAI's API, in which agents have names. Th
 contexts, are not counted.
 
 - "hot": agents are in memory, as their first turns have left them.
-- "warm": all processes are killed by SIGKILL after the first turns and started again.
+- "warm": all processes are killed by SIGKILL once the KV of the first turns is on disk, and started again.
 - "engine, rows that stay": the same engine in a process of its own whose agents generate without end: the limit.
-- "engine, at work": the same turns as calls of the engine, without text, streams, store or other processes.
+- "engine, at work": turns of these lengths as calls of the engine, without text, streams, store or other processes.
 
-A "gap" is the time between two tokens of an answer. Every answer is checked: its end, and its number of tokens. A
+A "gap" is the time between two pieces of an answer's text, or two tokens of the engine. Every answer is checked: its
+end, and its number of tokens. A
 geometry stands for a model: its weights are random and 4-bit. The text of what it generates is not made into the same
 tokens again, so that servers that do not keep tokens compute answers once more: compare with those over a real model.
 """
@@ -32,7 +33,6 @@ from benchmarks import children, options, random_models, results
 from benchmarks.geometries import GEOMETRIES
 from benchmarks.live import scratch
 from benchmarks.peers.client import Answer, Message
-from benchmarks.peers.scenarios import PAUSE_SECONDS
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server, thread_variables
 from benchmarks.peers.weights import SMOLLM2, Weights, weights
 from benchmarks.prompts import Prompts
@@ -66,16 +66,16 @@ class Agent:
     """A conversation whose client sends all of it each time."""
 
     def __init__(self, name: str, words: Prompts, sizes: Sizes) -> None:
-        self._name, self._words, self._sizes = name, words, sizes
+        self.name, self._words, self._sizes = name, words, sizes
         self._messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, name)}]
 
     async def turn(self, server: Server) -> Answer:
         """Raises RuntimeError for an answer that is not what it should be."""
-        text = self._words.text(self._sizes.new, f"{self._name}, {len(self._messages)}")
+        text = self._words.text(self._sizes.new, f"{self.name}, {len(self._messages)}")
         self._messages.append({"role": "user", "content": text})
-        answer = await server.client.ask(self._messages, self._sizes.generated, agent=self._name)
+        answer = await server.client.ask(self._messages, self._sizes.generated, agent=self.name)
         if problem := answer.problem(self._sizes.generated):
-            raise RuntimeError(f"{server.name}, {self._name}: {problem}; its log is {server.log}")
+            raise RuntimeError(f"{server.name}, {self.name}: {problem}; its log is {server.log}")
         self._messages.append({"role": "assistant", "content": answer.text})
         return answer
 
@@ -89,7 +89,8 @@ async def at_work(server: Server, words: Prompts, sizes: Sizes, agents: int, way
     workers = [Agent(f"{agents} {way} {number}", words, sizes) for number in range(agents)]
     await asyncio.gather(*(agent.turn(server) for agent in workers))
     if way == "warm":
-        await asyncio.sleep(PAUSE_SECONDS)
+        if isinstance(server, Agentmem):
+            await server.settle([agent.name for agent in workers])
         await server.kill()
         await server.start()
     by_agent = await asyncio.gather(*(agent.works(server) for agent in workers))
@@ -109,12 +110,13 @@ def _gaps(arrivals: Sequence[float]) -> list[float]:
 
 
 def figures_of(sizes: Sizes, found: dict[str, Any]) -> dict[str, Any]:
-    """Of one measurement of a server or of the engine at work."""
+    """Return the figures of one measurement, of a server or of the engine at work."""
     turns = list(itertools.chain.from_iterable(found["turns"]))
     gaps = list(itertools.chain.from_iterable(turn.pop("gaps") for turn in turns))
     first, counts = [turn["first"] for turn in turns], (50, 95, 99)
     reused = [(turn["cached"], turn["prompt"]) for turn in turns if turn.get("cached") is not None]
     return {
+        "gaps": len(gaps),
         "tokens_per_second": len(turns) * sizes.generated / found["seconds"],
         "first": {str(percent): results.percentile(first, percent) for percent in counts},
         "gap": {str(percent): results.percentile(gaps, percent) for percent in counts},
@@ -126,22 +128,23 @@ def figures_of(sizes: Sizes, found: dict[str, Any]) -> dict[str, Any]:
 async def of_engine(given: Weights, sizes: Sizes, agents: Sequence[int], threads: int) -> dict[str, Any]:
     """Return figures of the engine alone, by number of agents."""
     found: dict[str, Any] = {}
-    middle = sizes.context + sizes.turns * (sizes.new + sizes.generated) // 2
-    asked = {"context": sizes.context, "new": sizes.new, "generated": sizes.generated}
+    turn = sizes.new + sizes.generated
+    middle = sizes.context + (sizes.turns + 1) * turn // 2
+    asked = {"context": sizes.context + turn, "new": sizes.new, "generated": sizes.generated}
     async with children.started(
         "benchmarks.engine_alone", str(given.directory), environment=thread_variables(threads)
     ) as engine:
         for count in agents:
             question = {"do": "decode", "agents": count, "context": middle, "tokens": sizes.generated}
             _, *stay = [await engine.ask(**question) for _ in range(1 + _SAMPLES)]  # the first compiles
-            await engine.ask(do="work", agents=count, turns=2, **asked)
+            await engine.ask(do="work", agents=count, turns=2, **asked)  # compiles
             work = await engine.ask(do="work", agents=count, turns=sizes.turns, **asked)
             rates = results.summary([each["tokens_per_second"] for each in stay])
             found[str(count)] = {
                 STAY: {"tokens_per_second": rates["median"], "samples": rates},
                 AT_WORK: figures_of(sizes, work),
             }
-            _tell(count, found[str(count)])
+            _print_rates(count, found[str(count)])
     return found
 
 
@@ -150,7 +153,7 @@ async def of_server(server: Server, words: Prompts, sizes: Sizes, agents: Sequen
     found: dict[str, Any] = {}
     await server.start()
     try:
-        warm_up = Sizes(sizes.context, sizes.new, sizes.generated, 2)
+        warm_up = Sizes(sizes.context, sizes.new, sizes.generated, 3)
         for count in agents:
             await asyncio.gather(
                 *(Agent(f"{_WARM_UP} {count} {number}", words, warm_up).works(server) for number in range(count))
@@ -159,13 +162,13 @@ async def of_server(server: Server, words: Prompts, sizes: Sizes, agents: Sequen
                 f"{server.name}, {way}": figures_of(sizes, await at_work(server, words, sizes, count, way))
                 for way in WAYS
             }
-            _tell(count, found[str(count)])
+            _print_rates(count, found[str(count)])
     finally:
         await server.stop()
     return found
 
 
-def _tell(agents: int, found: dict[str, Any]) -> None:
+def _print_rates(agents: int, found: dict[str, Any]) -> None:
     for name, each in found.items():
         print(f"{agents} agents, {name}: {each['tokens_per_second']:.1f} tokens/s", flush=True)
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,20 +11,23 @@ import pytest
 
 from benchmarks.packages import Unavailable, kept
 
+_FILES = ("package.json", "package-lock.json")
+_SECONDS = 800
+
 
 def installed(folder: Path) -> Path:
-    """Return a copy of `folder` with its node_modules. Skips the test where npm cannot make it, and says why."""
+    """Return the node_modules of a folder's packages. Skips the test where npm cannot install them, and says why."""
     found = _installed(folder)
     if isinstance(found, str):
         pytest.skip(found)
-    return found
+    return found / "node_modules"
 
 
 @functools.cache
 def _installed(folder: Path) -> Path | str:
     digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+    for name in _FILES:
+        digest.update((folder / name).read_bytes())
     try:
         return kept("npm-tools", f"{folder.parent.name}-{digest.hexdigest()[:16]}", functools.partial(_install, folder))
     except Unavailable as problem:
@@ -34,10 +38,20 @@ def _install(folder: Path, scratch: Path) -> Path:
     npm, made = shutil.which("npm"), scratch / "made"
     if npm is None or shutil.which("node") is None:
         raise Unavailable("no node and npm in PATH")
-    shutil.copytree(folder, made)
+    made.mkdir()
+    for name in _FILES:
+        shutil.copy(folder / name, made)
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(scratch / "cache"))
     # Not `ci`: some locks lack optional packages of other platforms.
-    done = subprocess.run([npm, "install", *quiet], cwd=made, capture_output=True, text=True, check=False, timeout=800)
+    command = [npm, "install", *quiet]
+    try:
+        done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except subprocess.TimeoutExpired as problem:
+        raise Unavailable(f"npm install: {problem}") from problem
     if done.returncode:
         raise Unavailable(f"npm install failed: {done.stderr[-500:]}")
+    wanted = json.loads((made / "package.json").read_text())
+    for name in {**wanted["dependencies"], **wanted.get("optionalDependencies", {})}:
+        if not (made / "node_modules" / name).exists():
+            raise Unavailable(f"npm did not install {name}")
     return made

@@ -168,7 +168,7 @@ def _write_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     save_tokenizer(directory, tokenizer, template)
-    # Where a grammar bars what it would say, chance ends a text in time; the least token for ever would not.
+    # Where a grammar bars what it would say, greedy sampling would repeat token 0 until max_tokens.
     (directory / "generation_config.json").unlink()
     return ids | {piece: ids[token] for piece, token in spelled.items()}
 

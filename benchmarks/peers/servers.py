@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 import httpx
 
@@ -28,11 +29,12 @@ from benchmarks.peers.weights import Weights
 from gateway.cli.up.openblas import preload_here
 
 _POLL_SECONDS = 0.02
+_SETTLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Room:
-    """What servers have room for: `threads`; `slots` conversations that are answered at once, of up to `tokens`, which
+    """Room that servers have: `threads`; `slots` conversations that are answered at once, of up to `tokens`, which
     are the model's own where they are 0.
 
     `holds`: KV of so many conversations of `held_tokens` fits in memory, in each server's own format; None: what it
@@ -181,6 +183,17 @@ class Agentmem(Server):
             return seconds
         await self.stop()
         return await super().start()
+
+    async def settle(self, agents: Sequence[str]) -> None:
+        """Wait until what these agents know is on disk."""
+        async with asyncio.timeout(_SETTLE_SECONDS):
+            for agent in agents:
+                while not await self._is_on_disk(agent):
+                    await asyncio.sleep(_POLL_SECONDS)
+
+    async def _is_on_disk(self, agent: str) -> bool:
+        found = (await self.client.look(f"/v1/agents/{quote(agent)}?model={quote(self.model())}"))["agent"]
+        return int(found["warm_tokens"]) >= int(found["tokens"])
 
     @property
     def _described(self) -> Path:

@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Final
 
-from cache_service.ledger.clock import BOOT_CLOCK, STEP, Moment
+from cache_service.ledger.clock import BOOT_CLOCK, Moment
 
 _NEVER: Final = Moment(0, 0)
 _MOST: Final = 10 * 10**9
@@ -18,15 +18,15 @@ class SharedClock:
     step of a machine's clock counts, neither of a node nor of the server. Between two heartbeats it passes for seconds
     only: where the database is away for hours, nobody could use an agent meanwhile.
 
-    A heartbeat that took longer than the last says an earlier time than this node has told already. What was told
-    stands until it is past, so that an agent is never updated before it was created; only the shown time follows a
-    server's clock that is set back.
+    A heartbeat that took longer than the last brings an earlier time than `now` has returned already. That stands until
+    it is past, so that an agent is never updated before it was created. Only the shown time follows a server's clock
+    that is set back, by more than a node is served without a heartbeat.
     """
 
     def __init__(self) -> None:
         self._said = _NEVER, 0
-        self._told = _NEVER
-        self._telling = threading.Lock()
+        self._last = _NEVER
+        self._lock = threading.Lock()
 
     def set(self, used: int, wall: int) -> None:
         """The ledger's time, and the server's clock, in nanoseconds, a moment ago."""
@@ -38,14 +38,14 @@ class SharedClock:
 
     def now(self) -> Moment:
         """This moment, for what is stamped with it."""
-        (wall, used), at = self._said
-        passed = time.clock_gettime_ns(BOOT_CLOCK) - at
-        wall, used = wall + passed, used + min(passed, _MOST)
-        with self._telling:
-            if self._told.wall - STEP < wall:
-                wall = max(wall, self._told.wall)
-            self._told = Moment(wall, max(used, self._told.used))
-            return self._told
+        with self._lock:
+            (wall, used), at = self._said
+            passed = time.clock_gettime_ns(BOOT_CLOCK) - at
+            wall, used = wall + passed, used + min(passed, _MOST)
+            if self._last.wall - _MOST < wall:
+                wall = max(wall, self._last.wall)
+            self._last = Moment(wall, max(used, self._last.used))
+            return self._last
 
     def advance(self) -> None:
         """Nothing: heartbeats do."""

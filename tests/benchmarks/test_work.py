@@ -60,7 +60,7 @@ def test_without_the_engine_there_is_no_share() -> None:
 
 @pytest.mark.slow
 async def test_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hot agents have all they said in memory, and warm ones from their second turn after the start on."""
+    """Agents have what they said in memory, and after a SIGKILL on disk."""
     monkeypatch.setattr(results, "RESULTS", tmp_path)
     asked = ["--model", "demo", "--agents", "2", "--turns", "3", "--context", "300", "--new", "20", "--generated", "8"]
     arguments: argparse.Namespace = work.parser().parse_args(asked)
@@ -69,6 +69,6 @@ async def test_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     servers = [f"{name}, {way}" for name in ("agentmem", "mlx_lm.server") for way in ("hot", "warm")]
     assert list(by_way) == [STAY, AT_WORK, *servers]
     assert by_way["agentmem, hot"]["from_memory"] > 0.85
-    assert by_way["agentmem, warm"]["from_memory"] > 0.4
+    assert by_way["agentmem, warm"]["from_memory"] > 0.85
     for way in by_way.values():
         assert way["tokens_per_second"] > 0

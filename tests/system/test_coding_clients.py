@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.scripted_model import CALL, CHAT, MARKERS, write_scripted
-from tests.system.coding_clients.clients import ANSWER, CLIENTS, MODEL, CodingClient, Turn
+from tests.system.coding_clients.clients import ANSWER, CLIENTS, MODEL, CodingClient, Turn, end
 from tests.system.stack import Stack, running
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,6 +29,7 @@ _TEMPLATE = (
     "{% endif %}{% set ns = namespace(cue='<|chat|>') %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'system' and not loop.first %}"
     "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "{% if m.role == 'tool' and '4711' not in m.content %}{{ raise_exception('The shell did not run.') }}{% endif %}"
     "{% if m.role == 'tool' %}{% set ns.cue = '<|chat|>' %}"
     "{% elif m.role == 'user' and loop.previtem is defined and loop.previtem.role == 'tool' %}"
     "{% elif m.role == 'user' %}{% set ns.cue = '<|call|>' if tools else '<|chat|>' %}{% endif %}"
@@ -62,13 +63,13 @@ async def ran(command: Sequence[str], home: Path, environment: Mapping[str, str]
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
     )
     try:
         async with asyncio.timeout(400):
             said, _ = await process.communicate()
     finally:
-        if process.returncode is None:
-            process.kill()
+        await end(process)
     assert process.returncode == 0, said.decode()[-2000:]
     return said.decode()
 
@@ -88,6 +89,7 @@ def refused(stack: Stack) -> list[str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
 async def test_session_of_five_turns_is_resumed_and_survives_kill_9(client: CodingClient, tmp_path: Path) -> None:
+    client.asks(Turn("", "", first=True))  # skips before anything runs where its packages cannot be had
     words = [path.read_text() for path in sorted(DOCS.rglob("*.md"))]
     model = write_scripted(
         tmp_path / "m", special_markers=True, template=_TEMPLATE, script=script(client), words=words, context=CONTEXT
@@ -116,4 +118,5 @@ async def test_session_of_five_turns_is_resumed_and_survives_kill_9(client: Codi
             assert len(told) >= client.requests
             shares += [each.reused_tokens / each.prompt_tokens for each in told]
         assert refused(stack) == []
+    assert not client.writes or "4711" in (home / "work" / client.writes).read_text()
     assert min(shares[1:]) > client.share, shares

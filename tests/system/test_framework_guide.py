@@ -158,7 +158,7 @@ async def test_a_program_that_reaches_for_more_is_found(gateway: Gateway, tmp_pa
 @pytest.mark.slow
 async def test_vercels_sdk(gateway: Gateway, tmp_path: Path) -> None:
     (sample,) = samples("Vercel's AI SDK")
-    (tmp_path / "node_modules").symlink_to(npm_packages.installed(PROGRAMS / "npm") / "node_modules")
+    (tmp_path / "node_modules").symlink_to(npm_packages.installed(PROGRAMS / "npm"))
     (tmp_path / "sample.mjs").write_text(gateway.shown(sample))
     for name in ("guard.mjs", "vercel_calls.mjs"):
         shutil.copy(PROGRAMS / name, tmp_path)

@@ -39,7 +39,11 @@ class _Call(Generic[_T]):
         self._task: asyncio.Task[_T] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        except BaseException as error:
+            self.future.set_exception(error)
+            raise
         self._task.add_done_callback(self._ended)
 
     def interrupt(self) -> None:
@@ -90,8 +94,8 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise Cancelled(_CUT_OFF) from None
         except BaseException:
-            with self._lock:
-                if not self._closed:
+            if not call.future.done():
+                with self._lock, suppress(RuntimeError):  # The loop may have ended by itself.
                     self._loop.call_soon_threadsafe(call.interrupt)
             raise
 

@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -70,7 +71,8 @@ class CodingClient:
 
     `asks` returns the command of a turn. `section` of the guide has its settings, which `own` variables complete.
     `reached` gives the address that the client gets. Memory has at least `share` of the prompt's tokens, but for the
-    first request of a session. A turn has `requests` at least.
+    first request of a session. A turn has `requests` at least. What a shell prints is in the next request; a client
+    without one writes it to the file `writes` of its working directory.
     """
 
     name: str
@@ -83,6 +85,7 @@ class CodingClient:
     says: Sequence[str] = SAYS
     share: float = 0.9
     requests: int = 2
+    writes: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -96,7 +99,7 @@ class CodingClient:
 
 def npm(*parts: str) -> str:
     """Return the path of a file below node_modules."""
-    return str(npm_packages.installed(HERE / "npm").joinpath("node_modules", *parts))
+    return str(npm_packages.installed(HERE / "npm").joinpath(*parts))
 
 
 def claude(turn: Turn) -> list[str]:
@@ -157,6 +160,7 @@ async def through_litellm(url: str, home: Path) -> AsyncIterator[str]:
             env={"PATH": os.environ["PATH"], "HOME": str(home), **variables},
             stdout=output,
             stderr=output,
+            start_new_session=True,
         )
     try:
         async with asyncio.timeout(200), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
@@ -165,9 +169,14 @@ async def through_litellm(url: str, home: Path) -> AsyncIterator[str]:
                 await asyncio.sleep(0.5)
         yield f"http://127.0.0.1:{port}"
     finally:
-        if proxy.returncode is None:
-            proxy.kill()
-        await proxy.wait()
+        await end(proxy)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Kill a process that leads a session, with all that it has left behind."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def alive(http: httpx.AsyncClient) -> bool:
@@ -213,7 +222,8 @@ CLIENTS = [
         says=["notes.txt\n```\n4711\n```\n\n", *SAYS],  # its tool: a file in the text
         share=0.5,  # it writes its files and rules after the history, which grows before them
         requests=1,
+        writes="notes.txt",
     ),
-    SHELL("ai-sdk", asks=lambda turn: ["node", npm("..", "ai_sdk.mjs"), turn.url, turn.prompt]),
+    SHELL("ai-sdk", asks=lambda turn: ["node", str(HERE / "ai_sdk.mjs"), npm(), turn.url, turn.prompt]),
     SHELL("langchain", asks=lambda turn: [sys.executable, str(HERE / "langchain_agent.py"), turn.url, turn.prompt]),
 ]

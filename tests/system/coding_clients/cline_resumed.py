@@ -26,7 +26,7 @@ def main(answer: str, prompt: str, *command: str) -> None:
                 sys.exit(f"no answer; the screen: {screen[-2000:].decode(errors='replace')}")
             try:
                 screen += os.read(terminal, 65536)
-            except BlockingIOError:
+            except OSError:  # nothing now, or nothing more
                 time.sleep(0.1)
             if not typed and b"Ask anything" in screen:
                 os.write(terminal, prompt.encode())
