@@ -69,7 +69,7 @@ async def ran(command: Sequence[str], home: Path, environment: Mapping[str, str]
         async with asyncio.timeout(400):
             said, _ = await process.communicate()
     finally:
-        await end(process)
+        await end(process, home)
     assert process.returncode == 0, said.decode()[-2000:]
     return said.decode()
 

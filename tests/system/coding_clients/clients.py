@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import psutil
 
 from tests import environments, npm_packages
 from tests.system.stack import free_port
@@ -152,12 +153,13 @@ async def through_litellm(url: str, home: Path) -> AsyncIterator[str]:
     program = environments.holding("litellm[proxy]==1.108.0").with_name("litellm")
     variables, files = (found := settings("LiteLLM's proxy", url))
     found.write(home)
-    port, log = free_port(), home / "litellm.log"
+    port, log, own_home = free_port(), home / "litellm.log", home / "litellm"
+    own_home.mkdir()
     with log.open("w") as output:
         proxy = await asyncio.create_subprocess_exec(
             *(str(program), "--config", *files, "--host", "127.0.0.1", "--port", str(port)),
             cwd=home / "work",
-            env={"PATH": os.environ["PATH"], "HOME": str(home), **variables},
+            env={"PATH": os.environ["PATH"], "HOME": str(own_home), **variables},
             stdout=output,
             stderr=output,
             start_new_session=True,
@@ -169,14 +171,18 @@ async def through_litellm(url: str, home: Path) -> AsyncIterator[str]:
                 await asyncio.sleep(0.5)
         yield f"http://127.0.0.1:{port}"
     finally:
-        await end(proxy)
+        await end(proxy, own_home)
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill a process that leads a session, with all that it has left behind."""
+async def end(process: asyncio.subprocess.Process, home: Path) -> None:
+    """Kill a process that leads a session, and the daemons that it has left behind: all whose home is this one."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
+    for other in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if other.environ().get("HOME") == str(home):
+                other.kill()
 
 
 async def alive(http: httpx.AsyncClient) -> bool:
