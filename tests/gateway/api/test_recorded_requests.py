@@ -41,6 +41,11 @@ def translated(name: str) -> Exchange:
         ("claude-code", ["system", "user", "system", *TURN], []),
         ("codex", ["system", "system", "user", "user", *TURN], ["web_search"]),
         ("qwen-code", ["system", "user", "assistant", "user", *TURN], []),
+        ("claude-code-through-litellm", ["system", "user", "system", *TURN], []),
+        ("opencode", ["system", "user", *TURN], []),
+        ("pi", ["system", "user", *TURN], []),
+        ("cline", ["system", "user", *TURN], []),
+        ("continue", ["system", "user", *TURN], []),
     ],
 )
 def test_requests_of_coding_clients(name: str, roles: list[str], left_out: list[str]) -> None:
@@ -51,6 +56,13 @@ def test_requests_of_coding_clients(name: str, roles: list[str], left_out: list[
     assert "4711" in turn.messages.messages[-1].content
     assert turn.tool_calls and json.loads(turn.messages.tools_json)
     assert "billing" not in turn.messages.messages[0].content
+
+
+def test_a_request_of_aider() -> None:
+    (turn,) = translated("aider").turns
+    roles = [message.role for message in turn.messages.messages]
+    assert roles == ["system", *["user", "assistant"] * 4, "user"]
+    assert not turn.tool_calls
 
 
 def test_the_ai_sdk_refers_to_an_item() -> None:
