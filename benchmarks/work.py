@@ -25,14 +25,15 @@ import itertools
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks import children, options, random_models, results
 from benchmarks.geometries import GEOMETRIES
 from benchmarks.live import scratch
-from benchmarks.peers.client import Answer, Message
+from benchmarks.peers.client import Answer
+from benchmarks.peers.scenarios import Chat, TurnSizes
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server, thread_variables
 from benchmarks.peers.weights import SMOLLM2, Weights, weights
 from benchmarks.prompts import Prompts
@@ -45,55 +46,41 @@ ENGINE = "engine"
 WAYS = ("hot", "warm")
 STAY, AT_WORK = "engine, rows that stay", "engine, at work"
 SHARES = {8: 0.75, 32: 0.6}
-"""Of the rate with rows that stay, to be reached by so many hot agents."""
+"""Share of the rate with rows that stay, to be reached by so many hot agents."""
 FIRST_SECONDS = {32: 0.4}
 """95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
 _WARM_UP = "warm-up"
 _SAMPLES = 3
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Tokens that an agent knows at first, of a turn's message and of its answer; `turns` include the first."""
+class Agent(Chat):
+    """A named agent whose answers are checked."""
 
-    context: int
-    new: int
-    generated: int
-    turns: int
+    def __init__(self, server: Server, words: Prompts, sizes: TurnSizes, name: str) -> None:
+        super().__init__(server, words, sizes, name, name)
 
-
-class Agent:
-    """A conversation whose client sends all of it each time."""
-
-    def __init__(self, name: str, words: Prompts, sizes: Sizes) -> None:
-        self.name, self._words, self._sizes = name, words, sizes
-        self._messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, name)}]
-
-    async def turn(self, server: Server) -> Answer:
-        """Raises RuntimeError for an answer that is not what it should be."""
-        text = self._words.text(self._sizes.new, f"{self.name}, {len(self._messages)}")
-        self._messages.append({"role": "user", "content": text})
-        answer = await server.client.ask(self._messages, self._sizes.generated, agent=self.name)
+    async def turn(self) -> Answer:
+        """Take a turn. Raises RuntimeError for an answer that is not what it should be."""
+        answer = await self.say()
         if problem := answer.problem(self._sizes.generated):
-            raise RuntimeError(f"{server.name}, {self.name}: {problem}; its log is {server.log}")
-        self._messages.append({"role": "assistant", "content": answer.text})
+            raise RuntimeError(f"{self._server.name}, {self.name}: {problem}; its log is {self._server.log}")
         return answer
 
-    async def works(self, server: Server) -> list[Answer]:
+    async def works(self) -> list[Answer]:
         """Take all turns but the first, without a pause."""
-        return [await self.turn(server) for _ in range(self._sizes.turns - 1)]
+        return [await self.turn() for _ in range(self._sizes.turns - 1)]
 
 
-async def at_work(server: Server, words: Prompts, sizes: Sizes, agents: int, way: str) -> dict[str, Any]:
+async def at_work(server: Server, words: Prompts, sizes: TurnSizes, agents: int, way: str) -> dict[str, Any]:
     """Let so many agents work."""
-    workers = [Agent(f"{agents} {way} {number}", words, sizes) for number in range(agents)]
-    await asyncio.gather(*(agent.turn(server) for agent in workers))
+    workers = [Agent(server, words, sizes, f"{agents} {way} {number}") for number in range(agents)]
+    await asyncio.gather(*(agent.turn() for agent in workers))
     if way == "warm":
         if isinstance(server, Agentmem):
             await server.settle([agent.name for agent in workers])
         await server.kill()
         await server.start()
-    by_agent = await asyncio.gather(*(agent.works(server) for agent in workers))
+    by_agent = await asyncio.gather(*(agent.works() for agent in workers))
     answers = list(itertools.chain.from_iterable(by_agent))
     began = min(answer.sent for answer in answers)
     return {
@@ -109,7 +96,7 @@ def _gaps(arrivals: Sequence[float]) -> list[float]:
     return [round(later - earlier, 6) for earlier, later in itertools.pairwise(arrivals)]
 
 
-def figures_of(sizes: Sizes, found: dict[str, Any]) -> dict[str, Any]:
+def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of one measurement, of a server or of the engine at work."""
     turns = list(itertools.chain.from_iterable(found["turns"]))
     gaps = list(itertools.chain.from_iterable(turn.pop("gaps") for turn in turns))
@@ -125,7 +112,7 @@ def figures_of(sizes: Sizes, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def of_engine(given: Weights, sizes: Sizes, agents: Sequence[int], threads: int) -> dict[str, Any]:
+async def of_engine(given: Weights, sizes: TurnSizes, agents: Sequence[int], threads: int) -> dict[str, Any]:
     """Return figures of the engine alone, by number of agents."""
     found: dict[str, Any] = {}
     turn = sizes.new + sizes.generated
@@ -148,15 +135,15 @@ async def of_engine(given: Weights, sizes: Sizes, agents: Sequence[int], threads
     return found
 
 
-async def of_server(server: Server, words: Prompts, sizes: Sizes, agents: Sequence[int]) -> dict[str, Any]:
+async def of_server(server: Server, words: Prompts, sizes: TurnSizes, agents: Sequence[int]) -> dict[str, Any]:
     """Figures of a server by number of agents and way."""
     found: dict[str, Any] = {}
     await server.start()
     try:
-        warm_up = Sizes(sizes.context, sizes.new, sizes.generated, 3)
+        warm_up = TurnSizes(sizes.context, sizes.new, sizes.generated, 3)
         for count in agents:
             await asyncio.gather(
-                *(Agent(f"{_WARM_UP} {count} {number}", words, warm_up).works(server) for number in range(count))
+                *(Agent(server, words, warm_up, f"{_WARM_UP} {count} {number}").works() for number in range(count))
             )
             found[str(count)] = {
                 f"{server.name}, {way}": figures_of(sizes, await at_work(server, words, sizes, count, way))
@@ -234,7 +221,7 @@ def given_weights(model: str, root: Path) -> Weights:
 
 async def main(arguments: argparse.Namespace) -> int:
     """Measure, writing after each part, and print; the exit status, 1 where a claim is missed."""
-    sizes = Sizes(arguments.context, arguments.new, arguments.generated, arguments.turns)
+    sizes = TurnSizes(arguments.context, arguments.new, arguments.generated, arguments.turns)
     measured: dict[str, dict[str, Any]] = {}
     with scratch() as root:
         given = given_weights(arguments.model, root)

@@ -4,15 +4,13 @@ import functools
 import hashlib
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from benchmarks.packages import Unavailable, kept
+from benchmarks.packages import Unavailable, kept, run
 
 _FILES = ("package.json", "package-lock.json")
-_SECONDS = 800
 
 
 def installed(folder: Path) -> Path:
@@ -43,13 +41,7 @@ def _install(folder: Path, scratch: Path) -> Path:
         shutil.copy(folder / name, made)
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(scratch / "cache"))
     # Not `ci`: some locks lack optional packages of other platforms.
-    command = [npm, "install", *quiet]
-    try:
-        done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False, timeout=_SECONDS)
-    except subprocess.TimeoutExpired as problem:
-        raise Unavailable(f"npm install: {problem}") from problem
-    if done.returncode:
-        raise Unavailable(f"npm install failed: {done.stderr[-500:]}")
+    run([npm, "install", *quiet], made)
     wanted = json.loads((made / "package.json").read_text())
     for name in {**wanted["dependencies"], **wanted.get("optionalDependencies", {})}:
         if not (made / "node_modules" / name).exists():

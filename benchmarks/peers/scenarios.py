@@ -25,13 +25,19 @@ _LEFT_AFTER = 0.3
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Tokens of what an agent knows at first, of each turn's message and of each answer; and how many there are."""
+class TurnSizes:
+    """Tokens that an agent knows at first, of each turn's message and of each answer; `turns` include the first."""
 
     context: int
     new: int
     generated: int
     turns: int
+
+
+@dataclass(frozen=True)
+class Sizes(TurnSizes):
+    """These, and how many agents, rounds and leaving clients there are."""
+
     agents: int
     rounds: int
     leavers: int
@@ -72,17 +78,17 @@ class Sample:
 
 
 class Chat:
-    """A conversation whose client sends all of it each time."""
+    """A conversation whose client sends all of it each time; of the agent `name`, where one is given."""
 
-    def __init__(self, server: Server, words: Prompts, sizes: Sizes, seed: str) -> None:
-        self._server, self._words, self._sizes, self._seed = server, words, sizes, seed
+    def __init__(self, server: Server, words: Prompts, sizes: TurnSizes, seed: str, name: str = "") -> None:
+        self._server, self._words, self._sizes, self._seed, self.name = server, words, sizes, seed, name
         self.messages: list[Message] = [{"role": "system", "content": words.text(sizes.context, seed)}]
 
     async def say(self, other: str = "") -> Answer:
         """The next message and its answer, which become the conversation's. `other`: another message in its place."""
         text = self._words.text(self._sizes.new, f"{self._seed}, {len(self.messages)}{other}")
         self.messages.append({"role": "user", "content": text})
-        answer = await self._server.client.ask(self.messages, self._sizes.generated)
+        answer = await self._server.client.ask(self.messages, self._sizes.generated, agent=self.name)
         self.messages.append({"role": "assistant", "content": answer.text})
         return answer
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from benchmarks import results, work
-from benchmarks.work import AT_WORK, STAY, Sizes, claims, figures_of, tables
+from benchmarks.peers.scenarios import TurnSizes
+from benchmarks.work import AT_WORK, STAY, claims, figures_of, tables
 
-SIZES = Sizes(context=200, new=20, generated=4, turns=3)
+SIZES = TurnSizes(context=200, new=20, generated=4, turns=3)
 
 
 def turn(first: float) -> dict[str, Any]:
