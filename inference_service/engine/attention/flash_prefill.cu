@@ -39,11 +39,13 @@ __device__ __forceinline__ void rotate_fragments(float (&x)[WIDTH / 16][2][2], i
   }
 }
 
-template <typename T, int K_BITS, int V_BITS, int GROUP, int K_WIDTH, int K_BLOCK, int V_WIDTH, int TILE>
+template <
+    typename T, int K_BITS, int V_BITS, int GROUP, int K_WIDTH, int K_BLOCK, int V_WIDTH, int TILE, typename Keys,
+    typename Values>
 __device__ void attend_rows(
     const T* queries, int64_t head_step, int64_t query_step, int64_t width_step,  // the first head's
     int n, float scale,                                                           // n queries of each head
-    const Side<T>& keys, const Side<T>& values, Visible visible,
+    const Keys& keys, const Values& values, Visible visible,
     int first_row, int end_row,                // rows count through heads and queries; they are rotated if K_BLOCK
     int start, int end, int tokens,            // of this chunk, and of all
     float* stats, float* out, int64_t step) {  // of the first head's first query; `step` chunks from row to row
@@ -103,7 +105,8 @@ __device__ void attend_rows(
             score[j], a[k], *reinterpret_cast<const uint32_t*>(b), *reinterpret_cast<const uint32_t*>(b + 8));
       }
     }
-    bool all = visible.at == nullptr && at + TILE <= (visible.causal ? min(end, tokens - n + 1) : end);
+    bool all = visible.at == nullptr && !visible.window &&
+               at + TILE <= (visible.causal ? min(end, tokens - n + 1) : end);
     float most[2] = {top[0], top[1]};
 #pragma unroll
     for (int j = 0; j < TILE / 8; ++j) {

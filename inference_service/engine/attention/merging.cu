@@ -49,7 +49,9 @@ __device__ void merge_chunks(
   for (int c = threadIdx.x % 32; c < chunks; c += 32) total += exp2f(stats[2 * c] - top) * stats[2 * c + 1];
   for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(ALL, total, apart);
 #pragma unroll 8
-  for (int c = 0; c < chunks; ++c) x += exp2f(stats[2 * c] - top) * partial[c * V_WIDTH + threadIdx.x];
+  for (int c = 0; c < chunks; ++c) {
+    if (stats[2 * c + 1] > 0) x += exp2f(stats[2 * c] - top) * partial[c * V_WIDTH + threadIdx.x];
+  }
   if constexpr (BLOCK != 0) x = with_sign(transformed<V_WIDTH, BLOCK>(x) * inverse_root(BLOCK), threadIdx.x);
   if (mean != nullptr) x += total * own_mean;
   if (sink != nullptr) total += exp2f(*sink - top);

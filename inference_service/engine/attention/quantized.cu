@@ -82,4 +82,8 @@ struct Side {
   const T* scales;
   const T* biases;
   int64_t words_step, scales_step, biases_step;
+
+  __device__ __forceinline__ const uint32_t* words_of(int token) const { return words + token * words_step; }
+  __device__ __forceinline__ const T* scales_of(int token) const { return scales + token * scales_step; }
+  __device__ __forceinline__ const T* biases_of(int token) const { return biases + token * biases_step; }
 };

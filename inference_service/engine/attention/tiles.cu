@@ -59,13 +59,14 @@ struct Fetched {
   Packed<BITS, 1> packed[SHARE];
   T scale[SHARE], bias[SHARE];
 
-  __device__ __forceinline__ void fetch(const Side<T>& side, int first, int last) {
+  template <typename Side>
+  __device__ __forceinline__ void fetch(const Side& side, int first, int last) {
 #pragma unroll
     for (int c = 0; c < SHARE; ++c) {
       int i = c * THREADS + threadIdx.x, token = min(first + i / UNITS, last), unit = i % UNITS;
-      packed[c].load(side.words + token * side.words_step, unit);
-      scale[c] = side.scales[token * side.scales_step + unit * PER / GROUP];
-      bias[c] = side.biases[token * side.biases_step + unit * PER / GROUP];
+      packed[c].load(side.words_of(token), unit);
+      scale[c] = side.scales_of(token)[unit * PER / GROUP];
+      bias[c] = side.biases_of(token)[unit * PER / GROUP];
     }
   }
 
@@ -87,14 +88,16 @@ struct Fetched {
   }
 };
 
-// Which tokens a query sees: the first `end` of them, those up to its own where `causal`, those that `at` names.
+// Which tokens a query sees: the first `end` of them, those up to its own where `causal`, of these the last `window`,
+// and those that `at` names.
 struct Visible {
   const bool* at;  // null: no mask
   int64_t query_step, token_step;
   bool causal;
+  int window = 0;  // 0: there is none
 
   __device__ __forceinline__ bool operator()(int query, int own, int token, int end) const {
-    if (token >= end || (causal && token > own)) return false;
+    if (token >= end || (causal && token > own) || (window && token <= own - window)) return false;
     return at == nullptr || at[query * query_step + token * token_step];
   }
 };

@@ -20,6 +20,8 @@ from inference_service.engine.attention import (
     self_test,
 )
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.paged import attention as paged_attention
+from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
@@ -63,6 +65,13 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         flash_prefill._attend_kernel,
         cuda_encoding._proven,
         skinny._kernel,
+        paged_kernels._writer,
+        paged_kernels._decoder,
+        paged_kernels._store,
+        paged_kernels._load,
+        paged_kernels._address,
+        paged_attention._decode_kernel,
+        paged_attention._prefill_kernel,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
     monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))

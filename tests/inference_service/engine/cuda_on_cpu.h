@@ -56,6 +56,10 @@ Two<T> __hfma2(Two<T> x, Two<T> y, Two<T> z) {
   return {fmaf(x.x, y.x, z.x), fmaf(x.y, y.y, z.y)};
 }
 
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+
 // ---- arithmetic on words
 
 inline float __uint_as_float(uint32_t x) {

@@ -19,6 +19,7 @@ _TYPES = {
     mx.float32: "float",
     mx.uint32: "uint32_t",
     mx.int32: "int32_t",
+    mx.int64: "int64_t",
     mx.bool_: "bool",
 }
 _AXES = 10

@@ -1,0 +1,294 @@
+"""K and V of the pool's blocks as kernels for NVIDIA GPUs write and read them, by tables of the blocks' addresses.
+
+MLX has no operation that writes to its inputs, and knows nothing of what is read by address. So what reads a block in
+the same graph takes the output of what wrote it as an input, and whoever gives memory back waits for the device first.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, Self
+
+import mlx.core as mx
+
+from agentmem.kv.blockfile import TENSORS
+from inference_service.engine.attention.chunks import block
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.quantization import KVFormat, last_axes
+
+_WARPS: Final = 4
+"""Of a block of threads; each takes a row."""
+_THREADS: Final = 256
+FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
+
+
+@dataclass(frozen=True)
+class PagedGroup:
+    """K and V of a layer group in blocks of one layout, as kernels take them for granted: widths are whole groups."""
+
+    kv_heads: int
+    k_dim: int
+    v_dim: int
+    format: KVFormat
+    dtype: mx.Dtype
+    tokens: int
+    """Of a block."""
+    offsets: tuple[int, ...]
+    """Bytes from a block's beginning to each of the six tensors."""
+    window: int = 0
+
+    @classmethod
+    def of(cls, geometry: Geometry, group: LayerGroup, layout: BlockLayout, tokens: int) -> Self:
+        """That of a layer group whose tensors are in blocks of so many tokens."""
+        prefix = geometry.prefix(group)
+        return cls(
+            group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype, tokens,
+            tuple(layout.tensors[prefix + name].offset for name in TENSORS), group.window or 0,
+        )  # fmt: skip
+
+    def fields(self) -> dict[str, str | int]:
+        """Fields of templates of device code: types, widths, bits, and `k_in` and `v_in`, which declare where K and V
+        of the head `kv_head` of the layer `layer[0]` lie in a block."""
+        found: dict[str, str | int] = {
+            "type": CUDA_TYPES[self.dtype],
+            "group_size": self.format.group_size,
+            "tokens": self.tokens,
+        }
+        for side, by, width, at in (
+            ("k", self.format.k, self.k_dim, self.offsets[:3]),
+            ("v", self.format.v, self.v_dim, self.offsets[3:]),
+        ):
+            words, groups, _ = last_axes(width, by).values()
+            kind = f"InBlock<{CUDA_TYPES[self.dtype]}, {words}, {groups}, {self.tokens}>"
+            declared = f"const {kind} {side}_in({at[0]}, {at[1]}, {at[2]}, layer[0] * {self.kv_heads} + kv_head);"
+            found |= {
+                f"{side}_dim": width,
+                f"{side}_bits": by.bits,
+                f"{side}_block": block(width, self.format),
+                f"{side}_in": declared,
+                f"{side}_paged": f"Paged<{CUDA_TYPES[self.dtype]}, {words}, {groups}, {self.tokens}>",
+            }
+        return found
+
+    @property
+    def rotated_width(self) -> int:
+        """Of the widest rows that kernels rotate; 0 where none are."""
+        return max(self.k_dim, self.v_dim) if block(self.k_dim, self.format) else 0
+
+
+class Tables(NamedTuple):
+    """Where K and V of some rows lie, on the device.
+
+    `blocks` int64 [rows, n] are addresses; a row's first block begins at its position `spans[row, 0]`, and its tokens
+    end, the ones that are written included, before `spans[row, 1]`: int32 [rows, 2].
+    """
+
+    blocks: mx.array
+    spans: mx.array
+
+
+_WRITE = """
+  const int heads = keys_shape[1], n = keys_shape[2], at = blockIdx.x * {warps} + threadIdx.x / 32;
+  if (at >= keys_shape[0] * heads * n) return;
+  if (at == 0 && blockIdx.y == 0 && threadIdx.x == 0) written[0] = 1;
+  const int token = at % n, kv_head = at / n % heads, row = at / n / heads;
+  const int in_table = spans[row * spans_strides[0] + 1] - n + token - spans[row * spans_strides[0]];
+  if (in_table < 0) return;
+  const int64_t block = tables[row * tables_strides[0] + in_table / {tokens}];
+  const int slot = in_table % {tokens};
+  {k_in}
+  {v_in}
+  if (blockIdx.y == 0) {{
+    {k}
+  }} else {{
+    {v}
+  }}
+"""
+_WRITE_SIDE = """encode_row<{type}, {bits}, {group_size}, {width}, {block}>(
+        {x} + row * {x}_strides[0] + kv_head * {x}_strides[1] + token * {x}_strides[2], {x}_strides[3], {x}_shape[3],
+        {mean}, {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));"""
+_DECODE = """
+  const int heads = {heads}, total = total_tokens[0], at = blockIdx.x * {warps} + threadIdx.x / 32;
+  if (at >= tables_shape[0] * heads * total) return;
+  const int token = at % total, kv_head = at / total % heads, row = at / total / heads;
+  const int position = begins[row] + token, in_table = position - spans[row * spans_strides[0]];
+  const bool there = position < spans[row * spans_strides[0] + 1] && in_table >= 0;
+  {k_in}
+  {v_in}
+  const int64_t block = there ? tables[row * tables_strides[0] + in_table / {tokens}] : 0;
+  const int slot = in_table % {tokens};
+  if (blockIdx.y == 0) {{
+    {k}
+  }} else {{
+    {v}
+  }}
+"""
+_DECODE_SIDE = """{type}* to = {out} + int64_t(at) * {width};
+    if (there) {{
+      decode_row<{type}, {bits}, {group_size}, {width}, {block}>(
+          {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot),
+          {mean}, to);
+    }} else {{
+      for (int i = threadIdx.x % 32; i < {width}; i += 32) to[i] = static_cast<{type}>(0.0f);
+    }}"""
+
+
+def write(
+    group: PagedGroup, layer: mx.array, keys: mx.array, values: mx.array, tables: Tables, codec: KVCodec
+) -> mx.array:
+    """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into each row's last n places.
+
+    `layer` int32 [1] counts within the group. Tokens before a row's table are left out. The blocks are written when the
+    result is computed, int32 [1], which what reads them takes as an input. Raises ValueError for what no kernel knows.
+    """
+    if keys.dtype != group.dtype or values.dtype != group.dtype:
+        raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
+    rows, heads, n, _ = keys.shape
+    inputs = [keys, values, *_means(codec), tables.blocks, tables.spans, layer]
+    [written] = _writer(group, codec.centred)(
+        inputs=inputs,
+        grid=(-(-rows * heads * n // _WARPS) * _WARPS * 32, 2, 1),
+        threadgroup=(_WARPS * 32, 1, 1),
+        output_shapes=[(1,)],
+        output_dtypes=[mx.int32],
+    )
+    return written  # type: ignore[no-any-return]
+
+
+def decoded(
+    group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array
+) -> tuple[mx.array, mx.array]:
+    """K and V [rows, kv_heads, total, width] as arrays in the model's own basis, with their means.
+
+    Each row's begin at its position `begins`, int32 [rows]; behind its end are zeros. `after` is what `write` gave.
+    """
+    rows, heads = tables.blocks.shape[0], group.kv_heads
+    inputs = [*_means(codec), tables.blocks, tables.spans, layer, begins, mx.array([total]), after]
+    k, v = _decoder(group, codec.centred)(
+        inputs=inputs,
+        grid=(-(-rows * heads * total // _WARPS) * _WARPS * 32, 2, 1),
+        threadgroup=(_WARPS * 32, 1, 1),
+        output_shapes=[(rows, heads, total, group.k_dim), (rows, heads, total, group.v_dim)],
+        output_dtypes=[group.dtype, group.dtype],
+    )
+    return k, v
+
+
+def _means(codec: KVCodec) -> list[mx.array]:
+    return [] if codec.k_mean is None or codec.v_mean is None else [codec.k_mean, codec.v_mean]
+
+
+@lru_cache(maxsize=64)
+def _writer(group: PagedGroup, centred: bool) -> Any:
+    fields = group.fields()
+    k, v = (
+        _WRITE_SIDE.format(
+            x=x, side=side, mean=_mean(side, "kv_head", centred), width=fields[f"{side}_dim"],
+            bits=fields[f"{side}_bits"], block=fields[f"{side}_block"], **_common(fields),
+        )
+        for x, side in (("keys", "k"), ("values", "v"))
+    )  # fmt: skip
+    inputs = ["keys", "values", *["k_mean", "v_mean"] * centred, "tables", "spans", "layer"]
+    source = _WRITE.format(warps=_WARPS, k=k, v=v, k_in=fields["k_in"], v_in=fields["v_in"], tokens=group.tokens)
+    files = [*FILES, "encoding.cu"]
+    return kernel("paged_write", inputs, ["written"], source, files, group.rotated_width)
+
+
+@lru_cache(maxsize=64)
+def _decoder(group: PagedGroup, centred: bool) -> Any:
+    fields = group.fields()
+    k, v = (
+        _DECODE_SIDE.format(
+            out=out, side=side, mean=_mean(side, "kv_head", centred), width=fields[f"{side}_dim"],
+            bits=fields[f"{side}_bits"], block=fields[f"{side}_block"], **_common(fields),
+        )
+        for out, side in (("k_out", "k"), ("v_out", "v"))
+    )  # fmt: skip
+    inputs = [*["k_mean", "v_mean"] * centred, "tables", "spans", "layer", "begins", "total_tokens", "after"]
+    source = _DECODE.format(
+        warps=_WARPS, heads=group.kv_heads, k=k, v=v, k_in=fields["k_in"], v_in=fields["v_in"], tokens=group.tokens
+    )
+    return kernel(
+        "paged_decode", inputs, ["k_out", "v_out"], source, [*FILES, "paged/decoding.cu"], group.rotated_width
+    )
+
+
+def _common(fields: dict[str, str | int]) -> dict[str, str | int]:
+    return {"type": fields["type"], "group_size": fields["group_size"]}
+
+
+def _mean(side: str, head: str, centred: bool) -> str:
+    return f"{side}_mean + {head} * {side}_mean_strides[0], {side}_mean_strides[2]" if centred else "nullptr, 0"
+
+
+_STORE = """
+  const uint4* from = reinterpret_cast<const uint4*>(words + int64_t(blockIdx.y) * words_shape[1]);
+  uint4* to = reinterpret_cast<uint4*>(addresses[blockIdx.y]);
+  const int step = gridDim.x * blockDim.x, end = words_shape[1] / 4;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) to[i] = from[i];
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) stored[0] = 1;
+"""
+_LOAD = """
+  const uint4* from = reinterpret_cast<const uint4*>(addresses[blockIdx.y]);
+  uint4* to = reinterpret_cast<uint4*>(words + int64_t(blockIdx.y) * count[0]);
+  const int step = gridDim.x * blockDim.x, end = count[0] / 4;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) to[i] = from[i];
+"""
+_COPIERS: Final = 32
+"""Blocks of threads that copy one block of the pool."""
+
+
+def store(words: mx.array, addresses: mx.array) -> mx.array:
+    """Copy rows of words, uint32 [n, words], to these addresses, int64 [n], when the result is computed, int32 [1]."""
+    [stored] = _store()(
+        inputs=[words, addresses],
+        grid=(_COPIERS * _THREADS, words.shape[0], 1),
+        threadgroup=(_THREADS, 1, 1),
+        output_shapes=[(1,)],
+        output_dtypes=[mx.int32],
+    )
+    return stored  # type: ignore[no-any-return]
+
+
+def load(addresses: mx.array, words: int) -> mx.array:
+    """The words at these addresses, uint32 [n, words], lazily."""
+    [loaded] = _load()(
+        inputs=[addresses, mx.array([words])],
+        grid=(_COPIERS * _THREADS, addresses.shape[0], 1),
+        threadgroup=(_THREADS, 1, 1),
+        output_shapes=[(addresses.shape[0], words)],
+        output_dtypes=[mx.uint32],
+    )
+    return loaded  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1)
+def _store() -> Any:
+    return kernel("paged_store", ["words", "addresses"], ["stored"], _STORE, [], 0)
+
+
+@lru_cache(maxsize=1)
+def _load() -> Any:
+    return kernel("paged_load", ["addresses", "count"], ["words"], _LOAD, [], 0)
+
+
+_ADDRESS = "address[0] = reinterpret_cast<int64_t>(words);"
+
+
+def address(words: mx.array) -> int:
+    """The address of an array's memory on the device; good as long as the array is. Waits for the device."""
+    [found] = _address()(
+        inputs=[words],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+        output_shapes=[(1,)],
+        output_dtypes=[mx.int64],
+    )
+    return int(found.item())
+
+
+@lru_cache(maxsize=1)
+def _address() -> Any:
+    return kernel("address", ["words"], ["address"], _ADDRESS, [], 0)

@@ -1,0 +1,67 @@
+"""Where the tensors of a block lie in it: the memory of one block is one run of words, for all layers of its kind."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from inference_service.engine.geometry import MLX_DTYPE, TensorShapes
+
+_ALIGNMENT: Final = 16
+"""Bytes to which each tensor is aligned: kernels load so many at once."""
+_NUMBERS: Final = {"U32": np.uint32, "F32": np.float32, "BF16": np.uint16, "F16": np.uint16}
+"""What tensors are in host memory, by safetensors' names of their dtypes: 16-bit floats are uint16."""
+
+HostTensor = npt.NDArray[np.generic]
+
+
+class BlockTensor(NamedTuple):
+    """A tensor of a block, [layers, kv_heads, tokens, width], `offset` bytes behind the block's beginning."""
+
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+        return prod(self.shape) * int(MLX_DTYPE[self.dtype].size)
+
+
+class BlockLayout:
+    """The tensors of a block by name, one behind the other."""
+
+    def __init__(self, shapes: TensorShapes) -> None:
+        """Of `shapes` for as many tokens as a block has."""
+        self.tensors: dict[str, BlockTensor] = {}
+        end = 0
+        for name, (dtype, shape) in shapes.items():
+            self.tensors[name] = BlockTensor(end, dtype, shape)
+            end += -(-self.tensors[name].nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.words = end // 4
+        """uint32 of a block."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a block."""
+        return self.words * 4
+
+    def views(self, block: npt.NDArray[np.uint32]) -> dict[str, HostTensor]:
+        """The tensors of a block [words] in host memory, as views of it."""
+        whole = block.view(np.uint8)
+        return {
+            name: whole[each.offset : each.offset + each.nbytes].view(_NUMBERS[each.dtype]).reshape(each.shape)
+            for name, each in self.tensors.items()
+        }
+
+    def put(self, block: npt.NDArray[np.uint32], tensors: Mapping[str, HostTensor]) -> None:
+        """Copy a file's tensors [layers, kv_heads, n, width] to the first n tokens of a block [words]."""
+        for name, view in self.views(block).items():
+            new = tensors[name]
+            view[:, :, : new.shape[2]] = new
+
+    def read(self, block: npt.NDArray[np.uint32], tokens: int) -> dict[str, bytes]:
+        """A private copy of the first `tokens` tokens of a block [words], as the tensors of a file by name."""
+        return {name: view[:, :, :tokens].tobytes() for name, view in self.views(block).items()}
