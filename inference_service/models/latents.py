@@ -18,9 +18,12 @@ from mlx.utils import tree_unflatten
 
 from agentmem.process import logs
 from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.attention.absorbed import MOST_ABSORBED
+from inference_service.engine.attention.latents import over_arrays
 from inference_service.engine.attention.paths import fused
 from inference_service.engine.caches import QuantizedKVCache, TracedKVCache
 from inference_service.engine.caches.buffers import BufferedCache
+from inference_service.engine.paged.passes import KVCache, Pieces
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +114,9 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         if "rope" in self:  # Kimi Linear has no positions.
             offset = 0 if cache is None else cache.offset
             q_rope, rotary = self.rope(q_rope, offset), self.rope(rotary, offset)
-        if isinstance(cache, BufferedCache):
+        if isinstance(cache, KVCache):
+            out = self._over_seen(q_nope, q_rope, cache.update_and_fetch(latents, rotary), mask)
+        elif isinstance(cache, BufferedCache):
             out = self._over_packed(q_nope, q_rope, latents, rotary, mask, cache)
         else:
             if cache is not None:
@@ -119,6 +124,25 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
             out = self._over_arrays(q_nope, q_rope, latents, rotary, mask)
         last: mx.array = self[self._last](out.swapaxes(1, 2).reshape(rows, n, -1))
         return last
+
+    def _over_seen(self, q_nope: mx.array, q_rope: mx.array, seen: tuple[Any, Any], mask: Any) -> mx.array:
+        """Over what a cache shows as arrays: few queries in the space of latents, many over K and V of all heads."""
+        self._backend.note(self.heads)
+        if not isinstance(seen[0], Pieces):
+            return self._over_some(q_nope, q_rope, *seen, mask)
+        found, row = [], 0
+        for latents, rotary, n in seen[0]:
+            nope, rope = (each[row : row + n].swapaxes(0, 2) for each in (q_nope, q_rope))
+            found.append(self._over_some(nope, rope, latents, rotary, "causal" if n > 1 else None).swapaxes(0, 2))
+            row += n
+        return mx.concatenate(found)
+
+    def _over_some(
+        self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any
+    ) -> mx.array:
+        if q_nope.shape[2] > MOST_ABSORBED:
+            return self._over_arrays(q_nope, q_rope, latents, rotary, mask)
+        return self.of_latents(over_arrays(self.absorbed(q_nope), q_rope, latents, rotary, self.scale, mask))
 
     def _over_packed(
         self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any, cache: Any

@@ -15,7 +15,7 @@ from inference_service.engine.quantization import Quantized
 DECOMPRESS: Final = "decompress"
 """The path of many queries: K and V of all heads are computed from the latents."""
 
-_MOST: Final = 64
+MOST_ABSORBED: Final = 64
 """Queries of a row that attend over latents: each takes 3.4 times the products that it takes over K and V of all heads
 (DeepSeek-V2-Lite), and those are computed for all tokens, however many the queries are. A layer of it over 8,192 tokens
 takes 0.53 ms for 64 queries and 1.00 ms for 128, by way of all heads 0.75 and 0.83 (H200)."""
@@ -39,7 +39,7 @@ class AbsorbedPaths:
         """The way for queries [rows, heads, n, …]; None where K and V of all heads are to be computed."""
         rows, _, n, _ = queries.shape
         ways = self._ways.get(heads)
-        if ways is None or n > _MOST:
+        if ways is None or n > MOST_ABSORBED:
             return None
         return ways.few if n > 1 else ABSORBED[ways.choice.at(rows, latents.tokens)]
 

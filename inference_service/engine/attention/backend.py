@@ -44,6 +44,7 @@ from inference_service.engine.caches import (
 )
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
+from inference_service.engine.paged.passes import KVCache, Pieces, over_pieces
 from inference_service.engine.quantization import Quantized
 
 QuantizedCache = (
@@ -105,6 +106,11 @@ class AttentionBackend:
                 raise ValueError("a compiled step that writes K and V in place cannot see a mask of the model's own")
             return ONE_QUERY[FLASH_DECODING](queries, keys, values, cache.codec, scale, cache.seen, sinks)
         return over_caches(self._path(queries, keys, values, cache))(queries, keys, values, cache, scale, mask, sinks)
+
+    def note(self, heads: int) -> None:
+        """Layers attend over latents by themselves, with so many heads."""
+        self.calls += 1
+        self.heads, self.latents = heads, True
 
     def latent_path(
         self, queries: mx.array, latents: Quantized, rotary: Quantized, cache: QuantizedCache
@@ -196,6 +202,11 @@ class _Dispatch:
     def __call__(
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, sinks: Any = None
     ) -> Any:
+        if isinstance(cache, KVCache):
+            self.backend.calls += 1
+            self.backend.heads, self.backend.latents = queries.shape[1], False
+            if isinstance(keys, Pieces):
+                return over_pieces(self.fallback, queries, keys, cache.window, scale, sinks)
         if not isinstance(cache, get_args(QuantizedCache)):
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
         self.backend.calls += 1

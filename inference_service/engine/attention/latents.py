@@ -52,6 +52,16 @@ def dequantized(
     return _outputs(weights @ k, queries.shape, codec)
 
 
+def over_arrays(
+    queries: mx.array, rotary_queries: mx.array, latents: mx.array, rotary: mx.array, scale: float, mask: Any
+) -> mx.array:
+    """Over latents [rows, 1, tokens, k_dim] and rotary keys as arrays."""
+    q, r = _folded(queries * scale), _folded(rotary_queries * scale)
+    weights = _weights((q @ latents.swapaxes(2, 3), r @ rotary.swapaxes(2, 3)), queries.shape, mask)
+    rows, heads, n, _ = queries.shape
+    return (weights @ latents).reshape(rows, heads, n, -1)
+
+
 ABSORBED: dict[str, LatentPath] = {
     LATENT_FLASH: flash_latents,
     LATENT_QUANTIZED_MATMUL: unfused,

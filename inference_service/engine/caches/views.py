@@ -13,6 +13,7 @@ import mlx.core as mx
 from inference_service.engine.caches.full import QuantizedKVCache, refuse_window
 from inference_service.engine.caches.sliding import banded
 from inference_service.engine.caches.states import BatchStateCache, StateCache
+from inference_service.engine.paged.passes import ArrayKVCache, StatesCache
 
 
 class View:
@@ -51,6 +52,8 @@ class View:
             k = v = mx.concatenate([k, v], axis=-1)
         if self.start_position:
             shown = self.offset - self.start_position
+            if isinstance(self.cache, ArrayKVCache):  # Its offset is that of the first new token.
+                shown += keys.shape[2]
             k, v = k[:, :, -shown:], v[:, :, -shown:]
         self.keys, self.values = k, v
         return k, v
@@ -61,6 +64,8 @@ class View:
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [n, total], or [rows, 1, n, total] of a batch; None where one query sees all. Never a name."""
+        if isinstance(self.cache, ArrayKVCache):
+            return self.cache.arrays_mask(n, window_size, return_array=return_array)
         if not isinstance(self.cache, QuantizedKVCache):
             mask: mx.array | None = self.cache.make_mask(n, window_size, return_array=return_array)
             return mask
@@ -75,4 +80,4 @@ class View:
 
 def viewed(caches: Any) -> list[Any]:
     """Views of those with K and V; recurrent layers' as they are."""
-    return [cache if isinstance(cache, StateCache | BatchStateCache) else View(cache) for cache in caches]
+    return [cache if isinstance(cache, StateCache | BatchStateCache | StatesCache) else View(cache) for cache in caches]

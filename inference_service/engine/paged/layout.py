@@ -56,11 +56,11 @@ class BlockLayout:
             for name, each in self.tensors.items()
         }
 
-    def put(self, block: npt.NDArray[np.uint32], tensors: Mapping[str, HostTensor]) -> None:
-        """Copy a file's tensors [layers, kv_heads, n, width] to the first n tokens of a block [words]."""
-        for name, view in self.views(block).items():
-            new = tensors[name]
-            view[:, :, : new.shape[2]] = new
+    def put(self, block: npt.NDArray[np.uint32], tensors: Mapping[str, HostTensor], first: int = 0) -> None:
+        """Copy tensors [layers, kv_heads, n, width] to the n tokens of a block [words] from token `first` on."""
+        views = self.views(block)
+        for name, new in tensors.items():
+            views[name][:, :, first : first + new.shape[2]] = new
 
     def read(self, block: npt.NDArray[np.uint32], tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens of a block [words], as the tensors of a file by name."""

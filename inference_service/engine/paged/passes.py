@@ -1,0 +1,223 @@
+"""One call of the model: tokens of some sequences, and what its layers take for their caches. Engine thread only.
+
+A pass has pieces: the next tokens of a sequence each. Of one piece the model gets tokens [1, n]. Of several it gets
+them as rows [T, 1], one token each, with a position of its own, all of one sequence in their order: so decoding rows,
+short prompts and drafts are computed together, whatever their lengths.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from collections.abc import Sequence as Items
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache
+
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.paged.sequence import Sequence, States, WorkingKV, gathered
+from inference_service.engine.quantization import Quantized
+
+
+class Piece(NamedTuple):
+    """The next `tokens` tokens of a sequence."""
+
+    sequence: Sequence
+    tokens: int
+
+
+class Pass:
+    """What all layers of a call have in common. The sequences hold the tokens once `advance` was called."""
+
+    def __init__(self, pieces: Items[Piece], *, rows: bool | None = None) -> None:
+        """`rows`: the model gets rows [T, 1]; by default it does of several pieces."""
+        self.pieces = list(pieces)
+        self.rows = len(self.pieces) > 1 if rows is None else rows
+        self.starts = [piece.sequence.length for piece in self.pieces]
+        self.tokens = sum(piece.tokens for piece in self.pieces)
+        if self.rows:
+            at = [start + i for (_, n), start in zip(self.pieces, self.starts, strict=True) for i in range(n)]
+            self.offset: int | mx.array = mx.array(at, dtype=mx.int32)
+        else:
+            self.offset = self.starts[0]
+
+    def spans(self) -> Iterator[tuple[Sequence, int, int, int]]:
+        """Each piece's sequence, its first row, the row behind its last, and its first token's position."""
+        row = 0
+        for (sequence, n), start in zip(self.pieces, self.starts, strict=True):
+            yield sequence, row, row + n, start
+            row += n
+
+    def seen(self, window: int) -> list[tuple[int, int]]:
+        """Of what its piece is shown, the first token that each row sees, and the one behind its last: itself."""
+        found = []
+        for _, first, end, start in self.spans():
+            before = min(start, window - 1) if window else start
+            ends = [before + i + 1 for i in range(end - first)]
+            found += [(max(0, stop - window) if window else 0, stop) for stop in ends]
+        return found
+
+    def advance(self) -> None:
+        """The sequences hold the tokens."""
+        for sequence, n in self.pieces:
+            sequence.length += n
+
+
+class StatesCache(ArraysCache):  # type: ignore[misc]  # mlx-lm has no types
+    """A recurrent layer's arrays [rows, …] within a pass, or None before the first token."""
+
+    def __init__(self, arrays: Items[mx.array | None], offset: int | mx.array) -> None:
+        super().__init__(len(arrays))
+        self.cache: list[mx.array | None] = list(arrays)
+        self.offset = offset
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays, for `mx.eval`."""
+        return [array for array in self.cache if array is not None]
+
+    def make_mask(self, n: int, **_: Any) -> None:
+        """None is needed: rows have no padding."""
+
+    def advance(self, n: int) -> None:
+        """Some models tell how many tokens they took, and some do not: a pass counts for all."""
+
+
+class KVCache(ABC):
+    """One layer's K and V within a pass, as mlx-lm's models ask for them."""
+
+    def __init__(self, of: Pass, layer: int, codec: KVCodec, window: int) -> None:
+        """`layer` is the cache's place among all; `window` 0 is full attention."""
+        self.of = of
+        self.layer = layer
+        self.codec = codec
+        self.window = window
+
+    @property
+    def offset(self) -> int | mx.array:
+        """The first token's position; of rows each row's, int32 [T]."""
+        return self.of.offset
+
+    @property
+    @abstractmethod
+    def state(self) -> list[mx.array]:
+        """What is computed when the layer has taken its tokens."""
+
+    @abstractmethod
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees."""
+
+    def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
+        """The mask of one piece's tokens: none for one token, "causal", or bool [n, total]. Of rows there is none, as
+        each is shown what it sees. Raises ValueError for another window than the layer's.
+        """
+        if window_size not in (None, self.window or None):
+            raise ValueError(f"the layer's window is {self.window or 'none'}, not {window_size}")
+        if self.of.rows:
+            return None
+        before = int(self.offset)
+        shown = min(before, self.window - 1) if self.window else before
+        if not return_array and n == 1:
+            return None
+        if not return_array and shown + n <= (self.window or shown + n):
+            return "causal"
+        return banded(n, shown + n, self.window or shown + n)
+
+
+def banded(n: int, total: int, window: int) -> mx.array:
+    """Bool [n, total]: the last `n` of `total` positions each see themselves and the window - 1 before them."""
+    queries, keys = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
+    return (queries >= keys) & (queries < keys + window)
+
+
+class Seen(NamedTuple):
+    """K and V [1, kv_heads, tokens, …] that a piece's `queries` see, themselves the last."""
+
+    keys: mx.array
+    values: mx.array
+    queries: int
+
+
+class Pieces(list[Seen]):
+    """What each piece of rows sees."""
+
+
+class ArrayKVCache(KVCache):
+    """Over K and V as arrays, which sequences have with them: what attention sees is what was packed, unpacked.
+
+    `packed` is to be put into the blocks once the pass is computed.
+    """
+
+    def __init__(self, of: Pass, layer: int, codec: KVCodec, window: int) -> None:
+        super().__init__(of, layer, codec, window)
+        self.packed: tuple[Quantized, Quantized] | None = None
+
+    @property
+    def state(self) -> list[mx.array]:
+        packed = [part for side in self.packed or () for part in side]
+        return packed + [array for piece in self.of.pieces for array in piece.sequence.working[self.layer].state]
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        self.packed = self.codec.encode(keys, values)
+        k, v = self.codec.decode(*self.packed)
+        k, v = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
+        if not self.of.rows:
+            return self._working(self.of.pieces[0].sequence).append(k, v)
+        seen = Pieces()
+        for sequence, first, end, _ in self.of.spans():
+            shown = self._working(sequence).append(*(x[first:end].swapaxes(0, 2) for x in (k, v)))
+            seen.append(Seen(*shown, end - first))
+        return seen, seen
+
+    def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """As `update_and_fetch`, of rows what each sees, filled up to the longest: `arrays_mask` says how far."""
+        seen, others = self.update_and_fetch(keys, values)
+        if not isinstance(seen, Pieces):
+            return seen, others
+        longest = max(int(each.keys.shape[2]) for each in seen)
+        k = mx.concatenate([_filled(each.keys, each.queries, longest) for each in seen])
+        v = mx.concatenate([_filled(each.values, each.queries, longest) for each in seen])
+        return k, v
+
+    def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
+        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
+        mask = self.make_mask(n, window_size, return_array=True)
+        if not self.of.rows:
+            return mask if n > 1 or return_array else None  # type: ignore[return-value]
+        first, end = (mx.array(each)[:, None, None, None] for each in zip(*self.of.seen(self.window), strict=True))
+        at = mx.arange(max(stop for _, stop in self.of.seen(self.window)))
+        return (at >= first) & (at < end)
+
+    def _working(self, sequence: Sequence) -> WorkingKV:
+        return sequence.working.setdefault(self.layer, WorkingKV(self.window))
+
+
+def _filled(array: mx.array, rows: int, tokens: int) -> mx.array:
+    """[1, kv_heads, n, width] with zeros behind its tokens, for so many rows."""
+    whole = mx.pad(array, [(0, 0), (0, 0), (0, tokens - array.shape[2]), (0, 0)])
+    return mx.broadcast_to(whole, (rows, *whole.shape[1:]))
+
+
+def over_pieces(
+    attend: Any, queries: mx.array, pieces: Pieces, window: int, scale: float, sinks: mx.array | None
+) -> mx.array:
+    """Attention of rows' queries [T, heads, 1, k_dim], each piece's over what it sees; [T, heads, 1, v_dim].
+
+    `attend` is as mlx-lm's function, over arrays.
+    """
+    found, row = [], 0
+    for k, v, n in pieces:
+        own, total = queries[row : row + n].swapaxes(0, 2), int(k.shape[2])
+        mask: Any = None if n == 1 else "causal" if total <= (window or total) else banded(n, total, window)
+        found.append(attend(own, k, v, cache=None, scale=scale, mask=mask, sinks=sinks).swapaxes(0, 2))
+        row += n
+    return found[0] if len(found) == 1 else mx.concatenate(found)
+
+
+def state_caches(of: Pass, states: Items[tuple[int, int]]) -> dict[int, StatesCache]:
+    """The caches of recurrent layers, by their places, of which each has so many arrays."""
+    sequences = [piece.sequence for piece in of.pieces]
+    for sequence in sequences:
+        if sequence.states is None:
+            sequence.states, sequence.row = States([[None] * count for _, count in states]), 0
+    rows = gathered(sequences)
+    return {layer: StatesCache(arrays, of.offset) for (layer, _), arrays in zip(states, rows.layers, strict=True)}

@@ -1,0 +1,159 @@
+"""Sequences in the pool's blocks, alone and as rows of one pass, held against the oracle."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from benchmarks.loading import load
+from inference_service.engine.paged.passes import Pass, Piece
+from inference_service.engine.paged.sequence import Sequence, WindowTable, WorkingKV
+from inference_service.engine.paged.store import KVStore
+from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.loaded import LoadedModel
+from tests.oracle import Oracle
+from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
+from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
+
+Logprobs = npt.NDArray[np.float32]
+
+
+class World:
+    """A model, its oracle, and two sequences whose blocks lie in no order."""
+
+    def __init__(self, directory: Path, write: Callable[[Path], Path]) -> None:
+        path = write(directory / "model")
+        self.model: LoadedModel = load("tiny", str(path), hashes=ContentHashes(directory / "hashes.json"))
+        self.oracle = Oracle(path)
+        self.store = KVStore(self.model.geometry, 16, 40, self.model.codecs)
+        self.one = self.store.sequence([3, 1, 2], range(8))
+        self.other = self.store.sequence([7, 5, 6], range(10, 18))
+        draw = np.random.default_rng(0)
+        self.tokens = {each: draw.integers(1, 32, 500).tolist() for each in (self.one, self.other)}
+        self.said: dict[Sequence, list[Logprobs]] = {self.one: [], self.other: []}
+
+    def run(self, *pieces: tuple[Sequence, int]) -> None:
+        """Compute the next tokens of these sequences in one pass."""
+        of = Pass([Piece(*piece) for piece in pieces])
+        caches = self.store.caches(of)
+        ids = [token for sequence, n in pieces for token in self.tokens[sequence][sequence.length :][:n]]
+        logits = self.model.engine.model.computed(mx.array([ids]).T if of.rows else mx.array([ids]), caches)
+        written = self.store.taken(of, caches)
+        mx.eval(logits, written.state)
+        written.put()
+        rows = logits[:, 0] if of.rows else logits[0]
+        logprobs = np.array(rows - mx.logsumexp(rows, axis=-1, keepdims=True))
+        for sequence, first, end, _ in of.spans():
+            self.said[sequence].append(logprobs[first:end])
+
+    def error(self) -> float:
+        """The largest difference of a log-probability of a token in the middle, in the worse sequence: rounding can
+        make another code of a token's K or V, and those after it see that.
+        """
+        errors = []
+        for sequence, said in self.said.items():
+            if sequence.length:
+                wanted = self.oracle.logprobs(self.tokens[sequence][: sequence.length])
+                assert wanted.std() > 0.1
+                errors.append(np.median(np.abs(np.concatenate(said) - wanted).max(axis=1)[-40:]))
+        return float(max(errors))
+
+
+SLOW = [write_gemma3, write_gpt_oss, write_deepseek2, write_falcon_h1, write_qwen3_next]
+
+
+@pytest.fixture(scope="module", params=[write_llama, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
+def write(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def world(write: Callable[[Path], Path], tmp_path: Path) -> World:
+    return World(tmp_path, write)
+
+
+def test_rows_are_what_each_sequence_is_alone(world: World) -> None:
+    """Chunks beyond a window, several tokens of one sequence among rows of others, and on from blocks alone."""
+    one, other = world.one, world.other
+    world.run((one, 100))
+    world.run((one, 200))
+    world.run((other, 50))
+    rides = world.model.geometry.states is None
+    for step in range(12):
+        world.run((one, 1), (other, 5 if rides and step % 3 == 0 else 1))
+    for sequence in (one, other):
+        sequence.working.clear()
+        world.store.resume(sequence)
+    for step in range(12):
+        world.run((other, 1), (one, 3 if rides and step % 4 == 0 else 1))
+    world.run((one, 1))
+    world.run((one, 90))
+    assert world.error() < 5e-3
+
+
+def blind_to_itself(append: Any) -> Any:
+    return lambda self, k, v: tuple(x[:, :, :-1] if x.shape[2] > k.shape[2] else x for x in append(self, k, v))
+
+
+def sees_one_more(append: Any) -> Any:
+    def seen(self: WorkingKV, k: mx.array, v: mx.array) -> Any:
+        shown = append(self, k, v)
+        return tuple(mx.concatenate([x[:, :, :1], x], axis=2) for x in shown)
+
+    return seen
+
+
+@pytest.mark.parametrize("fault", [blind_to_itself, sees_one_more])
+def test_faults_of_what_is_seen_are_found(
+    fault: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, write_llama)
+    world.run((world.one, 40))
+    monkeypatch.setattr(WorkingKV, "append", fault(WorkingKV.append))
+    world.run((world.one, 1), (world.other, 1))
+    world.run((world.one, 1), (world.other, 1))
+    assert world.error() > 1e-2
+
+
+@pytest.mark.parametrize("fault", ["each other's table", "a table a block short", "a length one too long"])
+def test_faults_of_blocks_are_found(fault: str, tmp_path: Path) -> None:
+    world = World(tmp_path, write_llama)
+    one, other = world.one, world.other
+    world.run((one, 300))
+    world.run((other, 300))
+    if fault == "each other's table":
+        one.full, other.full = other.full, one.full
+    elif fault == "a table a block short":
+        del one.full.blocks[0]
+    else:
+        one.length += 1
+        world.said[one].append(world.said[one][-1][-1:])
+    for sequence in (one, other):
+        sequence.working.clear()
+        world.store.resume(sequence)
+    world.run((one, 40), (other, 40))
+    assert not world.error() < 1e-2
+
+
+def test_a_windows_blocks_are_used_again() -> None:
+    table = WindowTable(16, window=40, spare=list(range(21)))
+    for end in range(1, 2000, 7):
+        table.slide(end)
+        held = table.first + 16 * len(table.blocks)
+        assert table.first <= max(0, end - 40 - 256) < table.first + 16
+        assert held - 16 < end <= held
+        assert len({*table.blocks, *table.spare}) == 21
+
+
+def test_blocks_of_a_checkpoint_are_not_used_again() -> None:
+    table = WindowTable(16, window=40, spare=list(range(45)))
+    table.slide(500)
+    shared = table.share(500)
+    assert len(shared) == 20
+    for end in range(501, 1500):
+        table.slide(end)
+        assert set(table.spare).isdisjoint(shared)
