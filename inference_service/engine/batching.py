@@ -1,53 +1,52 @@
-"""Continuous batching: one decode step for all running rows, then one chunk of one prompt, again and again.
+"""Continuous batching: one pass for all running rows and short prompts, then a chunk of a long prompt, again and again.
 
-Prompts (`prompts`) join the running rows when they are computed. So no stream waits for another turn's long prompt
-longer than one chunk, and a new request waits for some layers of one. Decoding runs in mlx-lm's GenerationBatch over
-our batch caches, in one batch, or in several where the rows' lengths differ so much that padding would cost more.
+Rows are tokens with a position each, wherever their sequence's blocks lie, so a turn joins and leaves without a copy. A
+short prompt rides along as so many rows of its own: the weights are read once for it and for who decodes, and its first
+token comes with the pass. The next pass is on its way to the device before the tokens of the one before are looked at.
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import STEP
-from inference_service.engine.caches.full import BatchQuantizedKVCache
-from inference_service.engine.generation import TurnJob
+from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
-from inference_service.engine.mlx_lm_adapter import GenerationBatch, begun, regrouped, trim
+from inference_service.engine.paged.passes import Pass, Piece
+from inference_service.engine.paged.store import Written
 from inference_service.engine.prompts import PromptEngine, guarded
-from inference_service.engine.sampling import processors
-from inference_service.engine.scheduling import split
-from inference_service.engine.speculation import Speculation, StepCosts, can_speculate
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+
+class _Flight(NamedTuple):
+    """A pass that is being computed: its jobs, in the order of its pieces, their next tokens [jobs], and what is to be
+    put into blocks. `began` is the time of prompts in it."""
+
+    jobs: list[TurnJob]
+    tokens: mx.array
+    written: Written
+    ends: list[int]
+    """Tokens of each job whose KV is there once it is computed."""
+    began: float
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BatchEngine(PromptEngine):
     """Runs the turns of one model. Engine thread only: `add`, then `step` as long as it says that there is more.
 
-    When a decode step raises, every row is built again from its tokens, in a group of its own, and only those that fail
-    there are ended. `weight_bytes` is what one step reads of the model: see `scheduling`.
+    When a pass raises, every turn in it goes on from the KV that it began with, in passes of its own, and only those
+    that fail there are ended.
     """
 
     tokenizer: Tokenizer
-    weight_bytes: int
-    speculative: bool = False
-    """Whether a row that decodes by itself may compute several tokens in a step, where that pays."""
-    speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
-    """Called, on the engine thread, for each step of a draft: its tokens, and how many of them were right."""
-    _running: dict[int, TurnJob] = field(default_factory=dict, init=False)
-    _groups: list[GenerationBatch] = field(default_factory=list, init=False)
-    _rows_changed: bool = field(default=False, init=False)
-    _next_uid: int = field(default=0, init=False)
-    _step_costs: defaultdict[int, StepCosts] = field(default_factory=partial(defaultdict, StepCosts), init=False)
-    """By the length of the context, in powers of 4: attention's share of a step grows with it."""
+    _running: list[TurnJob] = field(default_factory=list, init=False)
+    _flights: list[_Flight] = field(default_factory=list, init=False)
 
     @property
     def running(self) -> int:
@@ -61,210 +60,154 @@ class BatchEngine(PromptEngine):
     def add(self, job: TurnJob) -> None:
         """Queue a turn, unless its future was cancelled meanwhile."""
         if job.future.set_running_or_notify_cancel():
+            job.capture = self.store.capture
             self._waiting.append(job)
 
     def step(self) -> bool:
-        """Decode one token of each row, or some of a row that speculates, and compute one chunk or as much of it as
-        there is time for.
+        """Have one pass computed, and one chunk of a long prompt, or as much of it as there is time for; take the
+        tokens of the pass before.
 
         Returns whether anything is left to do.
         """
         self._drop_cancelled()
-        for group in list(self._groups):
-            guarded(partial(self._decode, group), partial(self._rebuild, group))
+        before, self._flights = self._flights, []
+        if not all(job.kv is not None and job.kv.arrays for job in self._running):
+            self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
+            before = []
+        for lane in self._lanes(self._riders()):
+            guarded(partial(self._launch, lane), partial(self._failed, lane))
+        self._take_all(before)
         if self._waiting:
             self._advance()
-        if self._rows_changed:
-            self._rows_changed = False
-            message = "rows could not be regrouped; they go on as they are"
-            guarded(self._regroup, lambda error: log.warning(message, exc_info=error))
-        if self._to_clear:  # The prompt's memory is free for its rows' new batch, and what that replaced is released.
+        if self._to_clear:
             self._to_clear = False
             mx.clear_cache()
         if not (self._waiting or self._running):
             self._kept.clear()
-        return bool(self._ready or self._running)
+        return bool(self._ready or self._running or self._flights)
 
     def _drop_cancelled(self) -> None:
         self._drop_cancelled_prompts()
-        for group in list(self._groups):
-            gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
-            for uid in gone:
-                job = self._running[uid]
-                if job.blocks.new(job.tokens):
-                    guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
-            guarded(partial(self._leave, group, gone, TurnJob.cancel), partial(self._rebuild, group))
+        for job in [job for job in self._running if job.cancelled.is_set()]:
+            self._running.remove(job)
+            job.cancel()
 
-    def _join(self, jobs: list[TurnJob], logits: mx.array, caches: list[Any]) -> None:
-        self._to_clear = True
-        changes, samplers = [], []
+    def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
+        """The jobs of each pass: those that may be together, and each other one by itself."""
+        jobs = [*(job for job in self._running if not job.over), *riders]
+        together = [job for job in jobs if self.model.rows_together and not job.alone]
+        return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
+
+    def _launch(self, jobs: list[TurnJob]) -> None:
+        """Have the next tokens of these jobs computed: of who decodes the one that was sampled last, of a prompt all."""
+        pieces, ids = [], []
         for job in jobs:
-            job.prefilled()
-            assert job.decoding is not None
-            changes.append(processors(job.decoding.sampling, len(job.sequence)))
-            samplers.append(job.sampler)
-        uids = list(range(self._next_uid, self._next_uid + len(jobs)))
-        histories = [job.history for job in jobs]
-        group, first = begun(uids, self.model, logits, caches, histories, samplers, changes)
-        self._next_uid += len(jobs)
-        self._groups.append(group)
-        self._rows_changed = True
-        errors: dict[TurnJob, Exception] = {}
-        for uid, job, token in zip(uids, jobs, first, strict=True):
-            self._waiting.remove(job)
-            self._running[uid] = job
-            job.first_taken = True
-            guarded(partial(job.take, token, self.tokenizer), partial(errors.__setitem__, job))
-        failed = [uid for uid in uids if self._running[uid] in errors]
-        leave = partial(self._leave, group, failed, lambda job: job.fail(errors[job]))
-        guarded(leave, partial(self._rebuild, group))
+            assert job.kv is not None
+            new = [] if job.token is not None else job.between(job.position, job.tokens)
+            ids.append(job.token if job.token is not None else mx.array(new, dtype=mx.uint32))
+            pieces.append(Piece(job.kv, max(1, len(new))))
+        of = Pass(pieces)
+        began = time.monotonic()
+        self._make_room(of)
+        logits, written = self.compute(of, mx.concatenate(ids))
+        last = [end - 1 for _, _, end, _ in of.spans()]
+        rows = logits[:, 0] if of.rows else logits[0]
+        rows = rows if len(last) == of.tokens else rows[mx.array(last)]
+        tokens = _sampled(rows, jobs)
+        mx.async_eval(tokens, written.state)  # type: ignore[no-untyped-call]
+        for at, job in enumerate(jobs):
+            job.token = tokens[at : at + 1]
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._running.append(job)
+        self._flights.append(_Flight(jobs, tokens, written, [job.position for job in jobs], began))
 
-    def _regroup(self) -> None:
-        """Bring the rows into the groups that cost least, but for those that are kept alone."""
-        together = self.model.rows_together
-        alone = [group for group in self._groups if not together or self._running[group.uids[0]].alone]
-        shared = [group for group in self._groups if group not in alone]
-        uids = [uid for group in shared for uid in group.uids]
-        best = split([self._running[uid].tokens for uid in uids], self.token_bytes, self.weight_bytes)
-        self._groups = alone + regrouped(shared, [frozenset(uids[row] for row in rows) for rows in best])
+    def _take_all(self, flights: Sequence[_Flight]) -> None:
+        for flight in flights:
+            guarded(partial(self._take, flight), partial(self._failed, flight.jobs))
 
-    def _decode(self, group: GenerationBatch) -> None:
-        """One step for every row of a group; those that end, or whose token cannot be emitted, leave."""
-        self._make_room(group)
-        if group not in self._groups:
-            return
-        ended: list[int] = []
-        errors: dict[TurnJob, Exception] = {}
-        failed: list[int] = []
-        sampled = self._sampled(group)
+    def _take(self, flight: _Flight) -> None:
+        """Take the tokens of a pass, which is computed first, and end the turns that are over."""
+        tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
+        flight.written.put()
         self.stepped("decode")
-        for uid, tokens in sampled:
-            job = self._running[uid]
-            if job.first_taken:
-                job.first_taken = False
-                del tokens[0]
-            while tokens and not job.over and job not in errors:
-                take = partial(job.take, tokens.pop(0), self.tokenizer)
-                guarded(take, partial(errors.__setitem__, job))
-            if job in errors:
-                failed.append(uid)
-            elif job.over:
-                ended.append(uid)
-                if tokens:  # Of a row that speculated, which is alone: what follows a stop string is in its caches.
-                    trim(group, len(tokens))
-        self._leave(group, failed, lambda job: job.fail(errors[job]))
-        for uid in ended:
-            job = self._running[uid]
-            guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
-        self._leave(group, ended, self._finish)
+        for job, token, end in zip(flight.jobs, tokens, flight.ends, strict=True):
+            if job not in self._running:
+                continue
+            if not job.prompted:
+                self._prompt_done(job, flight, end)
+            job.filled = end
+            if job.over:
+                self._running.remove(job)
+                self._finish(job)
+            else:
+                guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
 
-    def _make_room(self, group: GenerationBatch) -> None:
-        """Where a group's buffers are about to grow and there is no memory for that, fail its longest rows until there
-        is."""
-        while (growth := _growth(group)) and not self.headroom.make(growth):
-            longest = max(group.uids, key=lambda uid: self._running[uid].tokens)
-            rows = len(group.uids)
-            error = self.headroom.refusal(f"a batch of {rows} requests" if rows > 1 else "the request", growth)
-            self._leave(group, [longest], partial(TurnJob.fail, error=error))
-            if group not in self._groups:
-                return
+    def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
+        """The last of a prompt was in a pass."""
+        began, tokens = job.filled, end - job.filled
+        together = len(flight.jobs) > 1
+        self._name(job.computed(Chunk(flight.began, time.monotonic(), began, tokens, alone=not together)))
+        job.prefilled()
 
-    def _sampled(self, group: GenerationBatch) -> list[tuple[int, list[int]]]:
-        """One step of a group: each row's uid, and its token; several where it speculates."""
-        jobs = [self._running[uid] for uid in group.uids]
-        [job, *others] = jobs
-        if others or not self._may_speculate(job, group):
-            for each in jobs:
-                each.speculation = None
-            return [(response.uid, [response.token]) for response in group.next()]
-        assert job.decoding is not None
-        if job.speculation is None:
-            job.speculation = Speculation(job.history, ahead=job.first_taken)
-        left = job.decoding.max_tokens - len(job.result.token_ids) - (not job.first_taken)
-        most = min(left, _room(group) - 1)  # Buffers grow for tokens that are certain.
-        measure = not self._waiting and len(self._groups) == 1
-        costs = self._step_costs[job.tokens.bit_length() // 2]
-        step = job.speculation.step(group, most, self.tokenizer.eos_ids, costs, measure=measure)
-        if step.drafted:
-            self.speculated(step.drafted, step.accepted)
-        return [(group.uids[0], step.tokens)]
+    def _end(self, job: TurnJob, error: Exception) -> None:
+        self._running.remove(job)
+        job.fail(error)
 
-    def _may_speculate(self, job: TurnJob, group: GenerationBatch) -> bool:
-        """Whether a row that decodes by itself does. None with a seed: that asks for the same answer again, while how
-        many tokens a step computes, and so how they are rounded, hangs on measured times.
-        """
-        assert job.decoding is not None
-        seeded = job.decoding.sampling.seed is not None
-        return self.speculative and not seeded and not job.alone and can_speculate(group)
+    def _make_room(self, of: Pass) -> None:
+        """Raise ResourceExhausted where there is no memory for what a pass takes besides computing."""
+        self.headroom.require(self.store.growth(of), f"a step of {len(of.pieces)} requests")
 
-    def _leave(self, group: GenerationBatch, uids: list[int], end: Callable[[TurnJob], None]) -> None:
-        """End the turns of rows, and take these out of the batch.
-
-        The turns end before the batch is touched, so that they are over even if that fails.
-        """
-        if not uids:
-            return
-        self._rows_changed = True
-        keep = [row for row, uid in enumerate(group.uids) if uid not in uids]
-        for uid in uids:
-            end(self._running.pop(uid))
-        if keep:
-            group.filter(keep)
-        else:
-            self._groups.remove(group)
-
-    def _rebuild(self, group: GenerationBatch, error: Exception) -> None:
-        """A step failed: go on with every row from its tokens, each in a group of its own.
-
-        A row that was alone is the one that fails.
-        """
-        log.warning("a step of %d rows failed", len(group.uids), exc_info=error)
+    def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
+        """A pass failed: go on with every turn by itself. One that was alone is the one that fails."""
+        log.warning("a step of %d turns failed", len(jobs), exc_info=error)
         full = ran_out(error)
         error.__traceback__ = None  # Its frames hold arrays.
-        if group in self._groups:
-            self._groups.remove(group)
-        uids = [uid for uid in group.uids if uid in self._running]
+        after = [flight for flight in self._flights if not set(flight.jobs).isdisjoint(jobs)]
+        self._flights = [flight for flight in self._flights if flight not in after]
         if full:
-            vars(group).clear()  # It holds the caches, and graphs that were not computed.
             self.headroom.recover()
         else:
             self.model.give_up_compiling(error)
-        self._rows_changed = True
-        for uid in uids:
-            job = self._running.pop(uid)
+        for job in dict.fromkeys([*jobs, *(job for flight in after for job in flight.jobs)]):
+            if job in self._running:
+                self._running.remove(job)
+            elif job in self._waiting:
+                self._waiting.remove(job)
+            else:
+                continue
             if job.cancelled.is_set():
                 job.cancel()
-            elif job.over:  # Its last token was the first; only KV of that one was to come.
-                job.caches.clear()
+            elif job.over:  # Only KV of its last token was to come.
+                job.drop_kv()
                 self._finish(job)
             elif job.alone:
                 job.fail(self.headroom.explained(error))
             else:
-                job.cramped = full
-                job.restart(self.new_caches())
-                self._waiting.append(job)
+                self._go_on_alone(job, cramped=full)
+
+    def _go_on_alone(self, job: TurnJob, *, cramped: bool) -> None:
+        job.cramped = cramped
+        guarded(job.restart, job.fail)
+        if not job.future.done():
+            self._waiting.append(job)
 
 
-def _growth(group: GenerationBatch) -> int:
-    """Bytes that the next step takes besides computing: where the buffers are full, they are copied to larger ones."""
-    return 0 if _room(group) else sum(int(cache.nbytes) for cache in group.prompt_cache)
-
-
-def _room(group: GenerationBatch) -> int:
-    """Tokens of each row that the buffers have room for; as many as there may be of layers that keep a window only."""
-    full = next((cache for cache in group.prompt_cache if isinstance(cache, BatchQuantizedKVCache)), None)
-    return STEP if full is None else full.buffers.capacity - full.buffers.filled
-
-
-def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:
-    """Give a row its caches back, copied out of the batch.
-
-    A row whose caches cannot be copied goes without them: its tokens are right, and its KV can be computed again.
-    """
-    job.caches[:] = group.extract_cache(row)
-    mx.eval([cache.state for cache in job.caches])
-
-
-def _without_caches(job: TurnJob, error: Exception) -> None:
-    log.warning("a row's caches could not be copied; they will be computed again", exc_info=error)
-    job.caches.clear()
+def _sampled(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
+    """The next token of each job, int [jobs], lazily; `logits` [jobs, vocabulary]."""
+    likeliest = mx.argmax(logits, axis=-1)
+    if all(job.greedy for job in jobs):
+        return likeliest
+    found = []
+    for row, job in enumerate(jobs):
+        if job.greedy:
+            found.append(likeliest[row : row + 1])
+            continue
+        own = logits[row : row + 1]
+        if job.changes:
+            history = mx.array(job.history, dtype=mx.uint32)
+            seen = history if job.token is None else mx.concatenate([history, job.token])
+            for change in job.changes:
+                own = change(seen, own)
+        found.append(job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).astype(mx.uint32))
+    return mx.concatenate(found)

@@ -186,6 +186,14 @@ class Geometry:
         """
         return self._array_bytes(self.sliding) * (self.window + max(new, MOST)) if self.sliding else 0
 
+    def array_bytes(self, tokens: int) -> int:
+        """Bytes of K and V of a sequence of so many tokens as arrays of all layers, in the compute dtype."""
+        found = 0
+        for group in self.groups:
+            held = min(tokens, group.window + 2 * SLACK) if group.window else tokens
+            found += len(group.layers) * held * self._array_bytes(group)
+        return found
+
     @property
     def resumes_anywhere(self) -> bool:
         """Whether blocks alone are enough to go on from: all layers have full attention."""
@@ -213,13 +221,16 @@ class Geometry:
 
     @property
     def piece_tokens(self) -> int:
-        """Tokens in a piece of a window, the unit in which the pool keeps windows; 0 without sliding layers."""
-        return min(BLOCK_TOKENS, self.window)
+        """Tokens in a piece of a window, the unit in which the pool keeps windows: a power of two; 0 without sliding
+        layers."""
+        return min(BLOCK_TOKENS, 1 << self.window.bit_length() - 1) if self.window else 0
 
     @property
     def checkpoint_pieces(self) -> int:
-        """Pieces that a checkpoint takes: a window of window + 256 tokens, and states in its first piece."""
-        return -(-(self.window + SLACK) // self.piece_tokens) if self.window else int(self.states is not None)
+        """Pieces that a checkpoint takes: a window of window + 256 tokens, which may begin inside of one, and one for
+        states."""
+        window = -(-(self.window + SLACK) // self.piece_tokens) + 1 if self.window else 0
+        return window + int(self.states is not None)
 
     @property
     def piece_bytes(self) -> int:

@@ -15,7 +15,6 @@ from mlx_lm.models.cache import CacheList, make_prompt_cache
 from inference_service.engine.caches.states import BatchStateCache, StateCache
 from inference_service.engine.caches.views import viewed
 from inference_service.engine.compiled_step import CompiledSteps, Model
-from inference_service.engine.headroom import ran_out
 
 log = logging.getLogger(__name__)
 
@@ -43,26 +42,13 @@ class Network:
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
-        n = tokens.shape[1]
-        logits = self._compiled(tokens, cache) if n == 1 and self.steps else None
-        if logits is None:
-            logits = self.computed(tokens, cache)
+        logits = self.computed(tokens, cache)
         for each in cache:
             if isinstance(each, StateCache | BatchStateCache):
-                each.count(n)
-                if n > 1:
+                each.count(tokens.shape[1])
+                if tokens.shape[1] > 1:
                     each.settle()
         return logits
-
-    def _compiled(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array | None:
-        assert self.steps is not None
-        try:
-            return self.steps.step(tokens, cache)
-        except Exception as error:  # whatever a model's code raises, it may not where it is not traced
-            if ran_out(error):
-                raise
-            self.give_up_compiling(error)
-            return None
 
     def give_up_compiling(self, error: Exception) -> None:
         """Decode by the model's layers from now on: a step failed, which may be because it was compiled."""

@@ -41,6 +41,11 @@ class TokenSampler:
         self._first_key = mx.random.key(secrets.randbits(63) if sampling.seed is None else sampling.seed)
         self._key = self._first_key
 
+    @property
+    def greedy(self) -> bool:
+        """The likeliest token is taken, and nothing is reported of it."""
+        return self._sampling.temperature == 0 and self._top_logprobs is None
+
     def rewind(self, token_ids: Sequence[int]) -> None:
         """Go on as after these tokens: what was sampled ahead and thrown away does not count."""
         self._computed.clear()
@@ -138,6 +143,10 @@ class ConstrainedSampler(TokenSampler):
         self._grammar = grammar
         self._last: mx.array | None = None
         self._failure: AgentmemError | None = None
+
+    @property
+    def greedy(self) -> bool:
+        return False
 
     def rewind(self, token_ids: Sequence[int]) -> None:
         super().rewind(token_ids)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_service.engine.device import has_own_memory
-from inference_service.engine.geometry import HostTensors
+from inference_service.engine.geometry import MLX_DTYPE, HostTensors, StateGroup, state_name
 from inference_service.engine.tensor_file import Entry, TensorFile
 
 Array = npt.NDArray[np.generic]
@@ -196,3 +196,18 @@ def host_bytes(array: mx.array) -> bytes:
         array = array.view(mx.uint16)
     mx.eval(array)
     return bytes(memoryview(cast(Any, array)))
+
+
+def uploaded_states(file: HostTensors, group: StateGroup) -> list[list[mx.array]]:
+    """The states of a checkpoint's file on the device, [1, …] for each array of each layer, evaluated."""
+    found = []
+    for layer, arrays in zip(group.layers, group.arrays, strict=True):
+        found.append([_array(file[state_name(layer, i)], array.dtype) for i, array in enumerate(arrays)])
+    mx.eval(found)
+    return found
+
+
+def _array(host: Array, dtype: str) -> mx.array:
+    wanted = MLX_DTYPE[dtype]
+    array = mx.array(host)
+    return (array if array.dtype == wanted else array.view(wanted))[None]

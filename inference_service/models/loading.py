@@ -25,7 +25,7 @@ from inference_service.engine.activations import Activations, with_measured_stat
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations
 from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
-from inference_service.engine.device import obtainable_bytes, on_cpu, share_bytes
+from inference_service.engine.device import has_own_memory, obtainable_bytes, on_cpu, share_bytes
 from inference_service.engine.network import Network
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
@@ -154,7 +154,8 @@ class Loader:
         """How the memory for KV would be divided, beside the models that are loaded."""
         share = kv_bytes(needs, residents, self.limits)
         given = self._settings.pool_bytes, self._settings.batch_bytes
-        return sizes(share, info.geometry, info.context_length, *given, self._settings.typical_tokens)
+        arrays = not has_own_memory()
+        return sizes(share, info.geometry, info.context_length, *given, self._settings.typical_tokens, arrays=arrays)
 
     async def load(
         self,

@@ -9,7 +9,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from inference_service.engine.computing import Cost
 from inference_service.engine.geometry import Geometry
-from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, batch_bytes
+from inference_service.pool.memory import TYPICAL_TOKENS, Sizes
 
 _COMPUTING_SHARE = 4
 """Computing gets at most a fourth of what weights leave, unless the shortest chunks take more."""
@@ -61,7 +61,7 @@ def needs_of(
     return Needs(
         weight_bytes=model.weight_bytes,
         activation_bytes=_for_computing(model.cost, context_length, usable_bytes - model.weight_bytes),
-        least_kv_bytes=_shortest_agent(geometry) + _least_batch_bytes(geometry) if given is None else given,
+        least_kv_bytes=_shortest_agent(geometry) if given is None else given,
         useful_kv_bytes=4 * agent_bytes(geometry, context_length) if given is None else given,
     )
 
@@ -83,20 +83,12 @@ def _shortest_agent(geometry: Geometry) -> int:
     return geometry.checkpoint_bytes + BLOCK_TOKENS * geometry.bytes_per_token
 
 
-def _least_batch_bytes(geometry: Geometry) -> int:
-    """What its request takes besides. Checkpoints are captured where there is more."""
-    return batch_bytes(geometry, 0, [1])
-
-
 def check_sizes(info: Sized, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
-    geometry = info.geometry
-    least = _least_batch_bytes(geometry)
-    if not memory.space.blocks or memory.space.pieces < geometry.checkpoint_pieces or memory.batch_bytes < least:
+    if not memory.space.blocks or memory.space.pieces < info.geometry.checkpoint_pieces:
         raise FailedPrecondition(
-            f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
-            f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "
-            "--pool-bytes and --batch-bytes"
+            f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV, too little for one "
+            "request; take a smaller model, or set --pool-bytes"
         )
 
 

@@ -27,8 +27,8 @@ from agentmem import layout
 from agentmem.errors import AgentmemError, Internal, Unavailable
 from agentmem.process import logs
 from agentmem.process.shielding import run_shielded
-from inference_service.engine.arenas import Arenas
 from inference_service.engine.headroom import Headroom
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
@@ -217,7 +217,7 @@ class Swapper:
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
 
-    def _give_back(self, arenas: Arenas, closed: Closed) -> None:
+    def _give_back(self, arenas: KVStore, closed: Closed) -> None:
         with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
             self._engine.submit(lambda: arenas.release(closed.full, closed.pieces))
 
@@ -289,7 +289,7 @@ class Swapper:
         task.add_done_callback(self._tasks.discard)
 
 
-def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: Arenas, nbytes: int) -> None:
+def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: KVStore, nbytes: int) -> None:
     """Have a pool give back so many bytes, as far as it can, at once. Engine thread, which waits for the event loop."""
     asked = Task(partial(growth.give_up, nbytes), Future())
     loop.call_soon_threadsafe(asked.run)

@@ -44,16 +44,13 @@ class BlockMiss(Exception):
         self.damaged = damaged
 
 
-def read_block(
-    path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, into: memoryview | None = None
-) -> HostTensors:
+def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
     """Read and verify the file of a block or a window, and return its tensors. Raises BlockMiss.
 
-    They are views [layers, kv_heads, tokens, width] of new memory, or of `into`, which is as long as the file. Reading
-    and hashing release the GIL.
+    They are views [layers, kv_heads, tokens, width] of new memory. Reading and hashing release the GIL.
     """
     try:
-        data, found = _read(path, most_bytes(wanted, geometry), into)
+        data, found = _read(path, most_bytes(wanted, geometry))
     except FileNotFoundError as error:
         raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
     except BlockFileError as error:
@@ -196,13 +193,10 @@ def _wanted_specs(
     return specs
 
 
-def _read(path: str, most: int, into: memoryview | None) -> tuple[memoryview, bytes]:
+def _read(path: str, most: int) -> tuple[memoryview, bytes]:
     """Return the bytes of a regular file and their digest. Raises OSError, BlockFileError where it has another size."""
     with _opened(path, most) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = host_memory(size) if into is None else into
-        if len(data) != size:
-            raise BlockFileError("digest", f"{size} bytes, where {len(data)} were published")
+        data = host_memory(os.fstat(file.fileno()).st_size)
         running, end, count = blockfile.RunningDigest(), 0, -1
         while count and end < len(data):
             count = _read_into(file, data[end : end + _HASHED])

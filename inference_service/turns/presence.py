@@ -35,12 +35,10 @@ class Presence:
         memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
-        memory.unwritten_bytes = lambda: self._persister.captured_bytes(model)
         memory.admission.growth.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
         memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
         model.engine.stepped = lambda kind: steps[kind].inc()
-        model.engine.speculated = metrics.speculation(model.model_id)
         for gauge, labels, read in self._gauges(model):
             gauge.labels(*labels).set_function(read)
         metrics.model_info.labels(model.model_id, bits).set(1)
@@ -77,7 +75,6 @@ class Presence:
             self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(agents)
         model.memory.pool.broken = asyncio.Event()
         model.memory.admission.last_resort = _nothing  # It held the model.
-        model.memory.unwritten_bytes = lambda: 0  # And so did this.
         for gauge, labels, _ in self._gauges(model):  # They hold the model.
             gauge.remove(*labels)
 

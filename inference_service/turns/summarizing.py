@@ -54,17 +54,16 @@ class Summarizer:
         asking = Turn(request)
         await self.planner.plan(asking, model, opened, turn.ledger)
         said: list[TokenEvent] = []
-        memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens, keeps=False)
+        memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens)
         async with self.reservations.reserve(model, memory) as asking.reservation:
             restored = await self.restorer.find(request.key, model, asking.lookup, asking.reservation)
             job = TurnJob(
                 asking.plan.sequence.tolist(),
-                restored.caches,
+                restored.sequence,
                 asking.decoding,
                 said.append,
                 stream.cancelled,
                 reused=restored.tokens,
-                allocated=restored.allocated_tokens,
             )
             interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
             try:

@@ -66,6 +66,10 @@ class Arena(ABC):
             self._segments[segment] = words
             self._taken(segment, words)
 
+    def has(self, blocks: Iterable[int]) -> bool:
+        """Whether the memory of all these blocks is taken. Any thread."""
+        return {block // self._segment_blocks for block in blocks} <= self._segments.keys()
+
     def release(self, segments: Iterable[int]) -> None:
         """Give back the memory of segments in which nothing counts. Waits for what reads there still."""
         mx.synchronize()
@@ -91,9 +95,23 @@ class Arena(ABC):
     def put(self, placed: Sequence[Placed]) -> None:
         """Copy tensors in host memory to blocks, whose memory is taken; it is done on return."""
 
-    @abstractmethod
     def read(self, block: int, tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens of a block, as the tensors of a file by name."""
+        return self.layout.read(self._copied(block), tokens)
+
+    def read_run(self, blocks: Sequence[int], start: int, end: int) -> dict[str, bytes]:
+        """A private copy of the tokens from position `start` up to `end` in blocks of a table, as `read` gives it."""
+        parts = [self.layout.views(self._copied(block)) for block in blocks]
+        tokens = next(iter(self.layout.tensors.values())).shape[2]
+        first = start // tokens * tokens
+        return {
+            name: np.concatenate([part[name] for part in parts], axis=2)[:, :, start - first : end - first].tobytes()
+            for name in self.layout.tensors
+        }
+
+    @abstractmethod
+    def _copied(self, block: int) -> npt.NDArray[np.uint32]:
+        """A block [words] in host memory, which may be the block's own."""
 
     @abstractmethod
     def copy(self, source: int, target: int) -> None:
@@ -116,8 +134,8 @@ class HostArena(Arena):
         for block, first, tensors in placed:
             self.layout.put(self.words(block), tensors, first)
 
-    def read(self, block: int, tokens: int) -> dict[str, bytes]:
-        return self.layout.read(self.words(block), tokens)
+    def _copied(self, block: int) -> npt.NDArray[np.uint32]:
+        return self.words(block)
 
     def copy(self, source: int, target: int) -> None:
         self.words(target)[:] = self.words(source)
@@ -144,17 +162,14 @@ class DeviceArena(Arena):
         for at in range(0, len(placed), step):
             some = placed[at : at + step]
             to = mx.array(self.addresses([block for block, _, _ in some]))
-            old = [self._words(block) if first else None for block, first, _ in some]
+            old = [self._copied(block) if first else None for block, first, _ in some]
             mx.eval(store(_Blocks(self.layout, some, old).words(), to))
-
-    def read(self, block: int, tokens: int) -> dict[str, bytes]:
-        return self.layout.read(self._words(block), tokens)
 
     def copy(self, source: int, target: int) -> None:
         old, new = (mx.array(self.addresses([block])) for block in (source, target))
         mx.eval(store(load(old, self.layout.words), new))
 
-    def _words(self, block: int) -> npt.NDArray[np.uint32]:
+    def _copied(self, block: int) -> npt.NDArray[np.uint32]:
         words: npt.NDArray[np.uint32] = np.array(load(mx.array(self.addresses([block])), self.layout.words))[0]
         return words
 

@@ -6,7 +6,7 @@ short prompts and drafts are computed together, whatever their lengths.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import Any, NamedTuple
 
@@ -144,17 +144,22 @@ class Pieces(list[Seen]):
 class ArrayKVCache(KVCache):
     """Over K and V as arrays, which sequences have with them: what attention sees is what was packed, unpacked.
 
-    `packed` is to be put into the blocks once the pass is computed.
+    `packed` is to be put into the blocks once the pass is computed. `load` makes the arrays of a layer of what is in the
+    blocks.
     """
 
-    def __init__(self, of: Pass, layer: int, codec: KVCodec, window: int) -> None:
+    def __init__(
+        self, of: Pass, layer: int, codec: KVCodec, window: int, load: Callable[[Sequence, int], WorkingKV]
+    ) -> None:
         super().__init__(of, layer, codec, window)
+        self._load = load
         self.packed: tuple[Quantized, Quantized] | None = None
 
     @property
     def state(self) -> list[mx.array]:
         packed = [part for side in self.packed or () for part in side]
-        return packed + [array for piece in self.of.pieces for array in piece.sequence.working[self.layer].state]
+        kept = (piece.sequence.working.get(self.layer) for piece in self.of.pieces)
+        return packed + [array for working in kept if working is not None for array in working.state]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         self.packed = self.codec.encode(keys, values)
@@ -188,6 +193,8 @@ class ArrayKVCache(KVCache):
         return (at >= first) & (at < end)
 
     def _working(self, sequence: Sequence) -> WorkingKV:
+        if not sequence.arrays:
+            return self._load(sequence, self.layer)
         return sequence.working.setdefault(self.layer, WorkingKV(self.window))
 
 

@@ -9,7 +9,7 @@ goes there. What lies in a block behind the tokens that its owners count is garb
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import mlx.core as mx
 
@@ -99,14 +99,22 @@ class Sequence:
 
     full: BlockTable
     length: int = 0
+    shared: int = 0
+    """Tokens in blocks of full attention that others have, too: not written, even where they are computed again."""
     window: WindowTable | None = None
     states: States | None = None
     row: int = 0
     """Of `states`."""
     working: dict[int, "WorkingKV"] = field(default_factory=dict)
-    """K and V as arrays by layer, where the device attends over these."""
+    """K and V as arrays by layer, where the device attends over these and there is memory for it."""
+    arrays: bool = True
+    """There is; else a layer's are made for each pass, of what is in the blocks."""
     lost: bool = False
     """Layers that are not full attention cannot go on: their window or state is gone."""
+    slots: list[int] = field(default_factory=list)
+    """Pieces of its own under which checkpoints keep states."""
+    ended: bool = False
+    """Its blocks may be others' by now: what is still computed of it is not written."""
 
     def trim(self, tokens: int) -> None:
         """Hold `tokens` tokens, no more than there are. What cannot go back that far is lost."""
@@ -120,6 +128,16 @@ class Sequence:
     def _window_reaches(self, tokens: int) -> bool:
         table = self.window
         return table is None or table.first <= max(0, tokens - table.window)
+
+
+class Checkpoint(NamedTuple):
+    """All that a model needs besides blocks to go on from `position`: pieces that have the last `tokens` tokens before
+    it, the first one the place of the states, if there are some.
+    """
+
+    position: int
+    tokens: int
+    pieces: tuple[int, ...]
 
 
 def gathered(sequences: Items[Sequence]) -> States:
@@ -174,12 +192,8 @@ class WorkingKV:
 
     def _make_room(self, n: int) -> None:
         """Drop what a window does not need where there is too much of it; grow where there is no room."""
-        if not self._arrays:
-            return
-        kept = self.filled
-        if self.window and self.filled + n > self.window + 2 * SLACK:
-            kept = min(self.filled, self.window + SLACK)
-        if kept == self.filled and self.filled + n <= int(self._arrays[0].shape[2]):
+        kept = self._kept(n)
+        if not self._arrays or (kept == self.filled and self.filled + n <= int(self._arrays[0].shape[2])):
             return
         room = -(-(kept + n) // SLACK) * SLACK - kept
         held = [array[:, :, self.filled - kept : self.filled] for array in self._arrays]
@@ -188,6 +202,18 @@ class WorkingKV:
             for each in held
         ]
         self.filled = kept
+
+    def _kept(self, n: int) -> int:
+        """Tokens that stay before n more."""
+        if self.window and self.filled + n > self.window + 2 * SLACK:
+            return min(self.filled, self.window + SLACK)
+        return self.filled
+
+    def growth(self, n: int) -> int:
+        """Bytes of the arrays that n more tokens take the place of these with; 0 where there is room."""
+        if not self._arrays or self._kept(n) < self.filled or self.filled + n <= int(self._arrays[0].shape[2]):
+            return 0
+        return sum(int(array.nbytes) for array in self._arrays)
 
     def trim(self, tokens: int) -> None:
         """Forget the last tokens."""

@@ -2,8 +2,9 @@
 layers; and what a call of the model gets for its caches. Engine thread only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -11,12 +12,13 @@ import numpy as np
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Geometry, HostTensors
+from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, LayerGroup
 from inference_service.engine.paged.arena import Arena, HostArena
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
-from inference_service.engine.paged.sequence import BlockTable, Sequence, States, WindowTable, WorkingKV
+from inference_service.engine.paged.sequence import BlockTable, Checkpoint, Sequence, States, WindowTable, WorkingKV
 from inference_service.engine.quantization import Quantized
+from inference_service.engine.uploading import host_bytes, uploaded_states
 
 
 class KVStore:
@@ -35,43 +37,206 @@ class KVStore:
         self.codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
         self.full = Arena.of(BlockLayout(geometry.block_shapes(BLOCK_TOKENS)), blocks, segments[0])
         self.windows: Arena | None = None
+        self._segment_pieces = segments[1] or max(1, pieces)
         if geometry.sliding is not None:
             shapes = geometry.shapes(geometry.sliding, geometry.piece_tokens)
             self.windows = Arena.of(BlockLayout(shapes), pieces, segments[1])
 
+        self._states: dict[int, States] = {}
+        """Of checkpoints, by their first piece."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is taken: of the arenas, and of the states that are there."""
+        arenas = sum(arena.nbytes for arena in self._arenas)
+        return arenas + sum(int(array.nbytes) for states in self._states.values() for array in states.arrays)
+
+    @property
+    def _arenas(self) -> list[Arena]:
+        return [arena for arena in (self.full, self.windows) if arena is not None]
+
+    def close(self) -> None:
+        """Release the memory. The store must not be used afterwards."""
+        for arena in self._arenas:
+            arena.close()
+        self._states.clear()
+
+    def release(self, blocks: Items[int], pieces: Items[int]) -> None:
+        """Give back the memory of segments of the blocks' arena, and of the pieces', in which nothing counts."""
+        self.full.release(blocks)
+        if self.windows is not None:
+            self.windows.release(pieces)
+        for piece in [piece for piece in self._states if piece // self._segment_pieces in pieces]:
+            del self._states[piece]
+        mx.clear_cache()
+
     def sequence(self, blocks: Items[int], pieces: Items[int] = ()) -> Sequence:
-        """An empty sequence with these blocks, in order, and pieces for its window; their memory is taken."""
+        """An empty sequence with these blocks, in order, and pieces of its own; their memory is taken."""
         self.full.take(blocks)
+        own, slots = list(pieces), []
+        for piece in own:
+            self._states.pop(piece, None)
+        if self.geometry.states is not None:
+            count = len(own) if self.windows is None else len(own) // self.geometry.checkpoint_pieces
+            own, slots = own[count:], own[:count]
         window = None
         if self.windows is not None:
-            self.windows.take(pieces)
-            window = WindowTable(self.geometry.piece_tokens, window=self.geometry.window, spare=list(pieces))
-        return Sequence(BlockTable(BLOCK_TOKENS, list(blocks)), window=window)
+            self.windows.take(own)
+            window = WindowTable(self.geometry.piece_tokens, window=self.geometry.window, spare=own)
+        return Sequence(BlockTable(BLOCK_TOKENS, list(blocks)), window=window, slots=slots)
+
+    def started(self, start: "Start") -> Sequence:
+        """A sequence that goes on from KV in blocks and files. Raises MemoryError."""
+        sequence = self.sequence(start.blocks, start.pieces)
+        sequence.shared = start.shared
+        if start.cut is not None:
+            self.full.copy(*start.cut)
+        self.full.put([(block, 0, tensors) for block, tensors in start.files])
+        if start.checkpoint is not None:
+            self._take_up(sequence, start.checkpoint, start.tokens)
+        elif start.window_file is not None:
+            self._load(sequence, start.window_file, start.tokens, start.window_surplus)
+        sequence.length = start.tokens
+        sequence.arrays = start.arrays
+        if self.by_arrays and sequence.length and start.arrays:
+            self.resume(sequence)
+        return sequence
+
+    def _take_up(self, sequence: Sequence, checkpoint: Checkpoint, tokens: int) -> None:
+        """Go on from a checkpoint, of which the last tokens may be left out. The piece that is written next is copied."""
+        slots = int(self.geometry.states is not None)
+        if slots:
+            states = self._states[checkpoint.pieces[0]]
+            sequence.states, sequence.row = States(states.layers), 0
+        if (table := sequence.window) is not None:
+            table.first = (checkpoint.position - checkpoint.tokens) // table.tokens * table.tokens
+            table.blocks = list(checkpoint.pieces[slots:])
+            del table.blocks[-(-(tokens - table.first) // table.tokens) :]
+            if (tokens - table.first) % table.tokens:
+                own = table.spare.pop()
+                assert self.windows is not None
+                self.windows.copy(table.blocks[-1], own)
+                table.blocks[-1] = own
+
+    def _load(self, sequence: Sequence, file: HostTensors, tokens: int, surplus: int) -> None:
+        """Go on from a checkpoint's file, of which the last `surplus` tokens of the window are left out."""
+        if (table := sequence.window) is not None:
+            assert self.geometry.sliding is not None
+            assert self.windows is not None
+            names = self.geometry.shapes(self.geometry.sliding, 1)
+            window = {name: file[name] for name in names}
+            held = next(iter(window.values())).shape[2] - surplus
+            start = tokens - held
+            table.first = start // table.tokens * table.tokens
+            table.blocks = [table.spare.pop() for _ in range(-(-(tokens - table.first) // table.tokens))]
+            placed, at = [], start
+            while at < tokens:
+                inside = (at - table.first) % table.tokens
+                stop = min(tokens, at + table.tokens - inside)
+                part = {name: tensor[:, :, at - start : stop - start] for name, tensor in window.items()}
+                placed.append((table.at(at), inside, part))
+                at = stop
+            self.windows.put(placed)
+        if self.geometry.states is not None:
+            sequence.states, sequence.row = States(uploaded_states(file, self.geometry.states)), 0
+
+    def capture(self, sequence: Sequence) -> Checkpoint | None:
+        """A checkpoint where the sequence stands; None of a model of full attention alone, and where layers are lost."""
+        if self.geometry.resumes_anywhere or sequence.lost:
+            return None
+        pieces, tokens = [], sequence.length
+        if sequence.states is not None:
+            slot = sequence.slots.pop()
+            states = sequence.states.rows([sequence.row])
+            mx.eval(states.arrays)
+            self._states[slot] = states
+            pieces.append(slot)
+        if (table := sequence.window) is not None:
+            tokens -= table.kept_from(sequence.length)
+            pieces += table.share(sequence.length)
+        return Checkpoint(sequence.length, tokens, tuple(pieces))
+
+    def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
+        """A private copy of the first `tokens` tokens in a block, as the tensors of a file by name."""
+        return self.full.read(block, tokens)
+
+    def read_checkpoint(self, checkpoint: Checkpoint) -> dict[str, bytes]:
+        """A private copy of a checkpoint, as the tensors of a file by name."""
+        found: dict[str, bytes] = {}
+        pieces, group = checkpoint.pieces, self.geometry.states
+        if group is not None:
+            arrays = self._states[pieces[0]].arrays
+            found |= dict(zip(group.shapes, map(host_bytes, arrays), strict=True))
+            pieces = pieces[1:]
+        if self.windows is not None:
+            found |= self.windows.read_run(pieces, checkpoint.position - checkpoint.tokens, checkpoint.position)
+        return found
+
+    def host_buffers(self, block: int, tokens: int) -> HostBuffers | None:
+        """The memory of a block's first tokens by tensor and layer; None where it is not the host's. Any thread."""
+        if not isinstance(self.full, HostArena):
+            return None
+        views = self.full.layout.views(self.full.words(block))
+        return {name: list(view[:, :, :tokens]) for name, view in views.items()}
+
+    @property
+    def layers(self) -> int:
+        """Caches of a pass."""
+        states = self.geometry.states
+        return self.geometry.layers + (len(states.layers) if states is not None else 0)
+
+    def start_bytes(self, tokens: int) -> int:
+        """Bytes that a sequence takes besides its blocks when it goes on after so many tokens."""
+        return self.geometry.array_bytes(tokens) if self.by_arrays else 0
+
+    def growth(self, of: Pass) -> int:
+        """Bytes that a pass takes besides computing: where arrays are full, they are copied to larger ones."""
+        found = 0
+        for sequence, n in of.pieces if self.by_arrays else ():
+            for group in self.geometry.groups:
+                if (working := sequence.working.get(group.layers[0])) is not None:
+                    found += len(group.layers) * working.growth(n)
+        return found
+
+    @property
+    def by_arrays(self) -> bool:
+        """Sequences have K and V with them as arrays."""
+        return isinstance(self.full, HostArena)
 
     def resume(self, sequence: Sequence) -> None:
         """Make the arrays, lazily, of a sequence whose tokens are in blocks alone."""
         for group in self.geometry.groups:
-            windows = group is self.geometry.sliding
-            arena, table = (self.windows, sequence.window) if windows else (self.full, sequence.full)
-            assert isinstance(arena, HostArena)
-            assert table is not None
-            start = sequence.window.kept_from(sequence.length) if windows and sequence.window else 0
-            prefix = self.geometry.prefix(group)
-            packed = _gathered(arena, table, prefix, start, sequence.length, self.geometry.dtype)
-            for at, layer in enumerate(group.layers):
+            for layer, working in self._unpacked(sequence, group, group.layers):
+                sequence.working[layer] = working
+
+    def load(self, sequence: Sequence, layer: int) -> WorkingKV:
+        """The arrays of one layer, lazily, of the tokens that are in a sequence's blocks."""
+        group = next(each for each in self.geometry.groups if layer in each.layers)
+        [(_, working)] = self._unpacked(sequence, group, [layer])
+        return working
+
+    def _unpacked(self, sequence: Sequence, group: LayerGroup, layers: Items[int]) -> Iterator[tuple[int, WorkingKV]]:
+        windows = group is self.geometry.sliding
+        arena, table = (self.windows, sequence.window) if windows else (self.full, sequence.full)
+        assert isinstance(arena, HostArena)
+        assert table is not None
+        start = sequence.window.kept_from(sequence.length) if windows and sequence.window else 0
+        prefix, dtype = self.geometry.prefix(group), self.geometry.dtype
+        rows = [group.layers.index(layer) for layer in layers]
+        packed = _gathered(arena, table, prefix, start, sequence.length, dtype, rows) if sequence.length else {}
+        for at, layer in enumerate(layers):
+            working = WorkingKV(group.window or 0)
+            if packed:
                 k, v = (
                     Quantized(*(packed[f"{side}.{part}"][at : at + 1] for part in Quantized._fields)) for side in "kv"
                 )
-                working = sequence.working[layer] = WorkingKV(group.window or 0)
                 working.append(*self.codecs[layer].decode(k, v))
+            yield layer, working
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
-        """What the model's layers get in a pass, in their order. Sequences get room for its tokens."""
-        for sequence, n in of.pieces:
-            if sequence.window is not None:
-                sequence.window.slide(sequence.length + n)
+        """What the model's layers get in a pass, in their order."""
         found: dict[int, Any] = {
-            layer: ArrayKVCache(of, layer, self.codecs[layer], group.window or 0)
+            layer: ArrayKVCache(of, layer, self.codecs[layer], group.window or 0, self.load)
             for group in self.geometry.groups
             for layer in group.layers
         }
@@ -87,9 +252,32 @@ class KVStore:
             after = States(states)
             for row, (sequence, _) in enumerate(of.pieces):
                 sequence.states, sequence.row = after, row
+        for sequence, n in of.pieces:
+            if sequence.window is not None:
+                sequence.window.slide(sequence.length + n)
         written = Written(self, of, caches)
         of.advance()
         return written
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a sequence goes on from, and where: `tokens` that it has, `blocks` for all that it can grow to, and pieces of
+    its own. The first `shared` tokens are in others' blocks. `cut` are a block that has some more, and the own one that
+    they are copied to; `files` own blocks, and what they get; then there is a checkpoint, or the file of one. `arrays`:
+    there is memory for K and V as arrays.
+    """
+
+    blocks: Items[int]
+    pieces: Items[int] = ()
+    tokens: int = 0
+    shared: int = 0
+    cut: tuple[int, int] | None = None
+    files: Items[tuple[int, HostTensors]] = ()
+    checkpoint: Checkpoint | None = None
+    window_file: HostTensors | None = None
+    window_surplus: int = 0
+    arrays: bool = True
 
 
 class Written:
@@ -128,33 +316,36 @@ class Written:
             for (sequence, n), (start, end) in zip(self._of.pieces, self._starts, strict=True):
                 table = table_of(sequence)
                 assert table is not None
+                first = max(table.first, sequence.shared if table is sequence.full else 0)
                 # [layers, rows, heads, n, width] of rows, and of one piece
                 own = {
                     prefix + name: host[:, row : row + n, :, 0].swapaxes(1, 2) if self._of.rows else host[:, 0]
                     for name, host in hosts.items()
                 }
-                _put(arena, table, start, end, own)
+                if not sequence.ended:
+                    _put(arena, table, first, start, end, own)
                 row += n
         self._groups = []
 
 
 def _gathered(
-    arena: HostArena, table: BlockTable, prefix: str, start: int, end: int, dtype: mx.Dtype
+    arena: HostArena, table: BlockTable, prefix: str, start: int, end: int, dtype: mx.Dtype, rows: Items[int]
 ) -> dict[str, mx.array]:
-    """The six tensors [layers, kv_heads, tokens, width] of the tokens from `start` up to `end`."""
+    """The six tensors [layers, kv_heads, tokens, width] of some layers and the tokens from `start` up to `end`."""
     views = [arena.layout.views(arena.words(block)) for block in table.of(start, end)]
     first = table.first + (start - table.first) // table.tokens * table.tokens
     found = {}
     for name in TENSORS:
-        whole = np.concatenate([view[prefix + name] for view in views], axis=2)[:, :, start - first : end - first]
+        parts = [view[prefix + name][rows[0] : rows[-1] + 1] for view in views]
+        whole = np.concatenate(parts, axis=2)[:, :, start - first : end - first]
         array = mx.array(whole)
         found[name] = array if name.endswith("weights") or array.dtype == dtype else array.view(dtype)
     return found
 
 
-def _put(arena: HostArena, table: BlockTable, start: int, end: int, tensors: HostTensors) -> None:
-    """Copy tensors of the tokens from `start` up to `end` to a table's blocks; those before its first are left out."""
-    at = max(start, table.first)
+def _put(arena: HostArena, table: BlockTable, first: int, start: int, end: int, tensors: HostTensors) -> None:
+    """Copy tensors of the tokens from `start` up to `end` to a table's blocks, from the token `first` on."""
+    at = max(start, first)
     while at < end:
         inside = (at - table.first) % table.tokens
         stop = min(end, at + table.tokens - inside)
