@@ -23,6 +23,7 @@ cuda_kernel.py     how kernels of our own are made for NVIDIA GPUs; `cuda_encodi
                    `metal_kernel` makes those for Apple's
 checkpoints.py     what a model needs besides blocks to go on from one position
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
+paged/             the pool in place, which takes the place of caches and arenas: sequences in blocks, passes over them
 arenas.py          the pool's memory in blocks, and its way to caches and files; `uploading` brings files to the device
 preallocating.py   buffers that files are read into, where the device's memory is the host's
 tensor_file.py     how MLX's loader is given what only memory has: for both of these

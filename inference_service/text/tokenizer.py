@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+import tokenizers.models
 
 from inference_service.text.vocabulary import LeastTokens, token_pieces
 
@@ -232,6 +233,10 @@ def _encoder(backend: tokenizers.Tokenizer, added: Mapping[int, tokenizers.Added
         encoder = tokenizers.Tokenizer.from_str(backend.to_str())
         encoder.no_padding()
         encoder.no_truncation()
+    if isinstance(encoder.model, tokenizers.models.BPE):
+        # Each thread would remember 10,000 words, 5 MB, and keep them when the model is unloaded. Without them 54K
+        # characters take 17 ms instead of 14 (Llama 3.1; measured once, no benchmark has it).
+        encoder.model._resize_cache(0)
     return encoder
 
 

@@ -1,7 +1,7 @@
 """A service that tells what it holds: `python -m tests.system.observed MODULE FLAGS…`, then SIGUSR1.
 
 Each signal appends a line of JSON to OBSERVED_DIR/MODULE.jsonl: asyncio tasks, threads, open files, and Python objects
-after a collection. The service itself runs unchanged in this process.
+and bytes in use after a collection. The service itself runs unchanged in this process.
 """
 
 import asyncio
@@ -14,6 +14,21 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.allocated import malloc_bytes
+
+_SMALL_OBJECT_BYTES = 85
+"""What Python's memory for small objects has for each of them, in an idle worker."""
+
+
+def bytes_in_use() -> int:
+    """Bytes that are in use: Python's small objects, and what malloc has given out, where glibc says how much that is.
+
+    Not what is kept for later, by MLX and by glibc, whose arenas stay as large as they have ever been.
+    """
+    mlx = sys.modules.get("mlx.core")
+    kept = mlx.get_cache_memory() if mlx and mlx.default_device() == mlx.cpu else 0
+    return sys.getallocatedblocks() * _SMALL_OBJECT_BYTES + (malloc_bytes() or kept) - kept
+
 
 def counts() -> dict[str, int]:
     """What the process holds now. Call it on the event loop's thread, while the loop runs."""
@@ -23,6 +38,7 @@ def counts() -> dict[str, int]:
         "threads": threading.active_count(),
         "files": len(os.listdir("/dev/fd")),
         "objects": len(gc.get_objects()),
+        "in_use": bytes_in_use(),
     }
 
 

@@ -1,6 +1,9 @@
 import hashlib
+import itertools
+import string
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -9,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 
 from inference_service.text.tokenizer import Tokenizer
+from tests.allocated import malloc_bytes
 from tests.inference_service.real_tokenizers import (
     BOS,
     END,
@@ -283,3 +287,16 @@ def test_threads_may_encode_at_once() -> None:
         thread.join()
     assert not wrong
     assert BOS.encode() not in tokenizer.decode(expected[True])
+
+
+@pytest.mark.skipif(malloc_bytes() is None, reason="glibc 2.33 or newer says what is allocated")
+def test_threads_that_have_encoded_keep_no_words() -> None:
+    words = " ".join(map("".join, itertools.islice(itertools.permutations(string.ascii_lowercase, 7), 12_000)))
+    tokenizer = Tokenizer(byte_level_backend(), [])
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(tokenizer.encode, "once", parse_special=False).result()
+        before = malloc_bytes()
+        assert len(thread.submit(tokenizer.encode, words, parse_special=False).result()) > 12_000
+        after = malloc_bytes()
+    assert before is not None and after is not None
+    assert after - before < 1 << 20
