@@ -62,6 +62,8 @@ class Reservation:
     array_bytes: int = 0
     hot: HotState | None = None
     superseded: bool = False
+    places: tuple[int, ...] = ()
+    """The blocks of all tokens, those that are shared first."""
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
     pins: list[Table] = field(default_factory=list)
@@ -196,6 +198,7 @@ class Admission:
             more = min(request.checkpoints - least, (pool.pieces.free - wanted.pieces) // each) if each else 0
             reservation = Reservation(request.tokens, least + more, pins.blocks, self._arrays(request))
             reservation.blocks = pool.full.allocate(wanted.blocks, near=pins.blocks[-1] if pins.blocks else 0)
+            reservation.places = (*pins.blocks, *reservation.blocks)
             reservation.pieces = pool.pieces.allocate(wanted.pieces + more * each)
             pool.acquire(pins)
             reservation.pins.append(pins)

@@ -101,6 +101,7 @@ class BlockPool:
         self.used = 0
         """How many blocks have references. May be read on any thread."""
         self._references = [0] * capacity
+        self._freed = [0] * capacity
         self._by_name: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
         self._continuations = _Continuations()
@@ -193,10 +194,15 @@ class BlockPool:
             self._references[block] -= 1
             if not self._references[block]:
                 self.used -= 1
+                self._freed[block] += 1
                 if (name := self._names.pop(block, None)) is not None:
                     del self._by_name[name]
                     self._continuations.remove(name)
                 heapq.heappush(self._free[self.segment_of(block)], block)
+
+    def lives(self, blocks: Iterable[int]) -> tuple[int, ...]:
+        """Return a number for each, which is another one once the block has been free."""
+        return tuple(self._freed[block] for block in blocks)
 
     def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
         """Yield how many blocks more would be free if the first of `tables` were released, the first two, and so on."""

@@ -198,7 +198,7 @@ class Restored:
     def places(self) -> list[int]:
         """Return the blocks of the sequence, for all that it can grow to."""
         assert self.room is not None
-        found = [*self.room.shared, *self.room.blocks]
+        found = list(self.room.places)
         for index, candidate in enumerate(self.choice.hot):
             if candidate.usable_tokens == BLOCK_TOKENS:
                 found[index] = self.blocks[candidate.header.chain_hash]
@@ -207,10 +207,10 @@ class Restored:
     def buffers(self, header: BlockHeader) -> HostBuffers | None:
         """Return the memory of the block that a block's file goes to; None where it is not the host's. Any thread."""
         assert self.room is not None
-        index = header.first_token // BLOCK_TOKENS - len(self.room.shared)
-        if not 0 <= index < len(self.room.blocks):
+        index = header.first_token // BLOCK_TOKENS
+        if not len(self.room.shared) <= index < len(self.room.places):
             return None
-        return self.model.arenas.host_buffers(self.room.blocks[index], header.token_count)
+        return self.model.arenas.host_buffers(self.room.places[index], header.token_count)
 
     def sequence(self) -> Sequence:
         """Begin the sequence; as often as it has to begin. Engine thread. Raises MemoryError."""
