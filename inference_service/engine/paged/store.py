@@ -4,8 +4,11 @@ layers; and what a call of the model gets for its caches. Engine thread only.
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -13,12 +16,18 @@ import numpy as np
 from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, LayerGroup
-from inference_service.engine.paged.arena import Arena, HostArena
+from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
+from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
+from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
 from inference_service.engine.paged.sequence import BlockTable, Checkpoint, Sequence, States, WindowTable, WorkingKV
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import host_bytes, uploaded_states
+
+
+_INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
+"""Places of layers in their group, for kernels."""
 
 
 class KVStore:
@@ -42,6 +51,8 @@ class KVStore:
             shapes = geometry.shapes(geometry.sliding, geometry.piece_tokens)
             self.windows = Arena.of(BlockLayout(shapes), pieces, segments[1])
 
+        self.packed_one = self.packed_few = not geometry.shows_arrays and not geometry.latents
+        """Attention of one query of a row, and of a few, is by kernels, where K and V are in a device's own memory."""
         self._states: dict[int, States] = {}
         """Of checkpoints, by their first piece."""
 
@@ -235,15 +246,54 @@ class KVStore:
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
         """What the model's layers get in a pass, in their order."""
-        found: dict[int, Any] = {
-            layer: ArrayKVCache(of, layer, self.codecs[layer], group.window or 0, self.load)
-            for group in self.geometry.groups
-            for layer in group.layers
-        }
+        kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
+        found: dict[int, Any] = dict(kv)
         if (states := self.geometry.states) is not None:
             counts = [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays, strict=True)]
             found |= state_caches(of, counts)
         return [found[layer] for layer in sorted(found)]
+
+    def _over_arrays(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
+        for group in self.geometry.groups:
+            for layer in group.layers:
+                yield layer, ArrayKVCache(of, layer, self.codecs[layer], group.window or 0, self.load)
+
+    def _in_blocks(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
+        full, before = PassTables(of, self._device(self.full), lambda sequence: sequence.full), None
+        windows = full
+        if self.windows is not None:
+            now, window = self._device(self.windows), cast(Callable[[Sequence], BlockTable], attrgetter("window"))
+            if not all(slides_first(n) for _, n in of.pieces):
+                old = {piece.sequence: copy(window(piece.sequence)) for piece in of.pieces}
+                for table in old.values():
+                    table.blocks = list(table.blocks)
+                before = PassTables(of, now, old.__getitem__, before=True)
+            for sequence, n in of.pieces:
+                cast(WindowTable, window(sequence)).slide(sequence.length + n)
+            windows = PassTables(of, now, window)
+        for group in self.geometry.groups:
+            sliding = group is self.geometry.sliding
+            tables, first = (windows, before) if sliding else (full, None)
+            for index, layer in enumerate(group.layers):
+                yield layer, BlockKVCache(
+                    of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables, first,
+                    one=self.packed_one, few=self.packed_few,
+                )  # fmt: skip
+
+    @staticmethod
+    def _device(arena: Arena) -> DeviceArena:
+        assert isinstance(arena, DeviceArena)
+        return arena
+
+    @cached_property
+    def _paged(self) -> dict[LayerGroup, PagedGroup]:
+        found = {
+            group: PagedGroup.of(self.geometry, group, self.full.layout, BLOCK_TOKENS)
+            for group in self.geometry.full_groups
+        }
+        if (sliding := self.geometry.sliding) is not None and self.windows is not None:
+            found[sliding] = PagedGroup.of(self.geometry, sliding, self.windows.layout, self.geometry.piece_tokens)
+        return found
 
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> "Written":
         """The tokens of a pass are in its caches: they count. Returns what is still to be put into blocks."""
@@ -252,7 +302,7 @@ class KVStore:
             after = States(states)
             for row, (sequence, _) in enumerate(of.pieces):
                 sequence.states, sequence.row = after, row
-        for sequence, n in of.pieces:
+        for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:
                 sequence.window.slide(sequence.length + n)
         written = Written(self, of, caches)

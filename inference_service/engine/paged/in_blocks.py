@@ -1,0 +1,180 @@
+"""K and V where they are: a layer's cache of a pass whose tokens kernels write into blocks, and read there. NVIDIA GPUs.
+
+Tables are made once for all layers of a kind. Rows attend over packed K and V; of many queries of one sequence K and V
+are unpacked, for as long as the layer is computed.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.paged import attention, kernels
+from inference_service.engine.paged.arena import DeviceArena
+from inference_service.engine.paged.kernels import PagedGroup, Tables
+from inference_service.engine.paged.passes import KVCache, Pass, Pieces, Seen
+from inference_service.engine.paged.sequence import SLACK, BlockTable, Sequence
+
+FEW: Final = 512
+"""Queries of one sequence that attend over packed K and V: fewer than so many."""
+_ROWS_OF_ONE: Final = 8
+"""Rows of one sequence from which on they attend together, so that K and V are read once for all."""
+_BUCKET: Final = 8
+"""Blocks of a row's table are filled up to a multiple of so many."""
+
+
+class PassTables:
+    """The tables of a pass over one arena. `table_of` gives a sequence's; `before`: without the pass's own tokens."""
+
+    def __init__(
+        self, of: Pass, arena: DeviceArena, table_of: Callable[[Sequence], BlockTable], *, before: bool = False
+    ) -> None:
+        self.of = of
+        self._before = before
+        self._arena = arena
+        self._table_of = table_of
+
+    @cached_property
+    def each(self) -> list[Tables]:
+        """A table for each piece, [1, blocks]."""
+        ends = [(s, start if self._before else start + last - first) for s, first, last, start in self.of.spans()]
+        return [self._tables([each]) for each in ends]
+
+    @cached_property
+    def rows(self) -> Tables:
+        """A table for each row [T, blocks], of which each ends with its own token."""
+        if not self.of.rows:
+            return self.each[0]
+        spans = self.of.spans()
+        return self._tables([(s, start + i + 1) for s, first, last, start in spans for i in range(last - first)])
+
+    @cached_property
+    def floors(self) -> mx.array:
+        """The first position of each row that is written, int32 [rows]."""
+        full = [self._table_of(piece.sequence) is piece.sequence.full for piece in self.of.pieces]
+        shared = [piece.sequence.shared if own else 0 for piece, own in zip(self.of.pieces, full, strict=True)]
+        if not self.of.rows:
+            return mx.array(shared, dtype=mx.int32)
+        counts = [piece.tokens for piece in self.of.pieces]
+        return mx.array(np.repeat(np.array(shared, np.int32), counts))
+
+    def _tables(self, rows: list[tuple[Sequence, int]]) -> Tables:
+        tables = [self._table_of(sequence) for sequence, _ in rows]
+        counts = [-(-(end - table.first) // table.tokens) for table, (_, end) in zip(tables, rows, strict=True)]
+        width = -(-max(counts) // _BUCKET) * _BUCKET
+        found = np.zeros((len(rows), width), np.int64)
+        known: dict[int, Any] = {}
+        for row, (table, count) in enumerate(zip(tables, counts, strict=True)):
+            if (places := known.get(id(table))) is None:
+                places = known[id(table)] = self._arena.addresses(table.blocks)
+            found[row, :count] = places[:count]
+        spans = np.array([(table.first, end) for table, (_, end) in zip(tables, rows, strict=True)], np.int32)
+        return Tables(mx.array(found), mx.array(spans))
+
+
+class BlockKVCache(KVCache):
+    """One layer's K and V in blocks. What `update_and_fetch` returns is this cache itself, for `attend`, or arrays."""
+
+    def __init__(
+        self, of: Pass, layer: int, codec: KVCodec, group: PagedGroup, index: mx.array, tables: PassTables,
+        before: PassTables | None, *, one: bool, few: bool,
+    ) -> None:  # fmt: skip
+        """`index` int32 [1] is the layer's place in its group. `before` are the tables of a window in front of a chunk
+        so long that they are not kept. Attention is by kernels over packed K and V of `one` query, and of a `few`.
+        """
+        super().__init__(of, layer, codec, group.window)
+        self._group, self._index, self._tables, self._before = group, index, tables, before
+        self._one, self._few = one, few
+        self._written: mx.array | None = None
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [] if self._written is None else [self._written]
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        if self._before is not None:
+            return self._beyond_the_window(keys, values, self._before)
+        self._write(keys, values)
+        widths = keys.shape[-1], values.shape[-1]
+        if self._one if self.of.rows or self.of.tokens == 1 else self._few and self.of.tokens < FEW:
+            return self, self
+        seen = Pieces(
+            Seen(*self._arrays(tables, start, last - first, widths), last - first)
+            for tables, (_, first, last, start) in zip(self._tables.each, self.of.spans(), strict=True)
+        )
+        return (seen, seen) if self.of.rows else (seen[0].keys, seen[0].values)
+
+    def _write(self, keys: mx.array, values: mx.array) -> None:
+        self._value_width = int(values.shape[-1])
+        self._written = kernels.write(
+            self._group, self._index, keys, values, self._tables.rows, self._tables.floors, self.codec
+        )
+
+    def _arrays(self, tables: Tables, start: int, n: int, widths: tuple[int, int]) -> tuple[mx.array, mx.array]:
+        """K and V that the n tokens from position `start` on see, themselves the last."""
+        assert self._written is not None
+        before = min(start, self.window - 1) if self.window else start
+        k, v = kernels.decoded(
+            self._group, self._index, tables, mx.array([start - before]), before + n, self.codec, self._written
+        )
+        return k[..., : widths[0]], v[..., : widths[1]]
+
+    def _beyond_the_window(self, keys: mx.array, values: mx.array, before: PassTables) -> tuple[mx.array, mx.array]:
+        """Of a chunk longer than what a sequence keeps behind its window: what is before it is read first, since its
+        blocks are used again."""
+        start, n = self.of.starts[0], self.of.tokens
+        k, v = (
+            x[..., : y.shape[-1]]
+            for x, y in zip(self.codec.decode(*self.codec.encode(keys, values)), (keys, values), strict=True)
+        )
+        shown = min(start, self.window - 1)
+        if shown:
+            old = kernels.decoded(
+                self._group, self._index, before.each[0], mx.array([start - shown]), shown, self.codec, mx.array([0])
+            )
+            k, v = (mx.concatenate([x[..., : y.shape[-1]], y], axis=2) for x, y in zip(old, (k, v), strict=True))
+            keys, values = mx.depends([keys, values], [k, v])
+        self._write(keys, values)
+        return k, v
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention of queries [rows, heads, n, k_dim] over what each sees; [rows, heads, n, v_dim]."""
+        assert self._written is not None
+        group, index, codec, written = self._group, self._index, self.codec, self._written
+        if not self.of.rows:
+            end = self.of.starts[0] + self.of.tokens
+            if queries.shape[2] == 1:
+                out = attention.flash_decoding(group, index, queries, self._tables.rows, codec, scale, sinks, written)
+            else:
+                out = attention.flash_prefill(
+                    group, index, queries, self._tables.rows, end, codec, scale, sinks, written
+                )
+            return out[..., : self._value_width]
+        many = [span for span in self.of.spans() if span[2] - span[1] >= _ROWS_OF_ONE]
+        if not many or not self._few:
+            out = attention.flash_decoding(group, index, queries, self._tables.rows, codec, scale, sinks, written)
+            return out[..., : self._value_width]
+        found, row, tables = [], 0, self._tables.rows
+        for own, (_, first, last, start) in zip(self._tables.each, self.of.spans(), strict=True):
+            if last - first < _ROWS_OF_ONE and last < self.of.tokens:
+                continue
+            alone = last if last - first < _ROWS_OF_ONE else first
+            if row < alone:
+                some = Tables(tables.blocks[row:alone], tables.spans[row:alone])
+                found.append(
+                    attention.flash_decoding(group, index, queries[row:alone], some, codec, scale, sinks, written)
+                )
+            if alone < last:
+                end, part = start + last - first, queries[first:last].swapaxes(0, 2)
+                out = attention.flash_prefill(group, index, part, own, end, codec, scale, sinks, written)
+                found.append(out.swapaxes(0, 2))
+            row = last
+        return mx.concatenate(found)[..., : self._value_width]
+
+
+def slides_first(tokens: int) -> bool:
+    """Whether a window's table has room for so many tokens beside all that they see."""
+    return tokens <= SLACK
