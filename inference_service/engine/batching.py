@@ -106,7 +106,7 @@ class BatchEngine(PromptEngine):
             new = [] if job.token is not None else job.between(job.position, job.tokens)
             ids.append(job.token if job.token is not None else mx.array(new, dtype=mx.uint32))
             pieces.append(Piece(job.kv, max(1, len(new))))
-        of = Pass(pieces)
+        of = Pass(pieces, rows=True if len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays else None)
         began = time.monotonic()
         self._make_room(of)
         logits, written = self.compute(of, mx.concatenate(ids))

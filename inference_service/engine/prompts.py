@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 _NAMES: Final = 4096
 """Blocks of prompts, a million tokens, that turns which wait may look for again."""
-_RIDES, _RIDES_ON_CPU = 64, 16
+_RIDES, _RIDES_ON_CPU = 256, 16
 """Tokens of a prompt that ride along at most."""
-_ROWS, _ROWS_ON_CPU = 256, 32
+_ROWS, _ROWS_ON_CPU = 512, 32
 """Tokens of all prompts that ride along in one pass."""
 
 
@@ -78,6 +78,8 @@ class PromptEngine(ABC):
 
     def compute(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
         """Logits of a pass's tokens [T], lazily, and what is to be put into blocks; the sequences count them."""
+        if (traced := self.store.step(of, tokens)) is not None:
+            return traced
         caches = self.store.caches(of)
         logits = self.model(tokens[:, None] if of.rows else tokens[None], caches)
         return logits, self.store.taken(of, caches)

@@ -4,7 +4,7 @@ Tables are made once for all layers of a kind. Rows attend over packed K and V; 
 are unpacked, for as long as the layer is computed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,11 +16,12 @@ from inference_service.engine.paged import attention, kernels
 from inference_service.engine.paged.arena import DeviceArena
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.passes import KVCache, Pass, Pieces, Seen
-from inference_service.engine.paged.sequence import SLACK, BlockTable, Sequence
+from inference_service.engine.paged.sequence import SLACK, BlockTable
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 
 FEW: Final = 512
 """Queries of one sequence that attend over packed K and V: fewer than so many."""
-_ROWS_OF_ONE: Final = 8
+ROWS_OF_ONE: Final = 8
 """Rows of one sequence from which on they attend together, so that K and V are read once for all."""
 _BUCKET: Final = 8
 """Blocks of a row's table are filled up to a multiple of so many."""
@@ -30,7 +31,7 @@ class PassTables:
     """The tables of a pass over one arena. `table_of` gives a sequence's; `before`: without the pass's own tokens."""
 
     def __init__(
-        self, of: Pass, arena: DeviceArena, table_of: Callable[[Sequence], BlockTable], *, before: bool = False
+        self, of: Pass, arena: DeviceArena, table_of: Callable[[KVSequence], BlockTable], *, before: bool = False
     ) -> None:
         self.of = of
         self._before = before
@@ -43,6 +44,18 @@ class PassTables:
         ends = [(s, start if self._before else start + last - first) for s, first, last, start in self.of.spans()]
         return [self._tables([each]) for each in ends]
 
+    def of_pieces(self, pieces: Sequence[int]) -> Tables:
+        """A table for each of some pieces, made once."""
+        if (found := self._several.get(tuple(pieces))) is None:
+            of = self.of
+            ends = [(of.pieces[at].sequence, of.starts[at] + of.pieces[at].tokens) for at in pieces]
+            found = self._several[tuple(pieces)] = self._tables(ends)
+        return found
+
+    @cached_property
+    def _several(self) -> dict[tuple[int, ...], Tables]:
+        return {}
+
     @cached_property
     def rows(self) -> Tables:
         """A table for each row [T, blocks], of which each ends with its own token."""
@@ -54,14 +67,31 @@ class PassTables:
     @cached_property
     def floors(self) -> mx.array:
         """The first position of each row that is written, int32 [rows]."""
-        full = [self._table_of(piece.sequence) is piece.sequence.full for piece in self.of.pieces]
-        shared = [piece.sequence.shared if own else 0 for piece, own in zip(self.of.pieces, full, strict=True)]
-        if not self.of.rows:
-            return mx.array(shared, dtype=mx.int32)
-        counts = [piece.tokens for piece in self.of.pieces]
-        return mx.array(np.repeat(np.array(shared, np.int32), counts))
+        return mx.array(self._floors)
 
-    def _tables(self, rows: list[tuple[Sequence, int]]) -> Tables:
+    @property
+    def _floors(self) -> Any:
+        shared = [
+            piece.sequence.shared if self._table_of(piece.sequence) is piece.sequence.full else 0
+            for piece in self.of.pieces
+        ]
+        counts = [piece.tokens if self.of.rows else 1 for piece in self.of.pieces]
+        return np.repeat(np.array(shared, np.int32), counts)
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """Blocks and spans of the tables of rows, and floors, in host memory."""
+        spans = self.of.spans()
+        blocks, ends = self._places(
+            [(s, start + i + 1) for s, first, last, start in spans for i in range(last - first)]
+        )
+        return blocks, ends, self._floors
+
+    def _tables(self, rows: list[tuple[KVSequence, int]]) -> Tables:
+        blocks, spans = self._places(rows)
+        return Tables(mx.array(blocks), mx.array(spans))
+
+    def _places(self, rows: list[tuple[KVSequence, int]]) -> tuple[Any, Any]:
         tables = [self._table_of(sequence) for sequence, _ in rows]
         counts = [-(-(end - table.first) // table.tokens) for table, (_, end) in zip(tables, rows, strict=True)]
         width = -(-max(counts) // _BUCKET) * _BUCKET
@@ -71,8 +101,7 @@ class PassTables:
             if (places := known.get(id(table))) is None:
                 places = known[id(table)] = self._arena.addresses(table.blocks)
             found[row, :count] = places[:count]
-        spans = np.array([(table.first, end) for table, (_, end) in zip(tables, rows, strict=True)], np.int32)
-        return Tables(mx.array(found), mx.array(spans))
+        return found, np.array([(table.first, end) for table, (_, end) in zip(tables, rows, strict=True)], np.int32)
 
 
 class BlockKVCache(KVCache):
@@ -153,25 +182,22 @@ class BlockKVCache(KVCache):
                     group, index, queries, self._tables.rows, end, codec, scale, sinks, written
                 )
             return out[..., : self._value_width]
-        many = [span for span in self.of.spans() if span[2] - span[1] >= _ROWS_OF_ONE]
-        if not many or not self._few:
+        if not self._few or all(piece.tokens < ROWS_OF_ONE for piece in self.of.pieces):
             out = attention.flash_decoding(group, index, queries, self._tables.rows, codec, scale, sinks, written)
             return out[..., : self._value_width]
-        found, row, tables = [], 0, self._tables.rows
-        for own, (_, first, last, start) in zip(self._tables.each, self.of.spans(), strict=True):
-            if last - first < _ROWS_OF_ONE and last < self.of.tokens:
+        found = []
+        tables = self._tables.rows
+        for n, first, last, pieces in self.of.runs(ROWS_OF_ONE):
+            part = queries[first:last]
+            if not pieces:
+                some = Tables(tables.blocks[first:last], tables.spans[first:last])
+                found.append(attention.flash_decoding(group, index, part, some, codec, scale, sinks, written))
                 continue
-            alone = last if last - first < _ROWS_OF_ONE else first
-            if row < alone:
-                some = Tables(tables.blocks[row:alone], tables.spans[row:alone])
-                found.append(
-                    attention.flash_decoding(group, index, queries[row:alone], some, codec, scale, sinks, written)
-                )
-            if alone < last:
-                end, part = start + last - first, queries[first:last].swapaxes(0, 2)
-                out = attention.flash_prefill(group, index, part, own, end, codec, scale, sinks, written)
-                found.append(out.swapaxes(0, 2))
-            row = last
+            some = self._tables.of_pieces(pieces)
+            together = part.reshape(len(pieces), n, *part.shape[1:2], -1).swapaxes(1, 2)
+            end = max(self.of.starts[at] + n for at in pieces)
+            out = attention.flash_prefill(group, index, together, some, end, codec, scale, sinks, written)
+            found.append(out.swapaxes(1, 2).reshape(last - first, out.shape[1], 1, -1))
         return mx.concatenate(found)[..., : self._value_width]
 
 

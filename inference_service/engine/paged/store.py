@@ -21,10 +21,18 @@ from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, s
 from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
-from inference_service.engine.paged.sequence import BlockTable, Checkpoint, Sequence, States, WindowTable, WorkingKV
+from inference_service.engine.paged.sequence import (
+    BlockTable,
+    Checkpoint,
+    Sequence,
+    States,
+    WindowTable,
+    WorkingKV,
+    gathered,
+)
+from inference_service.engine.paged.traces import Traces
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import host_bytes, uploaded_states
-
 
 _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 """Places of layers in their group, for kernels."""
@@ -53,6 +61,7 @@ class KVStore:
 
         self.packed_one = self.packed_few = not geometry.shows_arrays and not geometry.latents
         """Attention of one query of a row, and of a few, is by kernels, where K and V are in a device's own memory."""
+        self.traces: Traces | None = None
         self._states: dict[int, States] = {}
         """Of checkpoints, by their first piece."""
 
@@ -258,27 +267,14 @@ class KVStore:
             for layer in group.layers:
                 yield layer, ArrayKVCache(of, layer, self.codecs[layer], group.window or 0, self.load)
 
-    def _in_blocks(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
-        full, before = PassTables(of, self._device(self.full), lambda sequence: sequence.full), None
-        windows = full
-        if self.windows is not None:
-            now, window = self._device(self.windows), cast(Callable[[Sequence], BlockTable], attrgetter("window"))
-            if not all(slides_first(n) for _, n in of.pieces):
-                old = {piece.sequence: copy(window(piece.sequence)) for piece in of.pieces}
-                for table in old.values():
-                    table.blocks = list(table.blocks)
-                before = PassTables(of, now, old.__getitem__, before=True)
-            for sequence, n in of.pieces:
-                cast(WindowTable, window(sequence)).slide(sequence.length + n)
-            windows = PassTables(of, now, window)
-        for group in self.geometry.groups:
-            sliding = group is self.geometry.sliding
-            tables, first = (windows, before) if sliding else (full, None)
-            for index, layer in enumerate(group.layers):
-                yield layer, BlockKVCache(
-                    of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables, first,
-                    one=self.packed_one, few=self.packed_few,
-                )  # fmt: skip
+    def _in_blocks(self, of: Pass) -> dict[int, BlockKVCache]:
+        before = None
+        if self.windows is not None and not all(slides_first(n) for _, n in of.pieces):
+            old = {piece.sequence: copy(cast(WindowTable, piece.sequence.window)) for piece in of.pieces}
+            for table in old.values():
+                table.blocks = list(table.blocks)
+            before = PassTables(of, self._device(self.windows), old.__getitem__, before=True)
+        return self._layers(of, list(self._tables_of(of)), before)
 
     @staticmethod
     def _device(arena: Arena) -> DeviceArena:
@@ -295,13 +291,61 @@ class KVStore:
             found[sliding] = PagedGroup.of(self.geometry, sliding, self.windows.layout, self.geometry.piece_tokens)
         return found
 
+    def step(self, of: Pass, tokens: mx.array) -> "tuple[mx.array, Written] | None":
+        """Logits [T, 1, vocabulary] of rows by a trace of the model, as of `caches` and `taken`; None where there is
+        none, and nothing is done."""
+        if self.traces is None or not self.traces.knows(of):
+            return None
+        before: Items[Items[mx.array]] = ()
+        if self.geometry.states is not None:
+            states = gathered([piece.sequence for piece in of.pieces])
+            if states.empty:
+                return None
+            before = cast(list[list[mx.array]], states.layers)
+        logits, after = self.traces.run(of, tokens, list(self._tables_of(of)), before)
+        if after:
+            self._settle(of, after)
+        of.advance()
+        return logits, Written(self, of, ())
+
+    @staticmethod
+    def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> None:
+        """The sequences have these states."""
+        after = States(arrays)
+        for row, (sequence, _) in enumerate(of.pieces):
+            sequence.states, sequence.row = after, row
+
+    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
+        """Have passes over rows traced."""
+        states = self.geometry.states
+        counts = [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays)] if states else []
+        self.traces = Traces(model, self._layers, [self._device(arena) for arena in self._arenas], counts)
+
+    def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
+        """The caches of layers with KV; `tables` are those of full attention, and of windows."""
+        found = {}
+        for group in self.geometry.groups:
+            sliding = group is self.geometry.sliding
+            for index, layer in enumerate(group.layers):
+                found[layer] = BlockKVCache(
+                    of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables[sliding],
+                    before if sliding else None, one=self.packed_one, few=self.packed_few,
+                )  # fmt: skip
+        return found
+
+    def _tables_of(self, of: Pass) -> Iterator[PassTables]:
+        """The tables of rows, of full attention and of windows."""
+        yield PassTables(of, self._device(self.full), lambda sequence: sequence.full)
+        if self.windows is not None:
+            window = cast(Callable[[Sequence], BlockTable], attrgetter("window"))
+            for sequence, n in of.pieces:
+                cast(WindowTable, sequence.window).slide(sequence.length + n)
+            yield PassTables(of, self._device(self.windows), window)
+
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> "Written":
         """The tokens of a pass are in its caches: they count. Returns what is still to be put into blocks."""
-        states = [cache.cache for cache in caches if isinstance(cache, StatesCache)]
-        if states:
-            after = States(states)
-            for row, (sequence, _) in enumerate(of.pieces):
-                sequence.states, sequence.row = after, row
+        if states := [cache.cache for cache in caches if isinstance(cache, StatesCache)]:
+            self._settle(of, states)
         for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:
                 sequence.window.slide(sequence.length + n)
@@ -338,7 +382,8 @@ class Written:
         self._starts = [(start, start + piece.tokens) for piece, start in zip(of.pieces, of.starts, strict=True)]
         self._groups: list[tuple[Arena, str, dict[str, mx.array], Callable[[Sequence], BlockTable | None]]] = []
         for group in store.geometry.groups:
-            packed = [cache.packed for layer in group.layers if isinstance(cache := caches[layer], ArrayKVCache)]
+            kept = [caches[layer] for layer in group.layers] if caches else []
+            packed = [cache.packed for cache in kept if isinstance(cache, ArrayKVCache)]
             if not packed or None in packed:
                 continue
             sides = list(zip(*packed, strict=True))

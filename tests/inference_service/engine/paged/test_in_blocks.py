@@ -27,7 +27,7 @@ def host_address(words: mx.array) -> int:
 @pytest.fixture(autouse=True)
 def device(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_encoding, "available", lambda: True)
-    monkeypatch.setattr(in_blocks, "_ROWS_OF_ONE", 4)
+    monkeypatch.setattr(in_blocks, "ROWS_OF_ONE", 4)
     if not available():
         monkeypatch.setattr(arena, "address", host_address)
 
