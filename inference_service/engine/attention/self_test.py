@@ -144,9 +144,8 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
         mx.eval(written)
         values.append(_values(arena, geometry, group, own, length - first, codec))
     spans = mx.array([list(each) for each in zip(firsts, lengths, strict=True)], dtype=mx.int32)
-    row = Row(paged, layer, codec, Tables(mx.array(found), spans), written[-1], values, lengths)
     _KEPT[:] = [arena]
-    return row
+    return Row(paged, layer, codec, Tables(mx.array(found), spans), written[-1], values, lengths)
 
 
 _KEPT: list[DeviceArena] = []

@@ -159,7 +159,7 @@ class BlockKVCache(KVCache):
     def _beyond_the_window(self, keys: mx.array, values: mx.array, before: PassTables) -> tuple[mx.array, mx.array]:
         """Of a chunk longer than what a sequence keeps behind its window: what is before it is read first, since its
         blocks are used again."""
-        start, n = self.of.starts[0], self.of.tokens
+        start = self.of.starts[0]
         k, v = (
             x[..., : y.shape[-1]]
             for x, y in zip(self.codec.decode(*self.codec.encode(keys, values)), (keys, values), strict=True)

@@ -80,7 +80,7 @@ class Traces:
         """Logits [T, 1, vocabulary] of tokens [T], and the states after them."""
         rows = of.tokens if states else next(count for count in _ROWS if count >= of.tokens)
         missing = rows - of.tokens
-        offset, each = of.offset, []
+        offset, each = mx.array(of.offset), []
         for known, scratch in zip(tables, self._scratch, strict=True):
             blocks, spans, floors = known.arrays
             if missing:
