@@ -227,6 +227,7 @@ class Loader:
                 others_decode,
             )
         )
+        loaded.engine.speculative = self._settings.speculation and network.rides
         await self._on_file_thread(loaded.prepare)
         return loaded
 
