@@ -136,7 +136,12 @@ class KVCache(ABC):
         each is shown what it sees. Raises ValueError for another window than the layer's.
         """
         if window_size not in (None, self.window or None):
-            raise ValueError(f"the layer's window is {self.window or 'none'}, not {window_size}")
+            if not self.window:
+                raise ValueError(
+                    f"its mask is that of a window of {window_size} tokens, and its cache that of full attention; a "
+                    "model's make_cache has to give such layers a RotatingKVCache"
+                )
+            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
         if self.of.rows:
             return None
         before = int(self.offset)
