@@ -134,7 +134,7 @@ def begin(
     **decoding: Any,
 ) -> Turn:
     """Queue a turn: a prompt alone, or so many tokens after it; on from `warm`, or from what `make` makes."""
-    turn = Turn(None)  # type: ignore[arg-type] - the job needs the lists that the turn holds
+    turn = Turn(None)  # type: ignore[arg-type]  # The job needs the lists that the turn holds.
     how = None if tokens is None else Decoding(tokens, sampling=sampling, top_logprobs=top_logprobs, **decoding)
     room = len(prompt) + (GROWS if tokens is None else tokens + 1)
     reused = 0 if warm is None else min(warm.length, len(prompt) - (tokens is not None))
@@ -226,5 +226,3 @@ def _share(name: str, found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> floa
 def codes(weights: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """4-bit codes of packed words."""
     return (weights.astype(np.int64)[..., None] >> np.arange(0, 32, 4)) & 15
-
-
