@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from agentmem.errors import ResourceExhausted
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
 from inference_service.engine.paged.passes import Pass, Piece
@@ -90,7 +91,7 @@ class BatchEngine(PromptEngine):
         self._drop_cancelled_prompts()
         for job in [job for job in self._running if job.cancelled.is_set()]:
             self._running.remove(job)
-            job.cancel()
+            guarded(job.cancel, job.fail)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
         """The jobs of each pass: those that may be together, and each other one by itself."""
@@ -161,7 +162,7 @@ class BatchEngine(PromptEngine):
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
         """A pass failed: go on with every turn by itself. One that was alone is the one that fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
-        full = ran_out(error)
+        full = ran_out(error) or isinstance(error, ResourceExhausted)
         error.__traceback__ = None  # Its frames hold arrays.
         after = [flight for flight in self._flights if not set(flight.jobs).isdisjoint(jobs)]
         self._flights = [flight for flight in self._flights if flight not in after]
@@ -177,7 +178,7 @@ class BatchEngine(PromptEngine):
             else:
                 continue
             if job.cancelled.is_set():
-                job.cancel()
+                guarded(job.cancel, job.fail)
             elif job.over:  # Only KV of its last token was to come.
                 job.drop_kv()
                 self._finish(job)
