@@ -3,6 +3,7 @@
 Blocks are poisoned before a turn gets them: scales are NaN where nothing was written.
 """
 
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Collection
@@ -34,6 +35,8 @@ class Room:
     def __init__(self, model: LoadedModel, tokens: int, checkpoints: int = 1, before: "Room | None" = None) -> None:
         pool, store = model.memory.pool, model.arenas
         self.before = before
+        if pool.pieces.free < (1 + checkpoints) * pool.checkpoint_pieces:
+            gc.collect()
         self.blocks = pool.full.allocate(-(-tokens // 256))
         self.pieces = pool.pieces.allocate((1 + checkpoints) * pool.checkpoint_pieces)
         weakref.finalize(self, pool.release, Table(0, tuple(self.blocks), 0, tuple(self.pieces)))
@@ -52,6 +55,19 @@ def poison(arena: Arena, blocks: Items[int]) -> None:
 _rooms: "weakref.WeakKeyDictionary[Sequence, Room]" = weakref.WeakKeyDictionary()
 
 
+class Beginning:
+    """Begins a sequence in a room; as often as it has to begin."""
+
+    def __init__(self, model: LoadedModel, room: Room, start: Start) -> None:
+        self.room, self.start = room, start
+        self._store = model.arenas
+
+    def __call__(self) -> Sequence:
+        sequence = self._store.started(self.start)
+        _rooms[sequence] = self.room
+        return sequence
+
+
 def new_kv(
     model: LoadedModel,
     tokens: int,
@@ -61,7 +77,7 @@ def new_kv(
     checkpoint: Checkpoint | None = None,
     checkpoints: int = 1,
     arrays: bool = True,
-) -> Callable[[], Sequence]:
+) -> Beginning:
     """What makes KV for so many tokens, empty, or going on after `reused` tokens of another, which stays as it is.
 
     By default after all, and from a checkpoint at its end, if the model needs one.
@@ -80,13 +96,7 @@ def new_kv(
             checkpoint=checkpoint or model.arenas.capture(warm),
             arrays=arrays,
         )
-
-    def begin() -> Sequence:
-        sequence = model.arenas.started(start)
-        _rooms[sequence] = room
-        return sequence
-
-    return begin
+    return Beginning(model, room, start)
 
 
 @dataclass
@@ -179,12 +189,14 @@ def right(oracle: Oracle, turn: Turn) -> bool:
 Packed = dict[str, npt.NDArray[Any]]
 
 
-def packed(model: LoadedModel, kv: Sequence, end: int | None = None) -> Packed:
+def packed(model: LoadedModel, kv: Sequence, end: int | None = None, *, of_full: bool = False) -> Packed:
     """What is in its blocks of the tokens up to `end`, by default all: codes, scales and biases, as numbers; of windows
-    those that are kept; and states."""
+    those that are shown; and states. Or of full attention alone."""
     store, geometry = model.arenas, model.geometry
     end = kv.length if end is None else end
     found = _read(store.full, kv.full, 0, end)
+    if of_full:
+        return found
     if kv.window is not None:
         assert store.windows is not None
         found |= {f"window.{name}": each for name, each in _read_window(store.windows, kv, end).items()}
@@ -208,6 +220,19 @@ def _read(arena: Arena, table: BlockTable, start: int, end: int) -> Packed:
         name: np.concatenate([view[name] for view in views], axis=2)[:, :, start - first : end - first]
         for name in (views[0] if views else ())
     }
+
+
+def rewrite(model: LoadedModel, kv: Sequence, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
+    """Change tensors [layers, kv_heads, tokens, …] in its blocks, of all tokens that are there."""
+    store = model.arenas
+    for arena, table in ((store.full, kv.full), (store.windows, kv.window)):
+        if isinstance(arena, HostArena) and table is not None:
+            start = kv.window.kept_from(kv.length) if table is kv.window and kv.window else 0
+            tensors = {name: change(old) for name, old in _read(arena, table, start, kv.length).items()}
+            for at in range(start, kv.length):
+                place = (at - table.first) % table.tokens
+                new = {name: each[:, :, at - start : at - start + 1] for name, each in tensors.items()}
+                arena.put([(table.at(at), place, new)])
 
 
 def differing(found: Packed, wanted: Packed) -> float:
