@@ -79,6 +79,9 @@ class BatchEngine(PromptEngine):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if self._waiting:
+            if any(not job.prompted for flight in self._flights for job in flight.jobs):
+                before, self._flights = self._flights, []
+                self._take_all(before)  # A first token does not wait for another's chunk.
             self._advance()
         if self._to_clear:
             self._to_clear = False
@@ -94,8 +97,11 @@ class BatchEngine(PromptEngine):
             guarded(job.cancel, job.fail)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
-        """The jobs of each pass: those that may be together, and each other one by itself."""
-        jobs = [*(job for job in self._running if not job.over), *riders]
+        """The jobs of each pass: those that may be together, and each other one by itself.
+
+        Who is over needs the KV of its last token, unless that is under way.
+        """
+        jobs = [*(job for job in self._running if not job.over or job.position == job.filled), *riders]
         together = [job for job in jobs if self.model.rows_together and not job.alone]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
@@ -206,8 +212,10 @@ def _sampled(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
             continue
         own = logits[row : row + 1]
         if job.changes:
-            history = mx.array(job.history, dtype=mx.uint32)
-            seen = history if job.token is None else mx.concatenate([history, job.token])
+            known = job.history
+            seen = mx.array(known, dtype=mx.uint32)
+            if job.token is not None and len(known) < job.position:  # It is not taken yet.
+                seen = mx.concatenate([seen, job.token])
             for change in job.changes:
                 own = change(seen, own)
         found.append(job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).astype(mx.uint32))
