@@ -173,7 +173,7 @@ class Ours:
         self.places.shrink()
         with fresh_memory() as before:
             place = self.places.take(len(tokens) + 1)
-            self.store.full.take(place.blocks)
+            self._take(place)
             first: list[tuple[float, int]] = []
             started = time.perf_counter()
             turn = self.job(
@@ -198,31 +198,43 @@ class Ours:
             raise RuntimeError("a turn ended without its KV")
         return Row([*turn.sequence, *generated.token_ids, turn.sequence[-1]], place, self.store.capture(kv))
 
-    def apart(self, row: Row, tokens: int) -> tuple[Place, Callable[[], KVSequence]]:
-        """A place for an agent that grows to so many tokens, with a copy of its KV, and what begins it there."""
-        place = self.places.take(tokens, checkpoints=2)
-        self.store.full.take(place.blocks)
+    def copied(self, row: Row, tokens: int) -> Row:
+        """The same agent in blocks of its own, where it can grow to so many tokens."""
+        kept, place = self.places.take(0, checkpoints=0), self.places.take(tokens)
+        place.first, kept.first = kept, row.place
+        self._take(kept)
+        self._take(place)
         for source, target in zip(row.blocks, place.blocks, strict=False):
             self.store.full.copy(source, target)
-        checkpoint, pieces = row.checkpoint, list(place.pieces)
+        checkpoint = row.checkpoint
         if checkpoint is not None and (windows := self.store.windows) is not None:
             states = int(self.geometry.states is not None)
-            shared = checkpoint.pieces[states:]
-            own = [pieces.pop() for _ in shared]
-            windows.take(own)
-            for source, target in zip(shared, own, strict=True):
+            pieces = kept.pieces[: len(checkpoint.pieces) - states]
+            for source, target in zip(checkpoint.pieces[states:], pieces, strict=True):
                 windows.copy(source, target)
-            checkpoint = checkpoint._replace(pieces=(*checkpoint.pieces[:states], *own))
-        return place, partial(self._begun, row, Start(place.blocks, pieces, row.length, checkpoint=checkpoint))
+            checkpoint = checkpoint._replace(pieces=(*checkpoint.pieces[:states], *pieces))
+        return Row(row.tokens, place, checkpoint)
+
+    def here(self, row: Row) -> Callable[[], KVSequence]:
+        """What has an agent go on in its own blocks. It is not at rest any more."""
+        start = Start(row.place.blocks, row.place.pieces, row.length, checkpoint=row.checkpoint)
+        return partial(self._begun, row, start)
 
     def going_on(self, row: Row, tokens: int) -> tuple[Place, Callable[[], KVSequence]]:
         """A place for an agent that grows to so many tokens, as the worker's turns have one where KV is in memory, and
-        what begins it there: full blocks are shared, and one that is not is copied."""
+        what begins it there: full blocks are shared, one that is not is copied."""
         full, cut = divmod(row.length, BLOCK_TOKENS)
         place = self.places.sharing(row.place, full, tokens)
+        self._take(place)
         copied = (row.blocks[full], place.blocks[full]) if cut else None
         start = Start(place.blocks, place.pieces, row.length, full * BLOCK_TOKENS, copied, checkpoint=row.checkpoint)
         return place, partial(self._begun, row, start)
+
+    def _take(self, place: Place) -> None:
+        """Have the memory of a place, which a worker's pool has before."""
+        self.store.full.take(place.blocks)
+        if self.store.windows is not None:
+            self.store.windows.take(place.pieces)
 
     def _begun(self, _row: Row, start: Start) -> KVSequence:
         """A sequence that goes on from a row, which is there as long as it may be begun."""
@@ -247,7 +259,7 @@ class Ours:
             files.append((header, cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)))
         del parts
         place = self.places.take(tokens + 2)
-        store.full.take(place.blocks)
+        self._take(place)
 
         def into(header: BlockHeader) -> HostBuffers | None:
             return store.host_buffers(place.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
@@ -273,8 +285,7 @@ class Ours:
 
     def resume(self, row: Row) -> float:
         """As of an agent that is in memory: its blocks, which lie in any order, are where they are."""
-        place, begin = self.going_on(row, len(row.tokens) + 1)
-        self.store.full.take(place.blocks)
+        _, begin = self.going_on(row, len(row.tokens) + 1)
         mx.synchronize()
         started = time.perf_counter()
         _computed(begin())
@@ -297,7 +308,6 @@ class _OursRunning:
     def __init__(self, ours: Ours, rows: Sequence[Row], tokens: int) -> None:
         self._ours = ours
         self._turns: list[TurnJob] = []
-        self._places: list[Place] = []
         for row in rows:
             self._join(row, tokens)
 
@@ -308,8 +318,7 @@ class _OursRunning:
 
     def _join(self, row: Row, tokens: int) -> None:
         first = threading.Event()
-        place, begin = self._ours.apart(row, len(row.tokens) + tokens)
-        self._places.append(place)
+        begin = self._ours.here(self._ours.copied(row, len(row.tokens) + tokens))
         self._turns.append(self._ours.job(row.tokens, begin, tokens, lambda _: first.set(), row.length))
         while not first.is_set():
             self.step()
