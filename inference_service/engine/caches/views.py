@@ -37,7 +37,8 @@ class View:
 
     def maybe_trim_front(self) -> None:
         """Of chunked attention: show as many tokens before the new ones as a chunk has, at most."""
-        self.start_position = max(0, self.offset - self.cache.window) if self.offset else 0
+        before = self.cache.window - isinstance(self.cache, ArrayKVCache) if self.offset else 0
+        self.start_position = max(0, self.offset - before) if self.offset else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; all that a query sees, dequantized.

@@ -159,6 +159,11 @@ class Seen(NamedTuple):
 class Pieces(list[Seen]):
     """What each piece of rows sees."""
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        """As of arrays: some models ask V for it."""
+        return self[0].values.dtype
+
 
 class ArrayKVCache(KVCache):
     """Over K and V as arrays, which sequences have with them: what attention sees is what was packed, unpacked.
@@ -206,7 +211,7 @@ class ArrayKVCache(KVCache):
         """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
         mask = self.make_mask(n, window_size, return_array=True)
         if not self.of.rows:
-            return mask if n > 1 or return_array else None  # type: ignore[return-value]
+            return mask if n > 1 or (return_array and self.window) else None  # type: ignore[return-value]
         first, end = (mx.array(each)[:, None, None, None] for each in zip(*self.of.seen(self.window), strict=True))
         at = mx.arange(max(stop for _, stop in self.of.seen(self.window)))
         return (at >= first) & (at < end)
