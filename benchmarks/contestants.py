@@ -25,7 +25,7 @@ from benchmarks.places import Place, Places
 from inference_service.domain import Sampling
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.batching import BatchEngine
-from inference_service.engine.device import has_own_memory
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import HostBuffers
 from inference_service.engine.network import Network
@@ -36,7 +36,7 @@ from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
-from inference_service.models.proof import Speeds, fastest_products
+from inference_service.models.proof import Speeds, attention_paths, fastest_products, traced_problem
 from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import PathTransport
 
@@ -140,12 +140,15 @@ class Ours:
         mx.eval(model.parameters())
         seam.install(model)
         self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
-        paths = seam.self_test(self.geometry, speeds and speeds.paths)
+        paths, kernels = attention_paths(self.geometry)
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
-        self.places = Places(self.geometry)
+        if available():
+            traced = kernels._replace(traced=True)
+            kernels = kernels if traced_problem(network, self.geometry, traced) else traced
+        self.places = Places(self.geometry, kernels)
         self.store = self.places.store
-        if has_own_memory() and self.store.packed_one:
+        if kernels.traced:
             self.store.trace(network.computed)
         self.engine = BatchEngine(
             model=network,

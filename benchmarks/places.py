@@ -10,7 +10,7 @@ from typing import Any
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged.sequence import Checkpoint
-from inference_service.engine.paged.store import KVStore
+from inference_service.engine.paged.store import NO_KERNELS, Kernels, KVStore
 
 _MANY = 1 << 24
 """Blocks that nobody has all of."""
@@ -19,9 +19,9 @@ _MANY = 1 << 24
 class Places:
     """A store that grows, and what of it is free. Engine thread only."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, kernels: Kernels = NO_KERNELS) -> None:
         self.geometry = geometry
-        self.store = KVStore(geometry, _MANY, _MANY, segments=(1, 1))
+        self.store = KVStore(geometry, _MANY, _MANY, segments=(1, 1), kernels=kernels)
         self._blocks, self._pieces = _Numbers(), _Numbers()
         self.copied = 0
         """Bytes of blocks that were copied to others."""

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.architectures.texts import Text
 from inference_service.domain import Sampling
-from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.geometry import Caches
+from inference_service.engine.paged.sequence import Checkpoint
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.store import Start
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel
 

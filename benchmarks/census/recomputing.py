@@ -14,13 +14,8 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
-from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import flat
-from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece, state_caches
-from inference_service.engine.paged.sequence import BlockTable, WorkingKV
-from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.quantization import Quantized
 from inference_service.models.loaded import LoadedModel
 
@@ -55,21 +50,8 @@ class Recomputed:
         self._network: Any = model.engine.model
         self._tokens = mx.array([list(token_ids)])
         self._codecs = [_Recording(codec) for codec in model.codecs]
-        self.logprobs = logprobs(self._network(self._tokens, cache=self._caches(model.geometry))[0])
-
-    def _caches(self, geometry: Geometry) -> list[Any]:
-        """Caches of one pass over all, from nothing; their K and V are in no pool."""
-        sequence = KVSequence(BlockTable(BLOCK_TOKENS))
-        of = Pass([Piece(sequence, self._tokens.shape[1])], rows=False)
-        codecs = dict(zip(geometry.kv_layers, self._codecs, strict=True))
-        caches: dict[int, Any] = {}
-        for group in geometry.groups:
-            for layer in group.layers:
-                caches[layer] = ArrayKVCache(of, layer, codecs[layer], group.window or 0, _not_there)
-        if (states := geometry.states) is not None:
-            counts = [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays, strict=True)]
-            caches |= state_caches(of, counts)
-        return [caches[layer] for layer in sorted(caches)]
+        caches = model.geometry.new_caches(self._codecs)
+        self.logprobs = logprobs(self._network(self._tokens, cache=caches)[0])
 
     def by_mlx_lm(self) -> LogProbs:
         """The same by mlx-lm over caches of its own, once.
@@ -81,10 +63,6 @@ class Recomputed:
         for cache, codec in zip(with_kv, self._codecs, strict=True):
             cache.update_and_fetch = partial(_updated, cache.update_and_fetch, codec)
         return logprobs(self._network.over_own(self._tokens, caches)[0])
-
-
-def _not_there(_sequence: KVSequence, layer: int) -> WorkingKV:
-    raise LookupError(f"K and V of layer {layer} are in no block")
 
 
 def logprobs(logits: mx.array) -> LogProbs:
