@@ -106,12 +106,13 @@ def sizes(
     or MOST_EMPTY_BLOCKS, or one such agent's.
     """
     free_bytes = max(0, free_bytes)
-    agent_bytes = context_length * geometry.bytes_per_token + geometry.checkpoint_bytes
+    pieces = geometry.checkpoint_pieces
+    checkpoint_bytes = pieces * geometry.piece_bytes
     most = free_bytes // 2 if arrays else free_bytes
-    pool = min(most, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
+    most = min(most, MOST_CONTEXTS * (context_length * geometry.bytes_per_token + checkpoint_bytes))
+    pool = most if pool_bytes is None else pool_bytes
     batch = max(0, free_bytes - pool) * arrays if batch_bytes is None else batch_bytes
-    pieces, piece_bytes = geometry.checkpoint_pieces, geometry.piece_bytes
-    agents = pool / (typical_tokens * geometry.bytes_per_token + pieces * piece_bytes)
+    agents = pool / (typical_tokens * geometry.bytes_per_token + checkpoint_bytes)
     blocks = int(agents * typical_tokens / BLOCK_TOKENS)
     if not geometry.bytes_per_token:
         context_blocks = -(-context_length // BLOCK_TOKENS)

@@ -15,7 +15,7 @@ from inference_service.pool.kv import Closed
 from .lodging import LONG, Memory, blocks, enter, key, settle
 
 BLOCK = 1000
-"""Bytes of a block; decoding takes one for each token, of which a block has 256."""
+"""Bytes of a block."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Device:
     closed: list[Closed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.memory = Memory(10, segment=Segment(2, BLOCK))
+        self.memory = Memory(10, segments=(Segment(2, BLOCK), None))
         self.memory.admission.spare = self.spare
         self.memory.admission.growth.closed = self.closed.append
 
@@ -83,8 +83,8 @@ async def test_what_is_free_is_given_back_before_anybody_goes() -> None:
     await device.agent("b", 3, 4)
     await device.agent("c", 5, 6)
     device.memory.hot.drop(key("b"))
-    device.others = 5 * BLOCK
-    room = await device.memory.admission.reserve(blocks(5, keeps=False), 0)
+    device.others = 7 * BLOCK
+    room = await device.memory.admission.reserve(blocks(2, 1, 2), 0)
     assert (device.closed, device.memory.agents) == ([Closed([1], [], 2 * BLOCK)], "ac")
     device.memory.admission.release(room)
 
@@ -94,25 +94,45 @@ async def test_then_those_go_that_leave_whole_segments() -> None:
     for number, name in enumerate("abcde"):
         await device.agent(name, 10 * number, 10 * number + 1)
     assert device.open_blocks == 10
-    device.others = 4 * BLOCK
-    room = await device.memory.admission.reserve(blocks(8, keeps=False), 0)
-    assert device.memory.agents == "ade", "two segments for 2,048 bytes; the first segment stays, and who is in it"
+    device.others = 7 * BLOCK
+    room = await device.memory.admission.reserve(blocks(2, 0, 1), 0)
+    assert device.memory.agents == "ade", "two segments for three blocks; the first segment stays, and who is in it"
     assert [closed.full for closed in device.closed] == [[1, 2]]
     assert device.memory.evicted == [2]
     device.memory.admission.release(room)
     device.memory.check()
+    device.others = 6 * BLOCK
     await device.agent("f", 60, 61)
     assert device.open_blocks == 8, "what was closed is opened again"
+    assert device.memory.agents == "adef"
+
+
+async def test_who_is_evicted_ahead_for_the_device_is_whom_the_turn_may_evict() -> None:
+    device = Device(14 * BLOCK)
+    for number, name in enumerate("abc"):
+        await device.agent(name, 10 * number, 10 * number + 1)
+    device.memory.hints.set({key("a"): 0, key("b"): 2, key("c"): 1, key("next"): 1})
+    device.others = 9 * BLOCK
+    room = device.memory.admission.reserve_now(blocks(2, 0, 1, of="next"))
+    assert room is not None
+    assert (device.memory.agents, [closed.full for closed in device.closed]) == ("ca", [[1]])
+    device.memory.admission.release(room)
+    device.others = 11 * BLOCK
+    assert device.memory.admission.reserve_now(blocks(2, 0, 1, of="next")) is None, "c speaks as soon"
+    assert device.memory.agents == "ca"
+    device.memory.check()
 
 
 async def test_nobody_goes_in_vain() -> None:
+    """A turn waits though all its blocks are in the pool: others have taken what was promised to it."""
     device = Device(14 * BLOCK)
     for number, name in enumerate("abcde"):
         await device.agent(name, 10 * number, 10 * number + 1)
     device.others = 30 * BLOCK
-    with pytest.raises(ResourceExhausted, match=r"0 B are left for requests, and this one can grow to 2\.0 kB"):
-        await device.memory.admission.reserve(blocks(8, keeps=False), 0)
-    assert device.memory.agents == "abcde"
+    with pytest.raises(ResourceExhausted, match="0 B are left for the pool of KV; end other processes"):
+        await device.memory.admission.reserve(blocks(2, 0, 1), 0)
+    assert (device.memory.agents, device.closed) == ("abcde", [])
+    device.memory.check()
 
 
 async def test_nobody_goes_where_the_rest_is_not_theirs_to_give() -> None:

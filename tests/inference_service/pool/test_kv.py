@@ -151,7 +151,7 @@ def test_entries_of_windows_that_are_gone_do_not_pile_up() -> None:
     pool = pool_of(pieces=2)
     for number in range(50):
         pool.release(pool.publish(names(number), written(pool, 1, 2, 300)))
-    assert len(pool._windows) == 1
+    assert len(pool._checkpoints) == 1
 
 
 @pytest.mark.parametrize(
