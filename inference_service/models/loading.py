@@ -226,7 +226,6 @@ class Loader:
                 others_decode,
             )
         )
-        loaded.engine.speculative = network.ahead
         await self._on_file_thread(loaded.prepare)
         return loaded
 
