@@ -194,7 +194,7 @@ class Admission:
             space = pool.space(request.tokens)
             blocks = space.blocks - len(pins.blocks)
             self.growth.grow(Space(blocks, space.pieces + request.checkpoints * each), spare)
-            alone = pool.pieces.opened // each - 1 if each else 0
+            alone = (pool.pieces.opened - self._window_pieces(request.key)) // each - 1 if each else 0
             least = max(0, min(least_checkpoints, request.checkpoints, alone))
             wanted = Space(blocks, space.pieces + least * each)
             victims = self._victims(wanted, evictable)
@@ -210,6 +210,11 @@ class Admission:
             reservation.pins.append(pins)
         self._reservations.append(reservation)
         return reservation
+
+    def _window_pieces(self, key: AgentKey) -> int:
+        """Return how many pieces an agent has. Its turn goes on from them: no checkpoint is worth that they go."""
+        own = self._hot.get(key)
+        return len(own.table.pieces) if own is not None else 0
 
     def _arrays(self, request: MemoryRequest) -> int:
         """Return the bytes of a turn's K and V as arrays; 0 where there is no memory for them."""

@@ -106,6 +106,19 @@ async def test_an_agent_goes_for_a_window_and_one_checkpoint_and_for_no_more() -
     memory.check()
 
 
+@pytest.mark.parametrize(("windows", "granted"), [(2, 0), (3, 1), (4, 2)])
+async def test_no_checkpoint_is_worth_the_window_that_the_agent_goes_on_from(windows: int, granted: int) -> None:
+    memory = Memory(10, windows=windows)
+    memory.idle_agent("a", 1, windows=2)
+    room = await memory.admission.reserve(replace(blocks(2, 1, of="a"), checkpoints=2), 0)
+    assert (room.checkpoints, memory.agents) == (granted, "a")
+    memory.admission.release(room)
+    room = await memory.admission.reserve(replace(blocks(2, of="b"), checkpoints=2), 0)
+    assert (room.checkpoints, memory.agents) == ((1, "") if windows == 2 else (granted, "a")), "a stranger's may go"
+    memory.admission.release(room)
+    memory.check()
+
+
 async def test_for_work_that_nobody_waits_for_no_checkpoint_is_taken_from_others() -> None:
     memory = Memory(10, windows=3)
     memory.idle_agent("a", 1, windows=2)
