@@ -54,9 +54,14 @@ def needs_of(
     usable_bytes: int,
     pool_bytes: int | None = None,
     batch_bytes: int | None = None,
+    *,
+    arrays: bool = True,
 ) -> Needs:
-    """Return the needs of a model with a context of that length. KV memory that is configured is needed."""
+    """Return the needs of a model with a context of that length. KV memory that is configured is needed; `batch_bytes`
+    only where attention takes K and V as arrays.
+    """
     geometry = model.geometry
+    batch_bytes = batch_bytes if arrays else 0
     given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
     return Needs(
         weight_bytes=model.weight_bytes,

@@ -86,6 +86,9 @@ def test_the_least_kv_is_that_of_the_shortest_agent() -> None:
         assert needs_of(info, 4096, GIB).useful_kv_bytes == 4 * (16 * block + checkpoint)
         assert needs_of(info, 512, GIB).useful_kv_bytes == 4 * (2 * block + checkpoint)
         assert needs_of(info, 4096, GIB, 5, 6).least_kv_bytes == 11, "what is set"
+        assert needs_of(info, 4096, GIB, 5, 6, arrays=False).least_kv_bytes == 5, "of that which there is"
+        assert needs_of(info, 4096, GIB, 5).least_kv_bytes == block + checkpoint
+        assert needs_of(info, 4096, GIB, 5, arrays=False).useful_kv_bytes == 5
         assert agent_bytes(geometry, 4096) == 16 * block + checkpoint
 
 

@@ -94,9 +94,9 @@ def test_by_default_half_is_the_pools_and_half_that_of_arrays() -> None:
 def test_by_default_all_is_the_pools_where_none_are_made() -> None:
     found = sizes(16 * GIB, LLAMA_8B, 131_072, arrays=False)
     assert found == Sizes(Space(16 * GIB // (BLOCK_TOKENS * 36_864), 0), 0)
-    assert sizes(16 * GIB, LLAMA_8B, 131_072, GIB, arrays=False) == replace(
-        sizes(16 * GIB, LLAMA_8B, 131_072, GIB), batch_bytes=0
-    )
+    for both in ((GIB, None), (GIB, GIB)):
+        with_arrays = sizes(16 * GIB, LLAMA_8B, 131_072, *both)
+        assert sizes(16 * GIB, LLAMA_8B, 131_072, *both, arrays=False) == replace(with_arrays, batch_bytes=0)
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
