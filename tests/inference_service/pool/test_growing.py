@@ -1,16 +1,20 @@
 """A pool that takes memory as it needs it, beside others who take it, too."""
 
 import asyncio
-from dataclasses import dataclass, field
+import random
+from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentmem.errors import ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.pool import admission
+from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import Segment
 from inference_service.pool.growing import segment_of
-from inference_service.pool.kv import Closed
+from inference_service.pool.kv import Closed, Table
 
 from .lodging import LONG, Memory, blocks, enter, key, settle
 
@@ -176,3 +180,37 @@ async def test_what_runs_keeps_what_it_was_promised() -> None:
     device.memory.admission.release(running)
     device.others = 0
     device.memory.admission.release(await device.memory.admission.reserve(blocks(1), 0))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 32), total=st.integers(6, 40), arrays=st.integers(0, 8))
+def test_no_turn_gets_what_the_device_has_not_whatever_others_take(seed: int, total: int, arrays: int) -> None:
+    dice = random.Random(seed)
+    device = Device(total * 256)
+    memory = device.memory = Memory(10, 4, arrays * BLOCK_TOKENS, (Segment(2, 256), Segment(3, 100)))
+    memory.admission.spare = device.spare
+    rooms: list[Reservation] = []
+    prompts: list[list[int]] = []
+    for step in range(30):
+        if rooms and dice.random() < 0.5:
+            at = dice.randrange(len(rooms))
+            room, ids = rooms.pop(at), prompts.pop(at)
+            if dice.random() < 0.7:
+                memory.keep(dice.choice("abcd"), room, room.tokens, *ids)
+            memory.admission.release(room)
+        elif dice.random() < 0.3:
+            device.others = dice.randrange(total * 256)
+        else:
+            count = dice.randrange(1, 5)
+            ids = [dice.randrange(3) for _ in range(count)]
+            request = blocks(count, *ids, of=dice.choice("abcd"))
+            request = replace(request, checkpoints=dice.randrange(3), computes=dice.random() < 0.8)
+            if (found := memory.admission.reserve_now(request)) is not None:
+                assert device.spare() >= 0, step
+                assert len(found.places) == count
+                assert len(found.pieces) == 2 * (1 + found.checkpoints)
+                rooms.append(found)
+                prompts.append(ids)
+        memory.check_budget()
+        own = [Table(0, tuple(room.blocks), 0, tuple(room.pieces)) for room in rooms]
+        memory.check(*own, *(pin for room in rooms for pin in room.pins))
