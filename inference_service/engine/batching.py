@@ -109,7 +109,7 @@ class BatchEngine(PromptEngine):
         of = Pass(pieces, rows=True if len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays else None)
         began = time.monotonic()
         self._make_room(of)
-        logits, written = self.compute(of, mx.concatenate(ids))
+        logits, written = self.store.compute(self.model, of, mx.concatenate(ids))
         last = [end - 1 for _, _, end, _ in of.spans()]
         rows = logits[:, 0] if of.rows else logits[0]
         rows = rows if len(last) == of.tokens else rows[mx.array(last)]
@@ -168,7 +168,7 @@ class BatchEngine(PromptEngine):
         if full:
             self.headroom.recover()
         else:
-            self.model.give_up_compiling(error)
+            self.store.give_up_tracing(error)
         for job in dict.fromkeys([*jobs, *(job for flight in after for job in flight.jobs)]):
             if job in self._running:
                 self._running.remove(job)
