@@ -44,7 +44,6 @@ from inference_service.engine.caches import (
 )
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
-from inference_service.engine.paged.in_blocks import BlockKVCache
 from inference_service.engine.paged.passes import KVCache, Pieces, over_pieces
 from inference_service.engine.quantization import Quantized
 
@@ -206,7 +205,7 @@ class _Dispatch:
         if isinstance(cache, KVCache):
             self.backend.calls += 1
             self.backend.heads, self.backend.latents = queries.shape[1], False
-            if isinstance(keys, BlockKVCache):
+            if isinstance(keys, KVCache):
                 return keys.attend(queries, scale, sinks)
             if isinstance(keys, Pieces):
                 return over_pieces(self.fallback, queries, keys, cache.window, scale, sinks)

@@ -121,6 +121,10 @@ class KVCache(ABC):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees."""
 
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention over what each query sees, of a cache that `update_and_fetch` returns in the place of K and V."""
+        raise NotImplementedError
+
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
         """The mask of one piece's tokens: none for one token, "causal", or bool [n, total]. Of rows there is none, as
         each is shown what it sees. Raises ValueError for another window than the layer's.
