@@ -186,7 +186,9 @@ class Admission:
         self, request: MemoryRequest, evictable: Callable[[], list[Evictable]], least_checkpoints: int = 1
     ) -> Reservation | None:
         pool, each = self._pool, self._pool.checkpoint_pieces
-        least = max(0, min(least_checkpoints, request.checkpoints, pool.pieces.capacity // max(1, each) - 1))
+        own = self._hot.get(request.key)  # Which no checkpoint is worth: the turn goes on from it.
+        there = pool.pieces.capacity - (len(own.table.pieces) if own is not None else 0)
+        least = max(0, min(least_checkpoints, request.checkpoints, there // max(1, each) - 1))
         with self._pinned(request.names[: request.tokens // BLOCK_TOKENS]) as pins:
             space = pool.space(request.tokens)
             wanted = Space(space.blocks - len(pins.blocks), space.pieces + least * each)
