@@ -74,7 +74,7 @@ class BatchEngine(PromptEngine):
         if not all(job.kv is not None and job.kv.arrays for job in self._running):
             self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
             before = []
-        for lane in self._lanes(self._riders()):
+        for lane in self._lanes(self._riders(), before):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if self._waiting:
@@ -92,9 +92,13 @@ class BatchEngine(PromptEngine):
             self._running.remove(job)
             job.cancel()
 
-    def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
-        """The jobs of each pass: those that may be together, and each other one by itself."""
-        jobs = [*(job for job in self._running if not job.over), *riders]
+    def _lanes(self, riders: Sequence[TurnJob], flights: Sequence[_Flight]) -> list[list[TurnJob]]:
+        """The jobs of each pass: those that may be together, and each other one by itself.
+
+        Who is over has one more, in which the KV of its last token comes, unless that is in a flight already.
+        """
+        flying = {job for flight in flights for job in flight.jobs}
+        jobs = [*(job for job in self._running if not (job.over and job in flying)), *riders]
         together = [job for job in jobs if self.model.rows_together and not job.alone]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
