@@ -131,6 +131,10 @@ class KVCache(ABC):
         """The same of queries in the space of latents, [rows, heads, n, k_dim], and those with positions; latents."""
         raise NotImplementedError
 
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention over what each query sees, of a cache that `update_and_fetch` returns in the place of K and V."""
+        raise NotImplementedError
+
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
         """The mask of one piece's tokens: none for one token, "causal", or bool [n, total]. Of rows there is none, as
         each is shown what it sees. Raises ValueError for another window than the layer's.
