@@ -118,8 +118,8 @@ class BatchEngine(PromptEngine):
         for the same answer again, while how many tokens a step computes, and so how they are rounded, hangs on measured
         times. Recurrent states cannot be trimmed.
         """
-        [job, *others] = self._running or [None]
-        if job is None or others or not (self.speculative and self.model.rides and job.prompted) or job.over:
+        job = self._running[0] if len(self._running) == 1 else None
+        if job is None or not (self.speculative and self.model.rides and job.prompted) or job.over:
             for each in self._running:
                 each.drafter = None
             return None

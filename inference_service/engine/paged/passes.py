@@ -124,15 +124,13 @@ class KVCache(ABC):
         """
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        """Attention of queries [rows, heads, n, k_dim] over what each sees; [rows, heads, n, v_dim]."""
+        """Attention of queries [rows, heads, n, k_dim] over what each sees, [rows, heads, n, v_dim], of a cache that
+        `update_and_fetch` returns in the place of K and V.
+        """
         raise NotImplementedError
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
         """The same of queries in the space of latents, [rows, heads, n, k_dim], and those with positions; latents."""
-        raise NotImplementedError
-
-    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        """Attention over what each query sees, of a cache that `update_and_fetch` returns in the place of K and V."""
         raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
