@@ -67,6 +67,14 @@ def _lanes(units: int) -> int:
     return min(16, units & -units)
 
 
+def parts(blocks: int, tokens: int, shortest: int, aim: int) -> int:
+    """Chunks of a block of so many tokens: as many as make `aim` of all blocks, and none shorter than `shortest`."""
+    found = 1
+    while blocks * found < aim and not tokens % (2 * found) and tokens // (2 * found) >= shortest:
+        found *= 2
+    return found
+
+
 def joined(
     stats: mx.array,
     partial: mx.array,

@@ -137,6 +137,17 @@ class HostArena(Arena):
         words: npt.NDArray[np.uint32] = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
         return words
 
+    def placed(self, tables: Sequence[Sequence[int]]) -> tuple[list[mx.array], npt.NDArray[np.int32]]:
+        """The segments in which these tables' blocks lie, at least one, and of each block its segment, counted through
+        these, and its place there: [tables, n, 2], zeros behind a table's end."""
+        found = np.zeros((len(tables), max(1, *map(len, tables)), 2), np.int32)
+        order: dict[int, int] = {}
+        for row, table in enumerate(tables):
+            for at, block in enumerate(table):
+                segment, place = self._place(block)
+                found[row, at] = order.setdefault(segment, len(order)), place
+        return [self._segments[segment] for segment in order or list(self._segments)[:1]], found
+
     def put(self, placed: Sequence[Placed]) -> None:
         for block, first, tensors in placed:
             self.layout.put(self.words(block), tensors, first)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import mlx.core as mx
 
 from inference_service.engine.attention.chunks import FILES as PACKED
-from inference_service.engine.attention.chunks import TILES, joined, readable, split
+from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.paged.kernels import PagedGroup, Tables
@@ -73,12 +73,7 @@ def flash_decoding(
         raise ValueError(f"{n} queries of {queries.dtype} over blocks of {group.dtype}")
     attend, together = _decode_kernel(group, heads // group.kv_heads, float(scale))
     tiles, blocks = heads // together, tables.blocks.shape[1]
-    parts = 1
-    while rows * tiles * blocks * parts < _BLOCKS and not group.tokens % (2 * parts):
-        if group.tokens // (2 * parts) < _SHORTEST:
-            break
-        parts *= 2
-    chunks = blocks * parts
+    chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _BLOCKS)
     stats, partial = attend(
         inputs=[queries, tables.blocks, tables.spans, layer, after],
         grid=(chunks * _THREADS, tiles, rows),

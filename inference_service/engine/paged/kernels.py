@@ -37,6 +37,8 @@ class PagedGroup:
     """Of a block."""
     offsets: tuple[int, ...]
     """Bytes from a block's beginning to each of the six tensors."""
+    words: int
+    """Of a block."""
     window: int = 0
 
     @classmethod
@@ -45,7 +47,7 @@ class PagedGroup:
         prefix = geometry.prefix(group)
         return cls(
             group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype, tokens,
-            tuple(layout.tensors[prefix + name].offset for name in TENSORS), group.window or 0,
+            tuple(layout.tensors[prefix + name].offset for name in TENSORS), layout.words, group.window or 0,
         )  # fmt: skip
 
     def fields(self) -> dict[str, str | int]:

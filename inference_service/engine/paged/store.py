@@ -19,8 +19,10 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, LayerGroup
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
 from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
+from inference_service.engine.paged.in_segments import SegmentKVCache, attends_in_segments, places
 from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.metal_attention import Places
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
 from inference_service.engine.paged.sequence import (
     BlockTable,
@@ -42,8 +44,9 @@ _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 
 
 class Kernels(NamedTuple):
-    """What is by kernels of ours, where K and V are in a device's own memory: attention over packed K and V of `one`
-    query of a row, and of a `few` of a sequence; whether passes are `traced`.
+    """What is by kernels of ours: attention over packed K and V in blocks, of `one` query of a row, and of a `few` of a
+    sequence; whether passes are `traced`. Where memory is the host's, too, `one` is of rows without arrays, and nothing
+    else counts.
     """
 
     one: bool = False
@@ -291,8 +294,20 @@ class KVStore:
 
     def _over_arrays(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
         for group in self.geometry.groups:
-            for layer in group.layers:
-                yield layer, ArrayKVCache(of, layer, self.codecs[layer], group.window or 0, self.load)
+            where = self._places(of, group) if self.kernels.one and attends_in_segments(of) else None
+            for index, layer in enumerate(group.layers):
+                codec = self.codecs[layer]
+                if where is None:
+                    yield layer, ArrayKVCache(of, layer, codec, group.window or 0, self.load)
+                else:
+                    yield layer, SegmentKVCache(of, layer, codec, self._paged[group], _INDEX[index], where, self.load)
+
+    def _places(self, of: Pass, group: LayerGroup) -> Places | None:
+        window = group is self.geometry.sliding
+        arena = self.windows if window else self.full
+        assert isinstance(arena, HostArena)
+        table = cast(Callable[[Sequence], BlockTable], attrgetter("window" if window else "full"))
+        return places(of, arena, table, group.window or 0)
 
     def _in_blocks(self, of: Pass) -> dict[int, BlockKVCache]:
         before = None
