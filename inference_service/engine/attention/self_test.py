@@ -225,7 +225,9 @@ def _segments_error(lengths: tuple[int, ...], geometry: Geometry, group: LayerGr
         tables.append(own)
     segments, blocks = arena.placed(tables)
     where = metal_attention.Places(segments, mx.array(blocks), mx.array(np.array(spans, np.int32)))
-    k_own, v_own = (Quantized(*map(mx.concatenate, zip(*side, strict=True))) for side in zip(*last, strict=True))
+    k_own, v_own = (
+        Quantized(*(mx.concatenate(list(part)) for part in zip(*side, strict=True))) for side in zip(*last, strict=True)
+    )
 
     def attend(queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         layer = mx.array([len(group.layers) - 1])

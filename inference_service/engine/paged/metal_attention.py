@@ -157,7 +157,7 @@ def flash_decoding(
         output_dtypes=[mx.float32, mx.float32],
     )
     stats, partial = (
-        mx.concatenate(each, axis=3)
+        mx.concatenate(list(each), axis=3)
         for each in zip((stats, partial), _own_chunk(queries, own, codec, scale), strict=True)
     )
     return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean, _merge_kernel)

@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from agentmem.errors import FailedPrecondition
 from agentmem.kv.bits import BITS
 from inference_service.engine.attention import self_test
 from inference_service.engine.attention.chunks import joined
@@ -20,7 +21,9 @@ from inference_service.engine.paged.arena import HostArena
 from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.metal_attention import MOST_SEGMENTS, Places, flash_decoding
+from inference_service.engine.paged.store import Kernels
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantized
+from inference_service.models import proof
 from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
 from tests.inference_service.engine.metal_on_cpu import MetalOnCPU
 
@@ -81,10 +84,12 @@ class Rows:
     """Rows of one head in blocks of 64 tokens that lie in no order, one in a segment, or more where there are many;
     all else there is poison. `seen` are K and V of each, its own token the last."""
 
-    def __init__(self, lengths: list[int], codec: KVCodec, width: int = 64, kv_heads: int = 1) -> None:
+    def __init__(
+        self, lengths: list[int], codec: KVCodec, width: int = 64, kv_heads: int = 1, dtype: mx.Dtype = mx.float32
+    ) -> None:
         block, by = 64, codec.format
         full = LayerGroup((0, 2), kv_heads, width, width)
-        made = Geometry(kv_heads, mx.float32, by, full)
+        made = Geometry(kv_heads, dtype, by, full)
         layout = BlockLayout(made.shapes(full, block))
         self.group, self.codec = PagedGroup.of(made, full, layout, block), codec
         counts = [-(-length // block) for length in lengths]
@@ -97,18 +102,21 @@ class Rows:
         self.tables, self.seen, own = [], [], []
         for row, length in enumerate(lengths):
             k, v = (mx.random.normal((1, kv_heads, length + 1, width), key=mx.random.key(9 * row + i)) for i in (1, 2))
-            packed = codec.encode(k, v)
+            packed = codec.encode(k.astype(dtype), v.astype(dtype))
             table = [order.pop() for _ in range(counts[row])]
             for at, number in enumerate(table):
                 tensors = [part for side in packed for part in side.between(at * block, min(length, (at + 1) * block))]
                 for view, part in zip(layout.views(arena.words(number)).values(), tensors, strict=True):
-                    view[1, :, : part.shape[2]] = np.array(part)[0]
+                    view[1, :, : part.shape[2]] = np.array(part.view(mx.uint16) if part.dtype.size == 2 else part)[0]
             self.tables.append(table)
             self.seen.append(codec.decode(*packed))
             own.append([side.between(length, length + 1) for side in packed])
         self.spans = [(0, 0, length) for length in lengths]
         self.arena = arena
-        sides = [Quantized(*map(mx.concatenate, zip(*side, strict=True))) for side in zip(*own, strict=True)]
+        sides = [
+            Quantized(*(mx.concatenate(list(part)) for part in zip(*side, strict=True)))
+            for side in zip(*own, strict=True)
+        ]
         self.own = sides[0], sides[1]
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None = None) -> mx.array:
@@ -133,7 +141,7 @@ def error_of(tokens: int, hidden: int) -> float:
     rows.tables = [rows.tables[0][hidden // 64 :]]
     rows.spans = [(hidden // 64 * 64, hidden, tokens)]
     exact = plain_attention(q, k[:, :, hidden:], v[:, :, hidden:], 0.2, sinks=sinks)
-    return float(mx.abs(rows.attend(q, 0.2, sinks) - exact).max().item())
+    return float(mx.abs(rows.attend(q, 0.2, sinks) - exact).max().item())  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -173,7 +181,7 @@ def test_widths_that_do_not_fill_groups(metal_kernels: None) -> None:
     means = tuple(mx.random.normal((4, 96), key=next(keys)) for _ in "kv")
     rows = Rows([70, 70], KVCodec(KVFormat(5, 3, 32), (means[0], means[1])), 96, 4)
     q = mx.random.normal((2, 4, 1, 80), key=next(keys))
-    found, (k, v) = rows.attend(q, 0.1), (mx.concatenate(side) for side in zip(*rows.seen, strict=True))
+    found, (k, v) = rows.attend(q, 0.1), (mx.concatenate(list(side)) for side in zip(*rows.seen, strict=True))
     assert found.shape == (2, 4, 1, 96)
     assert mx.allclose(found, plain_attention(mx.pad(q, [(0, 0)] * 3 + [(0, 16)]), k, v, 0.1), atol=1e-4)
 
@@ -270,3 +278,29 @@ def test_means_of_another_type_are_refused() -> None:
     merge = metal_attention._merge_kernel
     with pytest.raises(ValueError, match="means of another type"):
         joined(stats, partial, mx.zeros((1, 1, 1, 64), mx.float16), 1.0, None, codec, codec.v_mean, merge)
+
+
+@pytest.mark.parametrize(
+    ("flag", "metal", "right", "taken"),
+    [(True, True, True, True), (True, True, False, False), (True, False, True, False), (False, True, True, False)],
+)
+def test_it_is_taken_by_one_flag_where_metal_is_and_only_where_it_is_right(
+    flag: bool, metal: bool, right: bool, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tested(_: Geometry) -> float:
+        if not right:
+            raise FailedPrecondition("one query differs")
+        return 0.0
+
+    monkeypatch.setattr(proof, "METAL_IN_BLOCKS", flag)
+    monkeypatch.setattr(proof, "metal_available", lambda: metal)
+    monkeypatch.setattr(proof, "has_own_memory", lambda: False)
+    monkeypatch.setattr(proof, "row_in_segments_error", tested)
+    reports, kernels = proof.attention_paths(geometry())
+    assert kernels == Kernels(one=taken)
+    assert ("differs" in reports[1].note) == (flag and metal and not right)
+
+
+def test_the_flag_is_off() -> None:
+    """No such GPU has run the kernel."""
+    assert not proof.METAL_IN_BLOCKS
