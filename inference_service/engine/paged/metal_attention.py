@@ -1,5 +1,5 @@
 """Attention of one query per row over the pool's blocks, as a kernel for Apple's GPUs: the sibling of
-`attention.flash_decoding`.
+`paged.attention`'s.
 
 Metal's kernels know no addresses: the segments in which the rows' blocks lie are inputs. Nor does one write there: K
 and V of the pass's own tokens come beside them, and the host puts them into blocks once the pass is computed.
