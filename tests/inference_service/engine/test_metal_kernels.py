@@ -136,7 +136,7 @@ def error_of(tokens: int, hidden: int) -> float:
     """The error with one head over so many tokens and its own, the first of which are hidden; with a sink and means."""
     keys = iter(mx.random.split(mx.random.key(3), 2))
     codec = KVCodec(KVFormat(4, 4, 32), (mx.random.normal((1, 64), key=next(keys)), mx.ones((1, 64))))
-    q, sinks, rows = mx.random.normal((1, 1, 1, 64), key=next(keys)), mx.array([1.5]), Rows([tokens], codec)
+    q, sinks, rows = mx.random.normal((1, 1, 1, 64), key=next(keys)), mx.array([4.0]), Rows([tokens], codec)
     [(k, v)] = rows.seen
     rows.tables = [rows.tables[0][hidden // 64 :]]
     rows.spans = [(hidden // 64 * 64, hidden, tokens)]
@@ -210,10 +210,11 @@ def test_what_is_left_out_of_a_kernel_is_a_fault_that_shows(
 
 @pytest.mark.slow
 @on_cpu
-def test_what_is_read_behind_an_array_is_a_fault_that_shows(
+def test_what_is_read_behind_a_segment_is_a_fault_that_shows(
     metal_kernels: None, metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(metal_on_cpu, monkeypatch, CHUNKS, lambda code: code.replace("min(token, tokens - 1)", "token"))
+    place = "static_cast<int64_t>(places[entry + places_strides[2]])"
+    change(metal_on_cpu, monkeypatch, CHUNKS, lambda code: code.replace(place, f"({place} + 1)"))
     with pytest.raises(RuntimeError, match="heap-buffer-overflow"):
         error_of(50, 0)
 
