@@ -152,6 +152,7 @@ class Sequence:
         self.lost = self.lost or self.states is not None or not self._window_reaches(tokens)
         for each in self.working.values():
             each.trim(self.length - tokens)
+            self.lost = self.lost or not each.reaches(tokens)
         self.length = tokens
 
     def _window_reaches(self, tokens: int) -> bool:
@@ -247,6 +248,10 @@ class WorkingKV:
     def trim(self, tokens: int) -> None:
         """Forget the last tokens."""
         self.filled -= tokens
+
+    def reaches(self, length: int) -> bool:
+        """Whether all is there that the token behind `length` ones sees."""
+        return self.filled >= (min(length, self.window - 1) if self.window else length)
 
     @property
     def state(self) -> list[mx.array]:
