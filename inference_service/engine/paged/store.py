@@ -198,17 +198,19 @@ class KVStore:
                 return None
             before = cast(list[list[mx.array]], states.layers)
         logits, after = self.traces.run(of, tokens, list(self._tables_of(of)), before)
-        if after:
-            self._settle(of, after)
+        found = self._settle(of, after)
         of.advance()
-        return logits, Written((), of, ())
+        return logits, Written((), of, (), found)
 
     @staticmethod
-    def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> None:
-        """The sequences have these states."""
-        after = States(arrays)
+    def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
+        """Have the sequences have these states, if there are some. Views of a whole chunk would keep that."""
+        if not arrays:
+            return None
+        after = States(arrays) if of.rows else States(arrays).rows([0])
         for row, (sequence, _) in enumerate(of.pieces):
             sequence.states, sequence.row = after, row
+        return after
 
     def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
         """Have passes over rows traced."""
@@ -241,12 +243,11 @@ class KVStore:
 
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> Written:
         """The tokens of a pass are in its caches: they count. Returns what is still to be put into blocks."""
-        if states := [cache.cache for cache in caches if isinstance(cache, StatesCache)]:
-            self._settle(of, states)
+        states = self._settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
         for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:
                 sequence.window.slide(sequence.length + n)
-        written = Written(self._homes, of, caches)
+        written = Written(self._homes, of, caches, states)
         of.advance()
         return written
 

@@ -12,7 +12,7 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import HostTensors, LayerGroup
 from inference_service.engine.paged.arena import Arena, HostArena
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache
-from inference_service.engine.paged.sequence import BlockTable, Sequence, WorkingKV
+from inference_service.engine.paged.sequence import BlockTable, Sequence, States, WorkingKV
 from inference_service.engine.quantization import Quantized
 
 
@@ -65,10 +65,15 @@ class Home(NamedTuple):
 
 
 class Written:
-    """K and V of a pass on their way into blocks of host memory. `state` is to be computed before `put`."""
+    """K and V of a pass on their way into blocks of host memory. `state` is to be computed before `put`, and has
+    `states` of recurrent layers, too.
+    """
 
-    def __init__(self, homes: Items[Home], of: Pass, caches: Items[KVCache | StatesCache]) -> None:
+    def __init__(
+        self, homes: Items[Home], of: Pass, caches: Items[KVCache | StatesCache], states: States | None = None
+    ) -> None:
         self._of = of
+        self._states = states
         self._starts = [(start, start + piece.tokens) for piece, start in zip(of.pieces, of.starts, strict=True)]
         self._packed: list[tuple[Home, dict[str, mx.array]]] = []
         for home in homes if caches else ():
@@ -86,7 +91,8 @@ class Written:
     @property
     def state(self) -> list[mx.array]:
         """All arrays, for `mx.eval`."""
-        return [array for _, stacked in self._packed for array in stacked.values()]
+        states = self._states.arrays if self._states is not None else []
+        return states + [array for _, stacked in self._packed for array in stacked.values()]
 
     def put(self) -> None:
         """Copy what was computed to the blocks of sequences that are not over."""
@@ -104,7 +110,7 @@ class Written:
                     table = home.table(sequence)
                     first = max(start, table.first, sequence.shared if table is sequence.full else 0)
                     put(home.arena, table, first, {name: x[:, :, first - start :] for name, x in own.items()}, end)
-        self._packed = []
+        self._packed, self._states = [], None
 
 
 def put(arena: Arena, table: BlockTable, start: int, tensors: HostTensors, end: int) -> None:

@@ -31,9 +31,11 @@ Case = tuple[mx.Dtype, int, KVFormat]
 def geometry(case: Case = CASES[0], window: int = 64, *, states: bool = False) -> Geometry:
     """Three layers with full attention and two with a window between them; V is wider than K. And a recurrent one."""
     dtype, heads, by = case
-    full, sliding = LayerGroup((0, 2, 4), heads, 64, 128), LayerGroup((1, 3), heads, 128, 64, window)
-    recurrent = StateGroup((5,), ((StateArray((3, 8), "F32"), StateArray((2,), "BF16")),))
-    return Geometry(4, dtype, by, full, sliding if window else None, recurrent if states else None)
+    places = (0, 2, 4) if window else (0, 1, 2)
+    full, sliding = LayerGroup(places, heads, 64, 128), LayerGroup((1, 3), heads, 128, 64, window)
+    arrays = StateArray((3, 8), "F32"), StateArray((2,), "BF16")
+    recurrent = StateGroup((places[-1] + 1,), (arrays,)) if states else None
+    return Geometry(4, dtype, by, full, sliding if window else None, recurrent)
 
 
 def random_bits(shapes: TensorShapes, seed: int = 0) -> Bits:
