@@ -1,5 +1,6 @@
 """What sequences go on from: blocks and checkpoints in the pool, and files. Bit for bit as who computed it goes on."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
+from inference_service.domain import Sampling
+from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Geometry, TensorShapes
 from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece, StatesCache
@@ -514,3 +517,44 @@ def test_a_file_is_read_into_its_block() -> None:
         for view, layer in zip(buffers[name], wanted[name], strict=True):
             np.copyto(view, layer)
     assert store.read_block(2, 100) == data_of(wanted)
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_prompt_that_can_be_resumed_needs_no_more_pieces_the_longer_it_is(world: World, cancel: bool) -> None:
+    """What it keeps for a turn that may be cancelled is one checkpoint; what is wanted stays beside it."""
+    model = world.model
+    if model.geometry.resumes_anywhere:
+        return
+    pieces = 3 * model.geometry.checkpoint_pieces
+    store, prompt = model.arenas, [1 + at * 7 % 30 for at in range(2500)]
+    job = TurnJob(
+        prompt,
+        lambda: store.started(Start(range(10), range(pieces))),
+        Decoding(5, sampling=Sampling(ignore_eos=True)),
+        lambda event: None,
+        threading.Event(),
+        checkpoints=[700, 2500],
+        resumable=True,
+    )
+    model.engine.add(job)
+    checkpoint, data = None, dict[str, bytes]()
+    while model.engine.step():
+        checkpoint = checkpoint or job.captured.get(700)
+        if checkpoint is not None:
+            data = data or store.checkpoints.read(checkpoint)
+            assert store.checkpoints.read(checkpoint) == data
+        if cancel and job.latest is not None and job.latest.position > 1800:
+            job.cancelled.set()
+    assert (job.future.exception(0) is not None) == cancel
+    assert checkpoint is not None
+    assert job.latest is not None
+    assert job.latest.position > 1800
+    assert job.latest.position % BLOCK_TOKENS == 0
+    assert store.checkpoints.read(job.latest) != data
+    if cancel:
+        return
+    kv, _ = job.future.result(0)
+    assert kv is not None
+    if kv.window is not None:
+        assert {*checkpoint.pieces, *job.latest.pieces}.isdisjoint(kv.window.spare)
+    assert store.checkpoints.capture(kv, last=True) is not None
