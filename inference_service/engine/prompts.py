@@ -77,14 +77,6 @@ class PromptEngine(ABC):
     def running(self) -> int:
         """Turns that generate."""
 
-    def compute(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
-        """Logits of a pass's tokens [T], lazily, and what is to be put into blocks; the sequences count them."""
-        if (traced := self.store.step(of, tokens)) is not None:
-            return traced
-        caches = self.store.caches(of)
-        logits = self.model(tokens[:, None] if of.rows else tokens[None], caches)
-        return logits, self.store.taken(of, caches)
-
     def _finish(self, job: TurnJob) -> None:
         guarded(job.finish, job.fail)
 
@@ -101,7 +93,7 @@ class PromptEngine(ABC):
         models one token rides.
         """
         limit, left = (_RIDES_ON_CPU, _ROWS_ON_CPU) if on_cpu() else (_RIDES, _ROWS)
-        if not self.model.ahead or self.store.geometry.states is not None:
+        if not self.model.rides or self.store.geometry.states is not None:
             limit = 1
         found: list[TurnJob] = []
         waiting = [job for job in self._ready if job.decoding is not None and job.chunk is None]

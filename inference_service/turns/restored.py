@@ -8,8 +8,8 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import HostBuffers, HostTensors
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint, Sequence
-from inference_service.engine.paged.store import Start
 from inference_service.memory.checkpoints import stored_tokens
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, Place, choose

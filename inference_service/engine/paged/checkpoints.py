@@ -1,6 +1,10 @@
-"""Checkpoints in the pool's pieces: windows of sliding layers, and states of recurrent ones. Engine thread only."""
+"""What sequences go on from, and checkpoints in the pool's pieces: windows of sliding layers, and states of recurrent
+ones. Engine thread only.
+"""
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
 
 import mlx.core as mx
 
@@ -10,6 +14,26 @@ from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.sequence import Checkpoint, Sequence, States, WindowTable
 from inference_service.engine.paged.writing import put
 from inference_service.engine.uploading import host_bytes, uploaded_states
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a sequence goes on from, and where: `tokens` that it has, `blocks` for all that it can grow to, and pieces
+    of its own. The first `shared` tokens are in others' blocks. `cut` are a block that has some more, and the own one
+    that they are copied to; `files` own blocks, and what they get; then there is a checkpoint, or the file of one.
+    `arrays`: there is memory for K and V as arrays.
+    """
+
+    blocks: Items[int]
+    pieces: Items[int] = ()
+    tokens: int = 0
+    shared: int = 0
+    cut: tuple[int, int] | None = None
+    files: Items[tuple[int, HostTensors]] = ()
+    checkpoint: Checkpoint | None = None
+    window_file: HostTensors | None = None
+    window_surplus: int = 0
+    arrays: bool = True
 
 
 class Checkpoints:

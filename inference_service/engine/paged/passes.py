@@ -119,7 +119,17 @@ class KVCache(ABC):
 
     @abstractmethod
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees."""
+        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees: arrays, `Pieces`, or a cache
+        whose `attend` is to be called.
+        """
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention of queries [rows, heads, n, k_dim] over what each sees; [rows, heads, n, v_dim]."""
+        raise NotImplementedError
+
+    def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
+        """The same of queries in the space of latents, [rows, heads, n, k_dim], and those with positions; latents."""
+        raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
         """The mask of one piece's tokens: none for one token, "causal", or bool [n, total]. Of rows there is none, as

@@ -2,28 +2,27 @@
 model gets for its caches. Engine thread only.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
 import mlx.core as mx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, LayerGroup
+from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
-from inference_service.engine.paged.checkpoints import Checkpoints
+from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
 from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
 from inference_service.engine.paged.sequence import (
     BlockTable,
-    Checkpoint,
     Sequence,
     States,
     WindowTable,
@@ -33,8 +32,23 @@ from inference_service.engine.paged.sequence import (
 from inference_service.engine.paged.traces import Traces
 from inference_service.engine.paged.writing import Home, Written
 
+log = logging.getLogger(__name__)
+
 _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 """Places of layers in their group, for kernels."""
+
+
+class Kernels(NamedTuple):
+    """What is by kernels of ours, where K and V are in a device's own memory: attention over packed K and V of `one`
+    query of a row, and of a `few` of a sequence; whether passes are `traced`.
+    """
+
+    one: bool = False
+    few: bool = False
+    traced: bool = False
+
+
+NO_KERNELS: Final = Kernels()
 
 
 class KVStore:
@@ -47,6 +61,7 @@ class KVStore:
         pieces: int,
         codecs: Items[KVCodec] = (),
         segments: tuple[int | None, int | None] = (None, None),
+        kernels: Kernels = NO_KERNELS,
     ) -> None:
         """`segments` is how many blocks and how many pieces of windows are taken at once; by default all."""
         self.geometry = geometry
@@ -57,8 +72,7 @@ class KVStore:
         self._homes = [Home(group, self.full, geometry.prefix(group)) for group in geometry.full_groups]
         if geometry.sliding is not None and self.windows is not None:
             self._homes.append(Home(geometry.sliding, self.windows, geometry.prefix(geometry.sliding)))
-        self.packed_one = self.packed_few = not geometry.shows_arrays and not geometry.latents
-        """Attention of one query of a row, and of a few, is by kernels, where K and V are in a device's own memory."""
+        self.kernels = kernels
         self.traces: Traces | None = None
 
     @property
@@ -84,7 +98,7 @@ class KVStore:
         self.checkpoints.begin(sequence, pieces)
         return sequence
 
-    def started(self, start: "Start") -> Sequence:
+    def started(self, start: Start) -> Sequence:
         """A sequence that goes on from KV in blocks and files. Raises MemoryError."""
         sequence = self.sequence(start.blocks, start.pieces)
         sequence.shared = start.shared
@@ -147,6 +161,17 @@ class KVStore:
         home = next(each for each in self._homes if layer in each.group.layers)
         [working] = home.unpacked(sequence, [layer], self.codecs.__getitem__, self.geometry.dtype)
         return working
+
+    def compute(self, network: Any, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
+        """Logits of a pass's tokens [T], lazily, and what is to be put into blocks; the sequences count them.
+
+        [T, 1, vocabulary] of rows, [1, T, vocabulary] of one piece.
+        """
+        if (traced := self.step(of, tokens)) is not None:
+            return traced
+        caches = self.caches(of)
+        logits: mx.array = network(tokens[:, None] if of.rows else tokens[None], caches)
+        return logits, self.taken(of, caches)
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
         """What the model's layers get in a pass, in their order."""
@@ -212,13 +237,19 @@ class KVStore:
             sequence.states, sequence.row = after, row
         return after
 
-    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
-        """Have passes over rows traced."""
+    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array], **options: int) -> None:
+        """Have passes over rows traced; `options` as of `Traces`."""
         states = self.geometry.states
         arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
         counts = [(layer, len(each)) for layer, each in arrays]
         arenas = [self._device(arena) for arena in (self.full, self.windows) if arena is not None]
-        self.traces = Traces(model, self._layers, arenas, counts)
+        self.traces = Traces(model, self._layers, arenas, counts, **options)
+
+    def give_up_tracing(self, error: Exception) -> None:
+        """Run the model's layers from now on: a pass failed, which may be because it was traced."""
+        if self.traces is not None:
+            self.traces = None
+            log.warning("passes are not traced any more: %s", error)
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
         """The caches of layers with KV; `tables` are those of full attention, and of windows."""
@@ -228,7 +259,8 @@ class KVStore:
             for index, layer in enumerate(group.layers):
                 found[layer] = BlockKVCache(
                     of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables[sliding],
-                    before if sliding else None, one=self.packed_one, few=self.packed_few,
+                    before if sliding else None, one=self.kernels.one, few=self.kernels.few,
+                    latents=self.geometry.latents,
                 )  # fmt: skip
         return found
 
@@ -250,23 +282,3 @@ class KVStore:
         written = Written(self._homes, of, caches, states)
         of.advance()
         return written
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """What a sequence goes on from, and where: `tokens` that it has, `blocks` for all that it can grow to, and pieces
-    of its own. The first `shared` tokens are in others' blocks. `cut` are a block that has some more, and the own one
-    that they are copied to; `files` own blocks, and what they get; then there is a checkpoint, or the file of one.
-    `arrays`: there is memory for K and V as arrays.
-    """
-
-    blocks: Items[int]
-    pieces: Items[int] = ()
-    tokens: int = 0
-    shared: int = 0
-    cut: tuple[int, int] | None = None
-    files: Items[tuple[int, HostTensors]] = ()
-    checkpoint: Checkpoint | None = None
-    window_file: HostTensors | None = None
-    window_surplus: int = 0
-    arrays: bool = True

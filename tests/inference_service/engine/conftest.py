@@ -11,14 +11,7 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.engine import cuda_encoding, metal_kernel, skinny
-from inference_service.engine.attention import (
-    chunks,
-    flash_decoding,
-    flash_latents,
-    flash_prefill,
-    metal_flash_decoding,
-    self_test,
-)
+from inference_service.engine.attention import chunks
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
@@ -60,9 +53,6 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         pytest.skip("kernels run on NVIDIA GPUs, or with g++")
     made = (
         chunks._merge_kernel,
-        flash_decoding._chunks_kernel,
-        flash_latents._attend_kernel,
-        flash_prefill._attend_kernel,
         cuda_encoding._proven,
         skinny._kernel,
         paged_kernels._writer,
@@ -72,10 +62,9 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         paged_kernels._address,
         paged_attention._decode_kernel,
         paged_attention._prefill_kernel,
+        paged_attention._latents_kernel,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
-    monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))
-    monkeypatch.setattr(self_test, "_DECODE", ((1, (150,)), (1, (90, 260, 40))))
     for each in made:
         each.cache_clear()
     yield
@@ -96,11 +85,5 @@ def metal_kernels(metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch) -> 
         return
     if not shutil.which("g++"):
         pytest.skip("kernels run on Apple's GPUs, or with g++")
-    made = (metal_flash_decoding._chunks_kernel, metal_flash_decoding._merge_kernel)
     monkeypatch.setattr(mx.fast, "metal_kernel", metal_on_cpu)
-    monkeypatch.setattr(self_test, "_DECODE", ((1, (90,)), (1, (60, 100, 40))))
-    for each in made:
-        each.cache_clear()
     yield
-    for each in made:
-        each.cache_clear()

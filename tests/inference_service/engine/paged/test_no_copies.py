@@ -18,9 +18,10 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.arena import HostArena
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece
 from inference_service.engine.paged.sequence import Sequence, WorkingKV
-from inference_service.engine.paged.store import KVStore, Start
+from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.paged.test_arena import host_address
@@ -260,8 +261,7 @@ def test_kernels_write_and_read_segments_in_place(
     monkeypatch.setattr(arena_module.Arena, "of", staticmethod(arena_module.DeviceArena))
     if not available():
         monkeypatch.setattr(arena_module, "address", host_address)
-    store = KVStore(model.geometry, 200, 400, model.codecs)
-    store.packed_few = False  # It is float32.
+    store = KVStore(model.geometry, 200, 400, model.codecs, kernels=Kernels(one=True))
     one, other = store.sequence([150, 3], range(40)), store.sequence([7, 199], range(100, 140))
     segment = min(arena.nbytes for arena in (store.full, store.windows) if arena is not None)
     work = Work(model)

@@ -16,9 +16,10 @@ from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Geometry, TensorShapes
 from inference_service.engine.paged import arena as arena_module
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece, StatesCache
 from inference_service.engine.paged.sequence import SLACK, Checkpoint, Sequence, States
-from inference_service.engine.paged.store import KVStore, Start
+from inference_service.engine.paged.store import KVStore
 from tests.inference_service.engine.paged.bits import CASES, NUMBERS, Bits, Case, data_of, every_case, geometry
 from tests.inference_service.engine.paged.test_passes import World
 from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
