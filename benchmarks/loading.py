@@ -33,8 +33,8 @@ def load(
 ) -> LoadedModel:
     """Load a model from a directory, alone on the device, all steps in one. Engine thread.
 
-    Nothing is measured but the means of K and V, and with `speeds` products. Raises FailedPrecondition for a model that cannot run over quantized KV or in this memory, and for files
-    that are missing or damaged.
+    Nothing is measured but the means of K and V, and with `speeds` products. Raises FailedPrecondition for a model that
+    cannot run over quantized KV or in this memory, and for files that are missing or damaged.
     """
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from agentmem.errors import ResourceExhausted
 from inference_service.engine.drafting import Drafter
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
@@ -95,6 +96,9 @@ class BatchEngine(PromptEngine):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if self._waiting:
+            if any(not job.prompted for flight in self._flights for job in flight.jobs):
+                before, self._flights = self._flights, []
+                self._take_all(before)  # A first token does not wait for another's chunk.
             self._advance()
         if self._to_clear:
             self._to_clear = False
@@ -107,15 +111,15 @@ class BatchEngine(PromptEngine):
         self._drop_cancelled_prompts()
         for job in [job for job in self._running if job.cancelled.is_set()]:
             self._running.remove(job)
-            job.cancel()
+            guarded(job.cancel, job.fail)
 
     def _speculating(self) -> TurnJob | None:
         """The turn that decodes by itself, if it may compute several tokens in a step. None with a seed does: that asks
         for the same answer again, while how many tokens a step computes, and so how they are rounded, hangs on measured
         times. Recurrent states cannot be trimmed.
         """
-        [job, *others] = self._running or [None]
-        if job is None or others or not (self.speculative and self.model.rides and job.prompted) or job.over:
+        job = self._running[0] if len(self._running) == 1 else None
+        if job is None or not (self.speculative and self.model.rides and job.prompted) or job.over:
             for each in self._running:
                 each.drafter = None
             return None
@@ -165,13 +169,16 @@ class BatchEngine(PromptEngine):
             self._finish(job)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
-        """The jobs of each pass: those that may be together, and each other one by itself."""
+        """The jobs of each pass: those that may be together, and each other one by itself.
+
+        Who is over needs the KV of its last token, unless that is under way.
+        """
         jobs = [*(job for job in self._running if not job.over or job.position < job.tokens), *riders]
         together = [job for job in jobs if self.model.rows_together and not job.alone]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
     def _launch(self, jobs: list[TurnJob]) -> None:
-        """Have the next tokens of these jobs computed: of who decodes the one that was sampled last, of a prompt all."""
+        """Have the next tokens of these jobs computed: of who decodes the last that was sampled, of a prompt all."""
         pieces, ids = [], []
         for job in jobs:
             assert job.kv is not None
@@ -242,7 +249,7 @@ class BatchEngine(PromptEngine):
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
         """A pass failed: go on with every turn by itself. One that was alone is the one that fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
-        full = ran_out(error)
+        full = ran_out(error) or isinstance(error, ResourceExhausted)
         error.__traceback__ = None  # Its frames hold arrays.
         after = [flight for flight in self._flights if not set(flight.jobs).isdisjoint(jobs)]
         self._flights = [flight for flight in self._flights if flight not in after]
@@ -258,7 +265,7 @@ class BatchEngine(PromptEngine):
             else:
                 continue
             if job.cancelled.is_set():
-                job.cancel()
+                guarded(job.cancel, job.fail)
             elif job.over:  # Only KV of its last token was to come.
                 job.drop_kv()
                 self._finish(job)
@@ -286,8 +293,10 @@ def _sampled(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
             continue
         own = logits[row : row + 1]
         if job.changes:
-            history = mx.array(job.history, dtype=mx.uint32)
-            seen = history if job.token is None else mx.concatenate([history, job.token])
+            known = job.history
+            seen = mx.array(known, dtype=mx.uint32)
+            if job.token is not None and len(known) < job.position:  # It is not taken yet.
+                seen = mx.concatenate([seen, job.token])
             for change in job.changes:
                 own = change(seen, own)
         found.append(job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).astype(mx.uint32))

@@ -113,6 +113,8 @@ class TurnJob:
     cancelled: threading.Event
     on_start: Callable[[float, float, int], None] = lambda at, seconds, tokens: None  # noqa: ARG005
     reused: int = 0
+    anew: Callable[[], Sequence] | None = None
+    """Makes empty KV, where there was no memory for what `begin` makes."""
     checkpoints: Collection[int] = ()
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
@@ -258,6 +260,8 @@ class TurnJob:
             self.drop_kv()
             self.kv = self.begin()
             self.filled = self.kv.length
+        elif self.anew is not None:
+            self.begin, self.reused = self.anew, 0
         self.captured.clear()
         self.latest = None
         self.prompted = False

@@ -22,7 +22,7 @@ already, and would wait for what was sampled last.
 from collections import deque
 from collections.abc import Sequence
 from statistics import median
-from typing import Final
+from typing import Final, cast
 
 import mlx.core as mx
 
@@ -74,14 +74,13 @@ def sampled_along(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[
         likeliest: list[int] = mx.argmax(logits, axis=-1).tolist()  # type: ignore[assignment]
         right = next((at for at, token in enumerate(draft) if likeliest[at] != token), len(draft))
         return likeliest[: right + 1]
-    history = mx.array(job.history, dtype=mx.uint32) if job.changes else None
+    history = list(job.history) if job.changes else []
     found: list[int] = []
     for at in range(len(draft) + 1):
         own = logits[at : at + 1]
         for change in job.changes:
-            seen = mx.concatenate([history, mx.array(draft[:at], dtype=mx.uint32)]) if at else history
-            own = change(seen, own)  # type: ignore[arg-type]
-        found.append(int(job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).item()))
+            own = change(mx.array([*history, *draft[:at]], dtype=mx.uint32), own)
+        found.append(cast(int, job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).item()))
         if at == len(draft) or found[-1] != draft[at]:
             break
     return found
