@@ -85,7 +85,8 @@ class Checkpoints:
         if states is not None:
             sequence.states, sequence.row = states.shared(), 0
         if (table := sequence.window) is not None and self.windows is not None:
-            table.first = (checkpoint.position - checkpoint.tokens) // table.tokens * table.tokens
+            table.written = checkpoint.position - checkpoint.tokens
+            table.first = table.written // table.tokens * table.tokens
             table.blocks = list(window[: -(-(tokens - table.first) // table.tokens)])
             if (tokens - table.first) % table.tokens:
                 own = table.spare.pop()
@@ -97,7 +98,7 @@ class Checkpoints:
         geometry = self._geometry
         if (table := sequence.window) is not None and self.windows is not None and geometry.sliding is not None:
             window = {name: file[name] for name in geometry.shapes(geometry.sliding, 1)}
-            start = tokens - (next(iter(window.values())).shape[2] - surplus)
+            table.written = start = tokens - (next(iter(window.values())).shape[2] - surplus)
             table.first = start // table.tokens * table.tokens
             table.blocks = [table.spare.pop() for _ in range(-(-(tokens - table.first) // table.tokens))]
             put(self.windows, table, start, window, tokens)

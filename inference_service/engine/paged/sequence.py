@@ -48,6 +48,8 @@ class WindowTable(BlockTable):
 
     window: int = 0
     spare: list[int] = field(default_factory=list)
+    written: int = 0
+    """The first position that is written: what was restored may begin inside of a block."""
     _own: set[int] = field(default_factory=set)
     _shared: Counter[int] = field(default_factory=Counter)
     """In how many checkpoints blocks are."""
@@ -62,7 +64,7 @@ class WindowTable(BlockTable):
 
     def kept_from(self, length: int) -> int:
         """The first position that a sequence of so many tokens keeps."""
-        return max(self.first, length - self.window - SLACK)
+        return max(self.first, self.written, length - self.window - SLACK)
 
     def slide(self, end: int) -> None:
         """Have room for tokens up to `end`, and none for those that are not kept then."""
@@ -157,7 +159,7 @@ class Sequence:
 
     def _window_reaches(self, tokens: int) -> bool:
         table = self.window
-        return table is None or table.first <= max(0, tokens - table.window)
+        return table is None or max(table.first, table.written) <= max(0, tokens - table.window)
 
 
 class Checkpoint(NamedTuple):

@@ -1,7 +1,6 @@
 """The memory of blocks, the host's and a device's own: bit for bit what was put there, and private copies."""
 
 import gc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import load
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena, _Blocks
@@ -32,25 +30,6 @@ from tests.inference_service.engine.paged.bits import (
 
 BLOCKS, SEGMENT = 9, 4
 """Blocks, and those of a segment: a few of them, of which the last is smaller."""
-
-
-def host_address(words: mx.array) -> int:
-    return int(np.asarray(memoryview(words)).ctypes.data)  # type: ignore[arg-type]
-
-
-@pytest.fixture(params=[HostArena, pytest.param(DeviceArena, marks=pytest.mark.slow)])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Arena]]:
-    if request.param is DeviceArena:
-        request.getfixturevalue("kernels")
-        if not available():
-            monkeypatch.setattr(arena_module, "address", host_address)
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def device(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not available():
-        monkeypatch.setattr(arena_module, "address", host_address)
 
 
 def made_of(kind: type[Arena], made: Geometry, blocks: int = BLOCKS, segment: int | None = SEGMENT) -> Arena:

@@ -14,7 +14,6 @@ import pytest
 from benchmarks.loading import load
 from inference_service.domain import Sampling
 from inference_service.engine import cuda_encoding
-from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.arena import HostArena
@@ -24,7 +23,6 @@ from inference_service.engine.paged.sequence import Sequence, WorkingKV
 from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.paged.test_arena import host_address
 from tests.tiny_models import write_gemma3, write_llama
 
 LONG = 12_000
@@ -254,13 +252,11 @@ def test_no_call_copies_a_segment(model: LoadedModel, fault: Any, monkeypatch: p
 
 @pytest.mark.slow
 def test_kernels_write_and_read_segments_in_place(
-    model: LoadedModel, kernels: None, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, device: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pool far larger than what a sequence has, a copy of a segment shows."""
     monkeypatch.setattr(cuda_encoding, "available", lambda: True)
     monkeypatch.setattr(arena_module.Arena, "of", staticmethod(arena_module.DeviceArena))
-    if not available():
-        monkeypatch.setattr(arena_module, "address", host_address)
     store = KVStore(model.geometry, 200, 400, model.codecs, kernels=Kernels(one=True))
     one, other = store.sequence([150, 3], range(40)), store.sequence([7, 199], range(100, 140))
     segment = min(arena.nbytes for arena in (store.full, store.windows) if arena is not None)

@@ -16,11 +16,22 @@ from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Geometry, TensorShapes
 from inference_service.engine.paged import arena as arena_module
+from inference_service.engine.paged.arena import Arena
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece, StatesCache
 from inference_service.engine.paged.sequence import SLACK, Checkpoint, Sequence, States
 from inference_service.engine.paged.store import KVStore
-from tests.inference_service.engine.paged.bits import CASES, NUMBERS, Bits, Case, data_of, every_case, geometry
+from tests.inference_service.engine.paged.bits import (
+    CASES,
+    NUMBERS,
+    Bits,
+    Case,
+    cut,
+    data_of,
+    every_case,
+    geometry,
+    random_bits,
+)
 from tests.inference_service.engine.paged.test_passes import World
 from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
@@ -135,6 +146,16 @@ def pool(world: World) -> Pool:
     return Pool(world)
 
 
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("llama"), write_llama)
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("gemma"), write_gemma3)
+
+
 def computed(pool: Pool, tokens: int) -> Checkpoint | None:
     """One has computed so many tokens."""
     while pool.one.length < tokens:
@@ -192,8 +213,8 @@ def test_who_goes_on_from_files_is_who_computed_it(pool: Pool, tokens: int, hot_
 
 @pytest.mark.parametrize("surplus", [1, 17, 100, SLACK])
 @pytest.mark.parametrize("from_file", [False, True], ids=["pool", "file"])
-def test_a_window_is_good_for_some_tokens_fewer(tmp_path: Path, surplus: int, from_file: bool) -> None:
-    pool = Pool(World(tmp_path, write_gemma3))
+def test_a_window_is_good_for_some_tokens_fewer(gemma: World, surplus: int, from_file: bool) -> None:
+    pool = Pool(gemma)
     checkpoint = computed(pool, 420)
     assert checkpoint is not None
     if surplus < SLACK:
@@ -228,8 +249,8 @@ def test_a_checkpoint_stays_what_it_is(pool: Pool) -> None:
     assert np.isfinite(pool.go_on(pool.begin(hot(pool, 300, checkpoint)))).all()
 
 
-def test_shared_blocks_are_not_written_even_where_they_are_computed_again(tmp_path: Path) -> None:
-    pool = Pool(World(tmp_path, write_llama))
+def test_shared_blocks_are_not_written_even_where_they_are_computed_again(llama: World) -> None:
+    pool = Pool(llama)
     computed(pool, 420)
     before = [pool.store.full.read(block, BLOCK_TOKENS) for block in pool.one.full.blocks[:2]]
     again = pool.begin(Start([*pool.one.full.blocks[:2], 21], (), 100, 420))
@@ -246,9 +267,9 @@ def test_shared_blocks_are_not_written_even_where_they_are_computed_again(tmp_pa
         assert np.array_equal(now, then)
 
 
-def test_what_is_over_is_not_written(tmp_path: Path) -> None:
+def test_what_is_over_is_not_written(gemma: World) -> None:
     """Its blocks may be others' by then."""
-    pool = Pool(World(tmp_path, write_gemma3))
+    pool = Pool(gemma)
     computed(pool, 100)
     before = [pool.store.full.read(3, BLOCK_TOKENS)]
     pool.one.ended = True
@@ -287,17 +308,17 @@ def behind(store: KVStore, sequence: Sequence) -> None:
                 view[:, :, inside:].view(np.uint8)[...] = 0xFF
 
 
-def test_reading_free_memory_is_a_fault_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(World(tmp_path, write_llama))
+def test_reading_free_memory_is_a_fault_that_is_found(llama: World) -> None:
+    pool = Pool(llama)
     computed(pool, 300)
     pool.one.full.blocks[1] = 30
     with pytest.raises(AssertionError):
         pool.go_on(pool.begin(hot(pool, 300, None)))
 
 
-def test_a_copy_that_is_left_out_is_a_fault_that_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_is_left_out_is_a_fault_that_is_found(llama: World) -> None:
     """A write to a shared block without a copy: others' tokens there change."""
-    pool = Pool(World(tmp_path, write_llama))
+    pool = Pool(llama)
     computed(pool, 300)
     start = hot(pool, 280, None)
     blocks = [*start.blocks]
@@ -559,3 +580,34 @@ def test_a_prompt_that_can_be_resumed_needs_no_more_pieces_the_longer_it_is(worl
     if kv.window is not None:
         assert {*checkpoint.pieces, *job.latest.pieces}.isdisjoint(kv.window.spare)
     assert store.checkpoints.capture(kv, last=True) is not None
+
+
+@every_case
+@pytest.mark.parametrize("states", [False, True])
+def test_files_come_out_of_the_pool_as_they_went_in(kind: type[Arena], case: Case, states: bool) -> None:
+    """Whatever memory the pool is in: blocks, checkpoints, some tokens fewer of these, and a block that is cut."""
+    made, tokens, window = geometry(case, 100, states=states), 700, 340
+    each = made.checkpoint_pieces
+    store = KVStore(made, 9, 4 * each)
+    file = random_bits(made.checkpoint_shapes(window), 1)
+    blocks = random_bits(made.block_shapes(3 * BLOCK_TOKENS), 2)
+    files = [cut(blocks, at, min(at + BLOCK_TOKENS, tokens)) for at in range(0, tokens, BLOCK_TOKENS)]
+    placed = list(zip([5, 0, 7], files, strict=True))
+    start = Start([5, 0, 7], range(each), tokens, files=placed, window_file=file, arrays=False)
+    one = store.started(start)
+    checkpoint = store.checkpoints.capture(one, last=True)
+    assert checkpoint is not None
+    assert checkpoint[:2] == (tokens, window)
+    fewer = 0 if states else 17
+    own = range(2 * each, 3 * each)
+    hot = Start([5, 0, 8], own, tokens - fewer, 512, (7, 8), checkpoint=checkpoint, arrays=False)
+    warm = replace(start, pieces=range(3 * each, 4 * each), tokens=tokens - fewer, window_surplus=fewer)
+    for again in (store.started(hot), store.started(warm)):
+        captured = store.checkpoints.capture(again, last=True)
+        assert captured is not None
+        assert captured[:2] == (tokens - fewer, window - fewer)
+        names = made.shapes(made.sliding, 1)  # type: ignore[arg-type]
+        wanted = {name: x[:, :, : window - fewer] if name in names else x for name, x in file.items()}
+        assert store.checkpoints.read(captured) == data_of(wanted)
+        assert store.full.read_run(again.full.blocks, 0, tokens) == data_of(cut(blocks, 0, tokens))
+    assert store.checkpoints.read(checkpoint) == data_of(file)
