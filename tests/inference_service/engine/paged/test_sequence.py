@@ -133,6 +133,19 @@ def test_the_last_tokens_can_be_left(length: int) -> None:
         assert far.lost, "what is lost stays lost"
 
 
+def test_what_is_in_front_of_what_was_restored_does_not_count() -> None:
+    """It begins inside of a block."""
+    sequence = Sequence(BlockTable(256), 400, window=WindowTable(64, list(range(6)), 64, window=WINDOW, written=100))
+    assert sequence.window is not None
+    assert sequence.window.kept_from(400) == 100
+    assert sequence.window.kept_from(100 + WINDOW + SLACK + 5) == 105
+    assert sequence.window.share(380) == list(range(5))
+    sequence.trim(100 + WINDOW)
+    assert not sequence.lost
+    sequence.trim(100 + WINDOW - 1)
+    assert sequence.lost
+
+
 def test_a_window_cut_too_early_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_module, "SLACK", 0)
     with pytest.raises(AssertionError):

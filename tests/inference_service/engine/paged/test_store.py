@@ -19,7 +19,7 @@ from inference_service.engine.paged import arena as arena_module
 from inference_service.engine.paged.arena import Arena
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece, StatesCache
-from inference_service.engine.paged.sequence import SLACK, Checkpoint, Sequence, States
+from inference_service.engine.paged.sequence import SLACK, Checkpoint, Sequence, States, WindowTable
 from inference_service.engine.paged.store import KVStore
 from tests.inference_service.engine.paged.bits import (
     CASES,
@@ -611,3 +611,23 @@ def test_files_come_out_of_the_pool_as_they_went_in(kind: type[Arena], case: Cas
         assert store.checkpoints.read(captured) == data_of(wanted)
         assert store.full.read_run(again.full.blocks, 0, tokens) == data_of(cut(blocks, 0, tokens))
     assert store.checkpoints.read(checkpoint) == data_of(file)
+
+
+def released_a_step_early(slide: Callable[[WindowTable, int], None]) -> Callable[[WindowTable, int], None]:
+    def faulty(self: WindowTable, end: int) -> None:
+        slide(self, end)
+        if self.blocks and self.blocks[0] not in self.spare:
+            self.spare.append(self.blocks[0])
+
+    return faulty
+
+
+def test_a_windows_block_that_is_released_early_is_found(gemma: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def window_of(pool: Pool) -> dict[str, bytes]:
+        checkpoint = computed(pool, 450)
+        return pool.checkpoints.read(checkpoint)  # type: ignore[no-any-return]
+
+    wanted = window_of(Pool(gemma))
+    assert window_of(Pool(gemma)) == wanted
+    monkeypatch.setattr(WindowTable, "slide", released_a_step_early(WindowTable.slide))
+    assert window_of(Pool(gemma)) != wanted
