@@ -18,6 +18,7 @@ from agentmem.errors import AgentmemError, Cancelled
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine.drafting import Drafter
 from inference_service.engine.paged.sequence import Checkpoint, Sequence
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.prompt_blocks import PromptBlocks
@@ -112,6 +113,8 @@ class TurnJob:
     cancelled: threading.Event
     on_start: Callable[[float, float, int], None] = lambda at, seconds, tokens: None  # noqa: ARG005
     reused: int = 0
+    anew: Callable[[], Sequence] | None = None
+    """Makes empty KV, where there was no memory for what `begin` makes."""
     checkpoints: Collection[int] = ()
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
@@ -144,6 +147,8 @@ class TurnJob:
     """The one that is being computed: the KV counts it already."""
     token: mx.array | None = field(default=None, init=False)
     """The last one that was sampled, int [1], while its KV is to come."""
+    drafter: Drafter | None = field(default=None, init=False)
+    """While it decodes by itself, and may compute several tokens in a step."""
     prompted: bool = field(default=False, init=False)
     """The prompt is computed."""
     changes: list[Processor] = field(default_factory=list, init=False)
@@ -244,6 +249,8 @@ class TurnJob:
             self.drop_kv()
             self.kv = self.begin()
             self.filled = self.kv.length
+        elif self.anew is not None:
+            self.begin, self.reused = self.anew, 0
         self.captured.clear()
         self.latest = None
         self.prompted = False

@@ -118,7 +118,7 @@ class Geometry:
         return (self.full, *self.also_full) if self.full.layers else ()
 
     def new_caches(self, codecs: Sequence[KVCodec] = ()) -> SequenceCaches:
-        """Empty caches of one sequence without a pool, those with KV with the `codecs` of their layers; without, K and V
+        """Empty caches of a sequence without a pool, those with KV with the `codecs` of their layers; without, K and V
         are not centred.
         """
         each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))

@@ -83,7 +83,7 @@ class PromptEngine(ABC):
         for job in [job for job in self._waiting if job.cancelled.is_set()]:
             self._waiting.remove(job)
             self._written.pop(job, None)
-            job.cancel()
+            guarded(job.cancel, job.fail)
 
     def _riders(self) -> list[TurnJob]:
         """The turns whose prompts, or the rest of them, are in the next pass. They are started.
@@ -173,7 +173,6 @@ class PromptEngine(ABC):
         if not self._compute(job) or job.decoding:
             return
         if not job.remaining:
-            self._to_clear = True
             job.prefilled()
             self._waiting.remove(job)
             self._finish(job)
@@ -189,6 +188,7 @@ class PromptEngine(ABC):
         if not self._go_on(chunk, job.cancelled.is_set):
             return False
         job.chunk = None
+        self._to_clear = self._to_clear or job.remaining <= (job.decoding is not None)
         if (written := self._written.pop(job, None)) is not None:
             written.put()
         self._name(job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens)))

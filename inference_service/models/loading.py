@@ -136,7 +136,7 @@ class Loader:
     def needs(self, info: ModelInfo) -> Needs:
         """What a model takes; computing is estimated where it was not measured."""
         kv = self._settings.pool_bytes, self._settings.batch_bytes
-        return needs_of(info, info.context_length, share_bytes(), *kv)
+        return needs_of(info, info.context_length, share_bytes(), *kv, arrays=not has_own_memory())
 
     def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
         """Return the fit of the model on the device if it is alone, whatever other processes have."""
@@ -227,6 +227,7 @@ class Loader:
                 others_decode,
             )
         )
+        loaded.engine.speculative = self._settings.speculation and network.rides
         await self._on_file_thread(loaded.prepare)
         return loaded
 

@@ -19,6 +19,7 @@ from agentmem import errors
 from agentmem.kv.blockfile import BlockHeader, FileName
 from agentmem.kv.ledger import Version
 from agentmem.process import logs
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
@@ -86,7 +87,8 @@ class Transport(ABC):
     async def read_all(
         self, files: Sequence[File], geometry: Geometry, into: Into = nowhere
     ) -> list[HostTensors | BlockMiss]:
-        """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more.
+        """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more files, and
+        ends when nothing is written to the caller's memory any more.
 
         Blocks are read `into` memory, where it has some for them; then there are no tensors to return. In that of one
         that is a miss is anything.
@@ -130,11 +132,12 @@ class PathTransport(Transport):
                 except BlockMiss as miss:
                     found[index] = miss.with_traceback(None)  # It holds the memory of all rows.
 
-        work = [asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))]
+        work = asyncio.gather(*(asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))))
         try:
-            await asyncio.gather(*work)
+            await asyncio.shield(work)
         finally:
             stopped.set()
+            await asyncio.wait([work])
         return [found.pop(index) for index in range(len(files))]
 
     async def write(
@@ -173,7 +176,7 @@ class StreamTransport(Transport):
                 data = await self._store.read_block(wanted.namespace, FileName.of(wanted), file.size_bytes)
             if wanted.window or (buffers := into(wanted)) is None:
                 return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
-            await asyncio.to_thread(verified_into, data, wanted, file.digest, geometry, buffers)
+            await run_shielded(asyncio.to_thread(verified_into, data, wanted, file.digest, geometry, buffers))
         except BlockMiss as miss:
             return miss
         except errors.NotFound:

@@ -8,6 +8,7 @@ import numpy as np
 
 from agentmem.errors import NotFound, ResourceExhausted
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
+from agentmem.process.shielding import run_shielded
 from agentmem.validation import AgentKey
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import Lookup, headers
@@ -98,7 +99,7 @@ class Prefetcher:
             return Prefetched(held, 0)
         began = time.monotonic()
         try:
-            kv = await self.engine.call(restored.sequence)
+            kv = await run_shielded(self.engine.call(restored.sequence))
         except MemoryError:
             return Prefetched(held, 0)
         if restored.load_bytes:

@@ -31,7 +31,7 @@ class Presence:
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:
-        """Let its pool evict, also what is unwritten if need be, and promise the memory of that; count and log it."""
+        """Let its pool evict, also what is unwritten if need be; count and log it."""
         memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
@@ -39,6 +39,7 @@ class Presence:
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
         memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
         model.engine.stepped = lambda kind: steps[kind].inc()
+        model.engine.speculated = metrics.speculation(model.model_id)
         for gauge, labels, read in self._gauges(model):
             gauge.labels(*labels).set_function(read)
         metrics.model_info.labels(model.model_id, bits).set(1)

@@ -87,9 +87,12 @@ class PromptSharing:
                 self.engine.submit(lambda: job.found(begin, tokens))
 
     def leave(self) -> None:
-        """End it for a turn that was not committed: what it has computed stays in the pool, until memory is needed."""
+        """End it for a turn that was not committed: what it has computed stays in the pool, until memory is needed.
+
+        A turn that was to leave nothing leaves nothing: its blocks are found only while it runs.
+        """
         job, pool = self.job, self.model.memory.pool
-        if job is None or not self._kept:
+        if job is None or not self._kept or not self.turn.request.commits:
             return
         window = Table(0, ())
         if (latest := job.latest) is not None:

@@ -1,4 +1,4 @@
-"""The KV that was found for one sequence: what is taken of it, what that has to read and fetch, and where it goes on."""
+"""The KV that was found for one sequence: what is taken of it, what it has to read and fetch, and where it goes on."""
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise

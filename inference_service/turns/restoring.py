@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from agentmem.errors import ResourceExhausted
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Ledger, TokenIds
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.generation import Chunk
@@ -188,7 +189,7 @@ class Restorer:
         if self._engine is None or arena.has(places):
             return
         try:
-            await self._engine.call(lambda: arena.take(places))
+            await run_shielded(self._engine.call(lambda: arena.take(places)))
         except MemoryError as error:
             raise ResourceExhausted(f"the device's memory is taken: {error}") from None
 

@@ -242,6 +242,7 @@ class TurnRunner:
             turn.stream.cancelled,
             started,
             turn.restored.tokens,
+            Restored(model, room=turn.reservation).sequence,
             captures,
             sharing.blocks,
             resumable=turn.reservation.checkpoints > len(captures),
@@ -263,7 +264,7 @@ class TurnRunner:
 
     def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float, reused: int) -> None:
         """Tell the caller that the engine has started the turn, at `at`, and what memory gave: `reused` tokens."""
-        if reused < turn.restored.tokens:  # There was no memory for caches of it, and the turn was begun without.
+        if reused < turn.restored.tokens:  # There was no memory to go on from it, and the turn was begun without.
             turn.restored = Restored(model, reason=types_pb2.MISS_REASON_EVICTED, room=turn.reservation)
         turn.timing.start(at, turn.restored.read_seconds, assembly_seconds)
         dropped = turn.dropped_tokens if turn.request.commits and not turn.appended else 0

@@ -19,6 +19,7 @@ from inference_service.text.prompt import Rendered
 from inference_service.threads import WorkerThreads
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.reserving import Reservations
+from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.turn import Note, Turn
 
@@ -64,6 +65,7 @@ class Summarizer:
                 said.append,
                 stream.cancelled,
                 reused=restored.tokens,
+                anew=Restored(model, room=asking.reservation).sequence,
             )
             interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
             try:

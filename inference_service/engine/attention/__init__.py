@@ -1,6 +1,6 @@
-"""Attention over quantized K and V: `backend` is what models call, `latents` attends over latents as arrays; kernels for
-NVIDIA GPUs are in the .cu files, as `paged.attention` uses them, and `chunks` joins their results. `self_test` proves
-them right at load.
+"""Attention over quantized K and V: `backend` is what models call, `latents` attends over latents as arrays; kernels
+for NVIDIA GPUs are in the .cu files, as `paged.attention` uses them, and `chunks` joins their results. `self_test`
+proves them right at load.
 """
 
 from inference_service.engine.attention.backend import AttentionBackend

@@ -227,7 +227,7 @@ def flash_latents(
     after: mx.array,
 ) -> mx.array:
     """Attention over latents, which are K and V, and rotary keys: of queries [rows, heads, n, k_dim] in the space of
-    latents and [rows, heads, n, v_dim] with positions, the last n of each row's tokens; latents [rows, heads, n, k_dim].
+    latents and [rows, heads, n, v_dim] with positions, each row's last n tokens; latents [rows, heads, n, k_dim].
 
     `tokens` is how many the longest row may have. The rest as of `flash_prefill`.
     """

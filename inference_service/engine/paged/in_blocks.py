@@ -1,4 +1,4 @@
-"""K and V where they are: a layer's cache of a pass whose tokens kernels write into blocks, and read there. NVIDIA GPUs.
+"""K and V where they are: a layer's cache of a pass whose tokens kernels write into blocks and read there. NVIDIA GPUs.
 
 Tables are made once for all layers of a kind. Rows attend over packed K and V; of many queries of one sequence K and V
 are unpacked, for as long as the layer is computed.

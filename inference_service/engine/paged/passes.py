@@ -124,7 +124,9 @@ class KVCache(ABC):
         """
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        """Attention of queries [rows, heads, n, k_dim] over what each sees; [rows, heads, n, v_dim]."""
+        """Attention of queries [rows, heads, n, k_dim] over what each sees, [rows, heads, n, v_dim], of a cache that
+        `update_and_fetch` returns in the place of K and V.
+        """
         raise NotImplementedError
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
@@ -136,7 +138,12 @@ class KVCache(ABC):
         each is shown what it sees. Raises ValueError for another window than the layer's.
         """
         if window_size not in (None, self.window or None):
-            raise ValueError(f"the layer's window is {self.window or 'none'}, not {window_size}")
+            if not self.window:
+                raise ValueError(
+                    f"its mask is that of a window of {window_size} tokens, and its cache that of full attention; a "
+                    "model's make_cache has to give such layers a RotatingKVCache"
+                )
+            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
         if self.of.rows:
             return None
         before = int(self.offset)

@@ -1,8 +1,8 @@
 """Passes over rows that are traced once and replayed, without the Python of a model's layers. Engine thread only.
 
-On a fast GPU a pass of few rows takes as long as it takes to say what it is to compute: 13 ms of 32 rows of Llama 3.1 8B
+On a fast GPU a pass of few rows takes as long as saying what it is to compute: 13 ms of 32 rows of Llama 3.1 8B
 on an H200, of which the GPU needs 11. `mx.compile` replays a graph from its trace. A trace holds for a number of rows
-and of blocks in a table; both are filled up, so that few are made while agents come and go: rows with one that writes to
+and of blocks in a table; both are filled up, and few are made while agents come and go: rows with one that writes to
 a block of nobody's.
 """
 

@@ -265,11 +265,12 @@ async def working(
     tmp_path: Path,
     blocks: int = BLOCKS,
     pieces: int = PIECES,
+    checkpoints: int = 2,
     seed: int = 0,
     room_wait: float = 30,
     quantization: QuantizationSettings | None = None,
 ) -> AsyncIterator[Worker]:
-    """A worker with a pool of so many blocks, and of so many pieces of checkpoints, or twice what one takes."""
+    """A worker with a pool of so many blocks, and of so many pieces, or as many as so many checkpoints take."""
     engine = EngineThread()
     engine.start()
     hashes = ContentHashes(tmp_path / "weights.json")
@@ -277,7 +278,7 @@ async def working(
         lambda: load("m", str(directory), pool_bytes=1 << 22, quantization=quantization, hashes=hashes)
     )
     hints = TurnHints()
-    pieces = 0 if loaded.geometry.resumes_anywhere else max(pieces, 2 * loaded.geometry.checkpoint_pieces)
+    pieces = 0 if loaded.geometry.resumes_anywhere else max(pieces, checkpoints * loaded.geometry.checkpoint_pieces)
     model = replace(
         loaded,
         arenas=await engine.call(lambda: KVStore(loaded.geometry, blocks, pieces, loaded.codecs)),
