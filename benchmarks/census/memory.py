@@ -57,8 +57,8 @@ class Rooms:
         """Give all of it back."""
         self._held.close()
 
-    def take(self, tokens: int, checkpoints: int = 1) -> Reservation:
-        """Reserve memory for a turn that grows to so many tokens, and makes so many checkpoints."""
+    def take(self, tokens: int, checkpoints: int = 0) -> Reservation:
+        """Reserve memory for a turn that grows to so many tokens, and makes so many checkpoints before its end."""
         admission = self._model.memory.admission
         room = admission.reserve_now(MemoryRequest(_KEY, (), tokens, checkpoints))
         if room is None or (self._model.geometry.checkpoint_pieces and room.checkpoints < checkpoints):
@@ -66,7 +66,7 @@ class Rooms:
         self._held.callback(admission.release, room)
         return room
 
-    def empty(self, tokens: int, checkpoints: int = 1) -> tuple[Reservation, Callable[[], KVSequence]]:
+    def empty(self, tokens: int, checkpoints: int = 0) -> tuple[Reservation, Callable[[], KVSequence]]:
         """Memory for a turn from nothing, and what begins it there."""
         room = self.take(tokens, checkpoints)
         return room, lambda: self._model.arenas.sequence(room.places, room.pieces)

@@ -26,7 +26,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LoadedMode
     assert found is not None
     building.write(found, tmp_path / "model")
     hashes = ContentHashes(tmp_path / "weights.json")
-    sizes: dict[str, Any] = {"pool_bytes": 16 << 20, "batch_bytes": 64 << 20, "calibration_tokens": 64}
+    sizes: dict[str, Any] = {"pool_bytes": 64 << 20, "batch_bytes": 64 << 20, "calibration_tokens": 64}
     model = load(request.param, str(tmp_path / "model"), hashes=hashes, **sizes)
     yield model
     model.release()
@@ -37,7 +37,7 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 @pytest.mark.slow
-@of("llama", "exaone4", "qwen3_next", "deepseek_v3")
+@of("llama", "exaone4", "qwen3_next", "deepseek_v3", "falcon_h1", "mamba2")
 def test_what_is_right_is_found_right(model: LoadedModel) -> None:
     found = checking.checked(model)
     assert set(found) == {"mlx-lm", "alone", "batched", "hot", "warm", "partial"}
