@@ -94,7 +94,7 @@ def q4_agent(geometry: Geometry, tokens: int) -> dict[str, int]:
     held, saved = blocks * store.full.layout.nbytes, 0
     if checkpoint is not None and store.windows is not None:
         held += len(checkpoint.pieces) * store.windows.layout.nbytes
-        saved = sum(len(tensor) for tensor in store.read_checkpoint(checkpoint).values())
+        saved = sum(len(tensor) for tensor in store.checkpoints.read(checkpoint).values())
     store.close()
     return {"bytes": held, "active": active, "saved_window": saved}
 
@@ -192,7 +192,7 @@ class _Content:
             for number, piece in enumerate(table.blocks, table.first // table.tokens):
                 store.windows.put([(piece, 0, self._numbered(self._window, number))])
         sequence.length = tokens
-        return store.capture(sequence)
+        return store.checkpoints.capture(sequence, last=True)
 
     def compare(self, store: KVStore, table: Table) -> None:
         """Raise RuntimeError where an agent's blocks and pieces have anything else."""
@@ -206,7 +206,7 @@ class _Content:
             parts = [self._numbered(self._window, first + at) for at in range(len(table.pieces))]
             within = slice(start - first * tokens, table.tokens - first * tokens)
             wanted = {name: np.concatenate([part[name] for part in parts], axis=2)[:, :, within] for name in parts[0]}
-            found = store.read_checkpoint(Checkpoint(table.tokens, table.window_tokens, table.pieces))
+            found = store.checkpoints.read(Checkpoint(table.tokens, table.window_tokens, table.pieces))
             _same(found, wanted, "the window")
 
     @staticmethod

@@ -14,7 +14,7 @@ from inference_service.engine.paged import passes
 from inference_service.engine.paged.passes import ArrayKVCache, Pieces
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.sequence import States, gathered
-from inference_service.engine.paged.store import KVStore, Start
+from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.views import View
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -89,15 +89,15 @@ def test_layers_that_get_each_others_kv_back(model: LoadedModel, monkeypatch: py
 @pytest.mark.slow
 @of("qwen3_next")
 def test_a_state_of_another_position(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = KVStore._load
+    original = Checkpoints.load
 
-    def load_zeros(self: KVStore, sequence: KVSequence, *rest: Any) -> None:
+    def load_zeros(self: Checkpoints, sequence: KVSequence, *rest: Any) -> None:
         original(self, sequence, *rest)
         assert sequence.states is not None
         layers = sequence.states.layers
         sequence.states = States([[mx.zeros_like(a) for a in layer if a is not None] for layer in layers])
 
-    monkeypatch.setattr(KVStore, "_load", load_zeros)
+    monkeypatch.setattr(Checkpoints, "load", load_zeros)
     assert wrong(model) == {"warm", "partial"}
 
 
