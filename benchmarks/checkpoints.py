@@ -31,9 +31,9 @@ from benchmarks.prompts import token_ids
 from benchmarks.random_models import write_model
 from benchmarks.tables import Claim, Table, conclude, milliseconds
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.checkpoints import Start
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.spacing import STEP, periodic_positions
 from inference_service.models.fingerprint import ContentHashes

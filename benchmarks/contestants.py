@@ -29,9 +29,9 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import HostBuffers
 from inference_service.engine.network import Network
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.checkpoints import Start
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged

@@ -21,8 +21,8 @@ from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.architectures.texts import Text
 from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel

@@ -17,9 +17,9 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.checkpoints import Start
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.loaded import LoadedModel

@@ -71,7 +71,7 @@ class State:
             found = table
         if found is None:
             return None
-        return arenas.checkpoints.read(Checkpoint(found.tokens, found.window_tokens, found.pieces))
+        return arenas.read_checkpoint(Checkpoint(found.tokens, found.window_tokens, found.pieces))
 
 
 @dataclass(eq=False, repr=False)

@@ -23,6 +23,7 @@ from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
 from inference_service.engine.paged.sequence import (
     BlockTable,
+    Checkpoint,
     Sequence,
     States,
     WindowTable,
@@ -114,6 +115,14 @@ class KVStore:
         if self.by_arrays and sequence.length and start.arrays:
             self.resume(sequence)
         return sequence
+
+    def capture(self, sequence: Sequence) -> Checkpoint | None:
+        """A checkpoint where a sequence ends; None of a model of full attention alone, and where layers are lost."""
+        return self.checkpoints.capture(sequence, last=True)
+
+    def read_checkpoint(self, checkpoint: Checkpoint) -> dict[str, bytes]:
+        """A private copy of a checkpoint, as the tensors of a file by name."""
+        return self.checkpoints.read(checkpoint)
 
     def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens in a block, as the tensors of a file by name."""

@@ -11,10 +11,11 @@ from benchmarks.census import building, checking
 from benchmarks.census.configs import config
 from benchmarks.loading import load
 from inference_service.engine.paged import passes
+from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.passes import ArrayKVCache, Pieces
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.sequence import States, gathered
-from inference_service.engine.paged.checkpoints import Checkpoints, Start
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.views import View
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel

@@ -20,8 +20,8 @@ from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import TurnJob
-from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.capability import QuantizationSettings
 from inference_service.turns.turn import Turn
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
