@@ -6,11 +6,11 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.batched_prefill import padded_caches
 
 from agentmem.errors import Cancelled
 from inference_service.engine import batched_prefill
 from inference_service.engine import prompts as prompts_module
-from inference_service.engine.batched_prefill import padded_caches
 from inference_service.engine.geometry import Caches
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.prefill import PrefillChunk

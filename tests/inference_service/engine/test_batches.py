@@ -10,11 +10,11 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 import pytest
+from inference_service.engine.caches import BatchQuantizedKVCache, BatchSlidingQuantizedKVCache, KVBuffers
+from inference_service.engine.caches.states import BatchStateCache, StateCache
 from mlx_lm.generate import GenerationBatch, StopSequences
 
 from benchmarks.loading import load
-from inference_service.engine.caches import BatchQuantizedKVCache, BatchSlidingQuantizedKVCache, KVBuffers
-from inference_service.engine.caches.states import BatchStateCache, StateCache
 from inference_service.engine.geometry import Caches
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel

@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
+from inference_service.engine.batched_prefill import Prompt, companions
 
 from inference_service.engine import batched_prefill
-from inference_service.engine.batched_prefill import Prompt, companions
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from inference_service.engine.caches.buffers import STEP
+
 from inference_service.engine.scheduling import most_batch_bytes, split
 
 KIB, GIB = 1 << 10, 1 << 30

@@ -5,11 +5,11 @@ from itertools import product
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.attention.speed import MEASURED, PathChoice
 
 from inference_service.engine.attention import METAL_FLASH_DECODING, metal_flash_decoding, paths, self_test
 from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.self_test import decode_error, over_caches, plain_attention
-from inference_service.engine.attention.speed import MEASURED, PathChoice
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.metal_kernel import available

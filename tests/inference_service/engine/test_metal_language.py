@@ -9,10 +9,10 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.attention.metal_flash_decoding import THREADGROUP_BYTES, THREADGROUP_THREADS
 
 from agentmem.kv.bits import BITS
 from inference_service.engine.attention import metal_flash_decoding
-from inference_service.engine.attention.metal_flash_decoding import THREADGROUP_BYTES, THREADGROUP_THREADS
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.metal_kernel import available
 from inference_service.engine.quantization import PLAIN, KVFormat

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from benchmarks.loading import load
-from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.caches.states import StateCache
 from inference_service.engine.checkpoints import Checkpoint
+
+from benchmarks.loading import load
+from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.memory.spacing import STEP, periodic_positions

@@ -5,9 +5,9 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.caches.full import BatchQuantizedKVCache
 
 from benchmarks.loading import load
-from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import prompts_problem

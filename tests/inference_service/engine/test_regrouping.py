@@ -8,12 +8,12 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from inference_service.engine.caches.full import BatchQuantizedKVCache
 from mlx_lm.generate import GenerationBatch
 
 from agentmem.errors import Cancelled
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching, mlx_lm_adapter
-from inference_service.engine.caches.full import BatchQuantizedKVCache
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.mlx_lm_adapter import regrouped
 from inference_service.models.loaded import LoadedModel

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
+from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.checkpoints import Checkpoint, captured
 
 from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine import batching, prompts
-from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.caches.sliding import SLACK
-from inference_service.engine.checkpoints import Checkpoint, captured
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches
 from inference_service.models.fingerprint import ContentHashes
