@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine.paged.passes import Pass
+from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import States, WorkingKV
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -93,7 +93,7 @@ def differences(oracle: Oracle, rows: Rows) -> Iterator[float]:
 
 def alone(model: LoadedModel, rows: Rows) -> Rows:
     """Each by itself, in the order of their numbers."""
-    found = {}
+    found: Rows = {}
     for number in sorted(rows):
         found |= decoded(model, {number: 0})
     return found
@@ -169,7 +169,8 @@ def distributions(model: LoadedModel, joins: dict[int, int], fault: "Fault | Non
 
             def choose(logprobs: mx.array, kept: list[Any] = kept, original: Any = sampled) -> mx.array:
                 kept.append(np.array(logprobs[0].astype(mx.float32)))
-                return original(logprobs)
+                chosen: mx.array = original(logprobs)
+                return chosen
 
             turn.job.sampler._choose = choose  # type: ignore[method-assign]
         run(model)
@@ -191,7 +192,7 @@ def test_bfloat16_is_as_good_as_alone(directory: Path, tmp_path: Path) -> None:
     for number, (turn, found) in together.items():
         assert kl(by_themselves[number][1], found) < KL_ALONE
         sequence = model.arenas.sequence(*rooms(model))
-        of = Pass([(sequence, turn.kv.length)], rows=False)  # type: ignore[list-item]
+        of = Pass([Piece(sequence, turn.kv.length)], rows=False)
         caches = model.arenas.caches(of)
         logits = model.engine.model(mx.array([[*turn.job.sequence, *turn.said]]), caches)[0]
         once = np.array((logits - mx.logsumexp(logits, axis=-1, keepdims=True)).astype(mx.float32))
