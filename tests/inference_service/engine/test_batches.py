@@ -36,7 +36,7 @@ from tests.tiny_models import (
     write_qwen2,
     write_qwen3,
 )
-from tests.tiny_own_attention import OWN_ATTENTION
+from tests.tiny_own_attention import OWN_ATTENTION, write_kimi_linear
 from tests.tiny_states import STATES
 
 pytestmark = pytest.mark.sampled(4)
@@ -49,7 +49,7 @@ OTHERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, writ
 WRITERS = [*OTHERS, *SLIDING, *HYBRIDS, *OWN_ATTENTION, *STATES]
 WITH_KV = [writer for writer in WRITERS if writer not in STATES]
 RECURRENT = [*HYBRIDS, *STATES]
-POSITIONED = [writer for writer in WITH_KV if writer not in WITHOUT_POSITIONS]
+POSITIONED = [writer for writer in WITH_KV if writer not in (*WITHOUT_POSITIONS, write_kimi_linear)]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 REPEATS, LENGTHS = (1, 9, 16, 3), (24, 10, 14, 30)
 ORDERS = {
@@ -74,15 +74,20 @@ Rows = dict[int, Turn]
 
 
 def decoded(model: LoadedModel, joins: dict[int, int]) -> Rows:
-    """Turns that join at given ticks."""
+    """Turns that join at given ticks, none of which fails."""
+    rows = begun(model, joins)
+    assert all(row.whole and not row.job.alone for row in rows.values())
+    return rows
+
+
+def begun(model: LoadedModel, joins: dict[int, int]) -> Rows:
     rows: Rows = {}
     for tick in range(10_000):
         for number in (number for number, at in joins.items() if at == tick):
             rows[number] = begin(model, prompt_of(model, number, REPEATS[number]), LENGTHS[number])
         if not model.engine.step() and len(rows) == len(joins):
-            break
-    assert all(row.whole and not row.job.alone for row in rows.values())
-    return rows
+            return rows
+    raise AssertionError("the engine does not come to an end")
 
 
 def differences(oracle: Oracle, rows: Rows) -> Iterator[float]:
@@ -100,11 +105,11 @@ def alone(model: LoadedModel, rows: Rows) -> Rows:
 
 
 def flipped(found: Packed, wanted: Packed) -> tuple[float, int]:
-    """The share of 4-bit codes that differ, of the tokens that both have, and by how much at most."""
+    """The share of 4-bit codes that differ, of the last tokens that both have, and by how much at most."""
     steps = []
     for name in (name for name in wanted if name.endswith("weights")):
         tokens = min(found[name].shape[2], wanted[name].shape[2])
-        one, other = (codes(each[name][:, :, :tokens]) for each in (found, wanted))
+        one, other = (codes(each[name][:, :, each[name].shape[2] - tokens :]) for each in (found, wanted))
         steps.append(np.abs(one - other).ravel())
     counted = np.concatenate(steps)
     return float((counted > 0).mean()), int(counted.max())
@@ -146,8 +151,8 @@ def test_packed_kv_equals_that_of_rows_alone(model: LoadedModel, rows: Rows) -> 
         assert step <= 1
         assert drift(packed(model, row.kv), by_itself[number]) < TOLERANCE
     for number, other in zip(rows, list(rows)[1:], strict=False):
-        found = {name: each for name, each in packed(model, rows[number].kv).items() if "window" not in name}
-        assert flipped(found, {name: by_itself[other][name] for name in found})[0] > 20 * FLIPPED_CODES
+        found = packed(model, rows[number].kv)
+        assert flipped(found, by_itself[other])[0] > 100 * FLIPPED_CODES, "other rows differ"
 
 
 def kl(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
@@ -274,12 +279,13 @@ def short_convolutions(of: Pass) -> None:
 
 
 def found_out(model: LoadedModel, oracle: Oracle, fault: Fault) -> bool:
+    """By what rows are told, or because a pass failed."""
     with pytest.MonkeyPatch.context() as patch:
         inject(model, patch, fault)
-        return any(found > 10 * TOLERANCE for found in differences(oracle, decoded(model, FAULTY)))
+        rows = begun(model, FAULTY)
+    return any(row.job.alone for row in rows.values()) or max(differences(oracle, rows)) > 10 * TOLERANCE
 
 
-@pytest.mark.slow("kimi_linear")
 @pytest.mark.parametrize("directory", POSITIONED, ids=names(POSITIONED), indirect=True)
 def test_wrong_positions_are_found(model: LoadedModel, oracle: Oracle) -> None:
     assert found_out(model, oracle, one_position_off)
