@@ -278,7 +278,7 @@ def test_one_token_rides_of_a_model_that_takes_one_at_a_time(
 
 
 @pytest.mark.usefixtures("rides")
-@pytest.mark.parametrize("write", [write_mamba2, write_qwen3_next])
+@pytest.mark.parametrize("write", [write_mamba2, pytest.param(write_qwen3_next, marks=pytest.mark.slow)])
 def test_one_token_rides_of_a_model_with_recurrent_layers(write: Callable[[Path], Path], tmp_path: Path) -> None:
     """They take the tokens of a sequence in order; those of several sequences are rows."""
     directory = write(tmp_path / "model")
