@@ -103,7 +103,7 @@ class BatchEngine(PromptEngine):
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
     def _launch(self, jobs: list[TurnJob]) -> None:
-        """Have the next tokens of these jobs computed: of who decodes the one that was sampled last, of a prompt all."""
+        """Have the next tokens of these jobs computed: of who decodes the last that was sampled, of a prompt all."""
         pieces, ids = [], []
         for job in jobs:
             assert job.kv is not None
