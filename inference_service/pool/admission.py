@@ -67,10 +67,6 @@ class Reservation:
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
     pins: list[Table] = field(default_factory=list)
-    named: int = 0
-    """Blocks of the beginning that were named meanwhile. Engine thread, as `given`."""
-    given: set[int] = field(default_factory=set)
-    """Pieces of checkpoints that were named meanwhile."""
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def claim(self, pool: KVPool, table: Table) -> Table:

@@ -35,18 +35,9 @@ class PromptSharing:
         loop = asyncio.get_running_loop()
         self.blocks = PromptBlocks(
             self.turn.restored.lookup.own,  # None where nothing may be reused.
-            kept=lambda kept: self._give(kept, loop),
+            kept=lambda kept: loop.call_soon_threadsafe(self._name, kept),
             look=lambda: loop.call_soon_threadsafe(self._look),
         )
-
-    def _give(self, kept: Kept, loop: asyncio.AbstractEventLoop) -> None:
-        """Have what is computed named. It is not written any more, also where the turn has to begin again. Engine
-        thread."""
-        reservation = self.turn.reservation
-        reservation.named = kept.end
-        if kept.checkpoint is not None:
-            reservation.given.update(kept.checkpoint.pieces)
-        loop.call_soon_threadsafe(self._name, kept)
 
     def _name(self, kept: Kept) -> None:
         """Have blocks found that are computed, and the checkpoint at their end.

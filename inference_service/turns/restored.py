@@ -213,25 +213,22 @@ class Restored:
         return self.model.arenas.host_buffers(self.room.places[index], header.token_count)
 
     def sequence(self) -> Sequence:
-        """Begin the sequence; as often as it has to begin. Engine thread. Raises MemoryError.
-
-        What others may have found of it by then is not written again.
-        """
+        """Begin the sequence; as often as it has to begin. Engine thread. Raises MemoryError."""
         assert self.room is not None
         tensors, self.tensors = self.tensors, {}
-        blocks, hot, room = self.places(), self.choice.hot, self.room
+        blocks, hot, own = self.places(), self.choice.hot, self.room.shared
         full = [candidate for candidate in hot if candidate.usable_tokens == BLOCK_TOKENS]
         cut = hot[-1] if len(full) < len(hot) else None
         warm = [(candidate, tensors.get(FileName.of(candidate.header))) for candidate in self.choice.warm]
         window = self.choice.checkpoint
         start = Start(
             blocks,
-            [piece for piece in room.pieces if piece not in room.given],
+            self.room.pieces,
             self.tokens,
-            BLOCK_TOKENS * max(len(room.shared), len(full), room.named),
+            BLOCK_TOKENS * max(len(own), len(full)),
             None if cut is None else (self.blocks[cut.header.chain_hash], blocks[len(full)]),
             [(blocks[each.header.first_token // BLOCK_TOKENS], file) for each, file in warm if file],
-            arrays=room.array_bytes > 0,
+            arrays=self.room.array_bytes > 0,
         )
         if window is not None and (table := self.windows.get(window.name)) is not None:
             start = replace(start, checkpoint=Checkpoint(window.position, table.window_tokens, table.pieces))
