@@ -6,8 +6,6 @@ what users wait for
     ttft/           first tokens by length: cold, warm, from the disk, hot; beside their parts and mlx-lm
     work.py         agents at work: short turns that come and go, beside the engine alone and mlx_lm.server
     throughput.py   agents that generate together, beside the engine in process
-    staggered.py    one agent arrives while another's prompt is computed
-    arrivals.py     short prompts that arrive at once, computed together and one by one
     capacity.py     more agents than the pool holds
     restart.py      all agents answer again after a SIGKILL of everything
     starting.py     from `agentmem up` to the first token; at_rest.py: and what a stack takes that does nothing

@@ -7,18 +7,23 @@ token comes with the pass. The next pass is on its way to the device before the 
 
 import logging
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import mlx.core as mx
 
+from agentmem.errors import ResourceExhausted
+from inference_service.engine.drafting import Drafter
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
 from inference_service.engine.paged.passes import Pass, Piece
+from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.paged.store import Written
 from inference_service.engine.prompts import PromptEngine, guarded
+from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -45,6 +50,14 @@ class BatchEngine(PromptEngine):
     """
 
     tokenizer: Tokenizer
+    speculative: bool = False
+    """Whether a sequence that decodes by itself may compute several tokens in a step, where that pays."""
+    speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
+    """Called, on the engine thread, for each step of a draft: its tokens, and how many of them were right."""
+    _step_costs: defaultdict[int, StepCosts] = field(default_factory=partial(defaultdict, StepCosts), init=False)
+    """By the length of the context, in powers of 4: attention's share of a step grows with it."""
+    _plain_since: float = field(default=0.0, init=False)
+    """When the last step was taken, of one token of one turn."""
     _running: list[TurnJob] = field(default_factory=list, init=False)
     _flights: list[_Flight] = field(default_factory=list, init=False)
 
@@ -74,10 +87,18 @@ class BatchEngine(PromptEngine):
         if not all(job.kv is not None and job.kv.arrays for job in self._running):
             self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
             before = []
-        for lane in self._lanes(self._riders(), before):
+        riders = self._riders()
+        if not riders and (job := self._speculating()) is not None and self._would_draft(job):
+            self._take_all(before)  # What comes next is guessed from what was sampled last.
+            before = []
+            guarded(partial(self._speculate, job), partial(self._failed, [job]))
+        for lane in self._lanes(riders):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if self._waiting:
+            if any(not job.prompted for flight in self._flights for job in flight.jobs):
+                before, self._flights = self._flights, []
+                self._take_all(before)  # A first token does not wait for another's chunk.
             self._advance()
         if self._to_clear:
             self._to_clear = False
@@ -90,15 +111,69 @@ class BatchEngine(PromptEngine):
         self._drop_cancelled_prompts()
         for job in [job for job in self._running if job.cancelled.is_set()]:
             self._running.remove(job)
-            job.cancel()
+            guarded(job.cancel, job.fail)
 
-    def _lanes(self, riders: Sequence[TurnJob], flights: Sequence[_Flight]) -> list[list[TurnJob]]:
+    def _speculating(self) -> TurnJob | None:
+        """The turn that decodes by itself, if it may compute several tokens in a step. None with a seed does: that asks
+        for the same answer again, while how many tokens a step computes, and so how they are rounded, hangs on measured
+        times. Recurrent states cannot be trimmed.
+        """
+        job = self._running[0] if len(self._running) == 1 else None
+        if job is None or not (self.speculative and self.model.rides and job.prompted) or job.over:
+            for each in self._running:
+                each.drafter = None
+            return None
+        assert job.decoding is not None
+        seeded = job.decoding.sampling.seed is not None
+        return None if seeded or job.alone or self.store.geometry.states is not None else job
+
+    def _would_draft(self, job: TurnJob) -> bool:
+        """Whether there is a guess, as far as the tokens that are taken tell."""
+        job.drafter = job.drafter or Drafter(job.history)
+        while job.drafter.tokens < job.tokens:
+            job.drafter.add(job.between(job.drafter.tokens, job.drafter.tokens + 1)[0])
+        return bool(self._draft(job))
+
+    def _draft(self, job: TurnJob) -> list[int]:
+        assert job.drafter is not None
+        assert job.decoding is not None
+        left = job.decoding.max_tokens - len(job.result.token_ids) - 1
+        costs = self._step_costs[job.tokens.bit_length() // 2]
+        return job.drafter.draft(min(left, SLACK), self.tokenizer.eos_ids, costs.of)
+
+    def _speculate(self, job: TurnJob) -> None:
+        """One step of a turn whose tokens are all taken: of its last one and a draft, if there is one still."""
+        if job not in self._running or job.over or not self._would_draft(job) or not (draft := self._draft(job)):
+            return
+        assert job.kv is not None
+        began, job.token, self._plain_since = time.perf_counter(), None, 0.0
+        of = Pass([Piece(job.kv, 1 + len(draft))])
+        self._make_room(of)
+        ids = [*job.between(job.tokens - 1, job.tokens), *draft]
+        logits, written = self.store.compute(self.model, of, mx.array(ids, dtype=mx.uint32))
+        found = sampled_along(logits[0], job, draft)
+        mx.eval(written.state)
+        written.put()
+        self.stepped("decode")
+        costs = self._step_costs[job.tokens.bit_length() // 2]
+        if not self._waiting:
+            costs.took(len(ids), time.perf_counter() - began)
+        self.speculated(len(draft), len(found) - 1)
+        job.kv.trim(job.kv.length - (len(draft) + 1 - len(found)))
+        job.filled = job.kv.length
+        for token in found:
+            if not job.over:
+                guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
+        if job.over and job.kv is not None and job.kv.length >= job.tokens:
+            self._running.remove(job)
+            self._finish(job)
+
+    def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
         """The jobs of each pass: those that may be together, and each other one by itself.
 
-        Who is over has one more, in which the KV of its last token comes, unless that is in a flight already.
+        Who is over needs the KV of its last token, unless that is under way.
         """
-        flying = {job for flight in flights for job in flight.jobs}
-        jobs = [*(job for job in self._running if not (job.over and job in flying)), *riders]
+        jobs = [*(job for job in self._running if not job.over or job.position < job.tokens), *riders]
         together = [job for job in jobs if self.model.rows_together and not job.alone]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
@@ -113,7 +188,7 @@ class BatchEngine(PromptEngine):
         of = Pass(pieces, rows=True if len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays else None)
         began = time.monotonic()
         self._make_room(of)
-        logits, written = self.compute(of, mx.concatenate(ids))
+        logits, written = self.store.compute(self.model, of, mx.concatenate(ids))
         last = [end - 1 for _, _, end, _ in of.spans()]
         rows = logits[:, 0] if of.rows else logits[0]
         rows = rows if len(last) == of.tokens else rows[mx.array(last)]
@@ -134,6 +209,7 @@ class BatchEngine(PromptEngine):
         """Take the tokens of a pass, which is computed first, and end the turns that are over."""
         tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
         flight.written.put()
+        self._note_time(flight)
         self.stepped("decode")
         for job, token, end in zip(flight.jobs, tokens, flight.ends, strict=True):
             if job not in self._running:
@@ -146,6 +222,14 @@ class BatchEngine(PromptEngine):
                 self._finish(job)
             else:
                 guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
+
+    def _note_time(self, flight: _Flight) -> None:
+        """Note what a step of one token takes, where one follows another and nothing else is computed."""
+        now, [job, *others] = time.perf_counter(), flight.jobs
+        plain = not others and job.prompted and not self._waiting
+        if plain and self._plain_since and job.drafter is not None:
+            self._step_costs[job.tokens.bit_length() // 2].took(1, now - self._plain_since)
+        self._plain_since = now if plain else 0.0
 
     def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
         """The last of a prompt was in a pass."""
@@ -165,14 +249,14 @@ class BatchEngine(PromptEngine):
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
         """A pass failed: go on with every turn by itself. One that was alone is the one that fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
-        full = ran_out(error)
+        full = ran_out(error) or isinstance(error, ResourceExhausted)
         error.__traceback__ = None  # Its frames hold arrays.
         after = [flight for flight in self._flights if not set(flight.jobs).isdisjoint(jobs)]
         self._flights = [flight for flight in self._flights if flight not in after]
         if full:
             self.headroom.recover()
         else:
-            self.model.give_up_compiling(error)
+            self.store.give_up_tracing(error)
         for job in dict.fromkeys([*jobs, *(job for flight in after for job in flight.jobs)]):
             if job in self._running:
                 self._running.remove(job)
@@ -181,7 +265,7 @@ class BatchEngine(PromptEngine):
             else:
                 continue
             if job.cancelled.is_set():
-                job.cancel()
+                guarded(job.cancel, job.fail)
             elif job.over:  # Only KV of its last token was to come.
                 job.drop_kv()
                 self._finish(job)
@@ -209,8 +293,10 @@ def _sampled(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
             continue
         own = logits[row : row + 1]
         if job.changes:
-            history = mx.array(job.history, dtype=mx.uint32)
-            seen = history if job.token is None else mx.concatenate([history, job.token])
+            known = job.history
+            seen = mx.array(known, dtype=mx.uint32)
+            if job.token is not None and len(known) < job.position:  # It is not taken yet.
+                seen = mx.concatenate([seen, job.token])
             for change in job.changes:
                 own = change(seen, own)
         found.append(job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).astype(mx.uint32))

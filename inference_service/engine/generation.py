@@ -18,6 +18,7 @@ from agentmem.errors import AgentmemError, Cancelled
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
+from inference_service.engine.drafting import Drafter
 from inference_service.engine.paged.sequence import Checkpoint, Sequence
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.prompt_blocks import PromptBlocks
@@ -146,6 +147,8 @@ class TurnJob:
     """The one that is being computed: the KV counts it already."""
     token: mx.array | None = field(default=None, init=False)
     """The last one that was sampled, int [1], while its KV is to come."""
+    drafter: Drafter | None = field(default=None, init=False)
+    """While it decodes by itself, and may compute several tokens in a step."""
     prompted: bool = field(default=False, init=False)
     """The prompt is computed."""
     changes: list[Processor] = field(default_factory=list, init=False)

@@ -24,7 +24,7 @@ _THREAD_CLOCK = 6
 
 
 class PrefillChunk:
-    """`tokens` tokens of a prompt from `position` on, whose layers are computed one after the other. Engine thread only.
+    """`tokens` tokens of a prompt from `position` on, computed layer by layer. Engine thread only.
 
     `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once. `last` is
     computed with the last layer. What is beyond that layer's KV is not.

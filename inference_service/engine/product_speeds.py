@@ -45,8 +45,9 @@ _BYTES: Final = 256 << 20
 _FEWEST, _MOST = 2, 32
 """Products in one measurement."""
 _MOST_SKINNY: Final = 128
-"""Rows up to which the kernel for a few is faster than dequantized weights (H100, 4096 to 14336: 64 rows 114 and 218 µs,
-128 173 and 213, 256 330 and 218)."""
+"""Rows up to which the kernel for a few is faster than dequantized weights (H100, 4096 to 14336: 64 rows 114 and
+218 µs, 128 173 and 213, 256 330 and 218).
+"""
 _LONG: Final = 0.5
 """Seconds of a product from which what is found for its rows stands for more rows as well."""
 

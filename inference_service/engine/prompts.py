@@ -76,14 +76,6 @@ class PromptEngine(ABC):
     def running(self) -> int:
         """Turns that generate."""
 
-    def compute(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
-        """Logits of a pass's tokens [T], lazily, and what is to be put into blocks; the sequences count them."""
-        if (traced := self.store.step(of, tokens)) is not None:
-            return traced
-        caches = self.store.caches(of)
-        logits = self.model(tokens[:, None] if of.rows else tokens[None], caches)
-        return logits, self.store.taken(of, caches)
-
     def _finish(self, job: TurnJob) -> None:
         guarded(job.finish, job.fail)
 
@@ -91,7 +83,7 @@ class PromptEngine(ABC):
         for job in [job for job in self._waiting if job.cancelled.is_set()]:
             self._waiting.remove(job)
             self._written.pop(job, None)
-            job.cancel()
+            guarded(job.cancel, job.fail)
 
     def _riders(self) -> list[TurnJob]:
         """The turns whose prompts, or the rest of them, are in the next pass. They are started.
@@ -100,7 +92,7 @@ class PromptEngine(ABC):
         models one token rides.
         """
         limit, left = (_RIDES_ON_CPU, _ROWS_ON_CPU) if on_cpu() else (_RIDES, _ROWS)
-        if not self.model.ahead or self.store.geometry.states is not None:
+        if not self.model.rides or self.store.geometry.states is not None:
             limit = 1
         found: list[TurnJob] = []
         waiting = [job for job in self._ready if job.decoding is not None and job.chunk is None]
@@ -181,7 +173,6 @@ class PromptEngine(ABC):
         if not self._compute(job) or job.decoding:
             return
         if not job.remaining:
-            self._to_clear = True
             job.prefilled()
             self._waiting.remove(job)
             self._finish(job)
@@ -197,6 +188,7 @@ class PromptEngine(ABC):
         if not self._go_on(chunk, job.cancelled.is_set):
             return False
         job.chunk = None
+        self._to_clear = self._to_clear or job.remaining <= (job.decoding is not None)
         if (written := self._written.pop(job, None)) is not None:
             written.put()
         self._name(job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens)))

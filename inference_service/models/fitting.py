@@ -124,7 +124,7 @@ def _holds(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) ->
 
 def _divided(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) -> tuple[Needs, Sizes]:
     """Return the needs of the model, and how the memory for KV is divided."""
-    kv = given.pool_bytes, given.batch_bytes
-    needs = needs_of(model, context, limits.usable_bytes, *kv)
+    kv, arrays = (given.pool_bytes, given.batch_bytes), not has_own_memory()
+    needs = needs_of(model, context, limits.usable_bytes, *kv, arrays=arrays)
     free = kv_bytes(needs, (), limits)
-    return needs, sizes(free, model.geometry, context, *kv, given.typical_tokens, arrays=not has_own_memory())
+    return needs, sizes(free, model.geometry, context, *kv, given.typical_tokens, arrays=arrays)

@@ -20,7 +20,7 @@ from inference_service.engine.batching import BatchEngine
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.network import Network
-from inference_service.engine.paged.store import KVStore
+from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.engine.quality import Quality
 from inference_service.models.fingerprint import kv_fingerprint
 from inference_service.models.kv_setup import KVSetup
@@ -135,6 +135,7 @@ def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
 def take_memory(
     opened: OpenedModel,
     paths: tuple[PathReport, ...],
+    kernels: Kernels,
     setup: KVSetup,
     memory: Sizes,
     activation_bytes: int,
@@ -148,7 +149,9 @@ def take_memory(
         codecs = tuple(calibration.codecs(geometry)) if calibration else geometry.codecs()
         segments = memory.segments(geometry)
         at_once = segments[0].blocks, segments[1].blocks
-        arenas = KVStore(geometry, memory.space.blocks, memory.space.pieces, codecs, at_once)
+        arenas = KVStore(geometry, memory.space.blocks, memory.space.pieces, codecs, at_once, kernels)
+        if kernels.traced:
+            arenas.trace(opened.network.computed)
     except (RuntimeError, MemoryError) as error:
         raise FailedPrecondition(
             f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"

@@ -54,14 +54,19 @@ def needs_of(
     usable_bytes: int,
     pool_bytes: int | None = None,
     batch_bytes: int | None = None,
+    *,
+    arrays: bool = True,
 ) -> Needs:
-    """Return the needs of a model with a context of that length. KV memory that is configured is needed."""
+    """Return the needs of a model with a context of that length. KV memory that is configured is needed; `batch_bytes`
+    only where attention takes K and V as arrays.
+    """
     geometry = model.geometry
+    batch_bytes = batch_bytes if arrays else 0
     given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
     return Needs(
         weight_bytes=model.weight_bytes,
         activation_bytes=_for_computing(model.cost, context_length, usable_bytes - model.weight_bytes),
-        least_kv_bytes=_shortest_agent(geometry) if given is None else given,
+        least_kv_bytes=_kv_bytes(geometry, BLOCK_TOKENS) if given is None else given,
         useful_kv_bytes=4 * agent_bytes(geometry, context_length) if given is None else given,
     )
 
@@ -74,13 +79,13 @@ def _for_computing(cost: Cost, context_length: int, left: int) -> int:
 
 
 def agent_bytes(geometry: Geometry, context_length: int) -> int:
-    """KV of one agent of 4096 tokens, or of as many as the context holds."""
-    return geometry.checkpoint_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
+    """What one agent of 4096 tokens, or of as many as the context holds, takes of the pool."""
+    return _kv_bytes(geometry, min(TYPICAL_TOKENS, context_length))
 
 
-def _shortest_agent(geometry: Geometry) -> int:
-    """KV of the shortest agent: one block, and a checkpoint."""
-    return geometry.checkpoint_bytes + BLOCK_TOKENS * geometry.bytes_per_token
+def _kv_bytes(geometry: Geometry, tokens: int) -> int:
+    """What an agent of so many tokens takes of the pool: they, and a checkpoint in whole pieces."""
+    return geometry.checkpoint_pieces * geometry.piece_bytes + tokens * geometry.bytes_per_token
 
 
 def check_sizes(info: Sized, memory: Sizes) -> None:

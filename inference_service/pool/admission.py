@@ -138,7 +138,7 @@ class Admission:
             # No turn is refused because of a checkpoint.
             if (reservation := self._next(request, least_checkpoints=0)) is not None:
                 return reservation
-            raise ResourceExhausted(self._what_is_missing(request), retry_after=max(1.0, seconds)) from None
+            raise ResourceExhausted(self._what_is_missing(), retry_after=max(1.0, seconds)) from None
         finally:
             self._waiters.remove(request)
             self._wake()
@@ -190,13 +190,17 @@ class Admission:
         self, request: MemoryRequest, evictable: Callable[[], list[Evictable]], least_checkpoints: int = 1
     ) -> Reservation | None:
         pool, each = self._pool, self._pool.checkpoint_pieces
-        own = self._hot.get(request.key)  # Which no checkpoint is worth: the turn goes on from it.
-        there = pool.pieces.capacity - (len(own.table.pieces) if own is not None else 0)
-        least = max(0, min(least_checkpoints, request.checkpoints, there // max(1, each) - 1))
         with self._pinned(request.names[: request.tokens // BLOCK_TOKENS]) as pins:
+            if (spare := self.spare()) < 0:
+                spare += self.growth.shrink(-spare, evictable())
+            if spare < 0:
+                return None
             space = pool.space(request.tokens)
-            wanted = Space(space.blocks - len(pins.blocks), space.pieces + least * each)
-            self.growth.grow(wanted, self.spare())
+            blocks = space.blocks - len(pins.blocks)
+            self.growth.grow(Space(blocks, space.pieces + request.checkpoints * each), spare)
+            alone = (pool.pieces.opened - self._window_pieces(request.key)) // each - 1 if each else 0
+            least = max(0, min(least_checkpoints, request.checkpoints, alone))
+            wanted = Space(blocks, space.pieces + least * each)
             victims = self._victims(wanted, evictable)
             if victims is None:
                 return None
@@ -211,13 +215,18 @@ class Admission:
         self._reservations.append(reservation)
         return reservation
 
+    def _window_pieces(self, key: AgentKey) -> int:
+        """Return how many pieces an agent has. Its turn goes on from them: no checkpoint is worth that they go."""
+        own = self._hot.get(key)
+        return len(own.table.pieces) if own is not None else 0
+
     def _arrays(self, request: MemoryRequest) -> int:
         """Return the bytes of a turn's K and V as arrays; 0 where there is no memory for them."""
         nbytes = self._array_bytes(request.tokens) if request.computes else 0
         within = self.promised_bytes + nbytes <= self._limit_bytes
         return nbytes if within and nbytes <= self.spare() else 0
 
-    def _what_is_missing(self, request: MemoryRequest) -> str:  # noqa: ARG002
+    def _what_is_missing(self) -> str:
         """Return why there was no memory for a request, and what to do."""
         spare = self.spare()
         grows = [pool.segment.nbytes for pool in (self._pool.full, self._pool.pieces) if pool.closed]

@@ -4,8 +4,8 @@ A block's name is its chain hash, so that sequences with the same tokens up to i
 is never written again: a sequence that continues it writes to a block of its own (copy on write).
 
 An arena takes and gives back its memory by segments of many blocks. `allocate` takes all of a sequence's blocks from
-one segment where one has so many, because a gather from several copies twice; and from the first such one, so that the
-last segments become empty first.
+one segment where one has so many, so that segments become empty when sequences go; and from the first such one, so that
+the last segments become empty first.
 
 Blocks that were published with their tokens are found by these, too: who leaves one in its middle copies what is before
 that place.
@@ -117,9 +117,14 @@ class BlockPool:
         return len(self._closed)
 
     @property
+    def opened(self) -> int:
+        """How many blocks are in the segments that are open."""
+        return self.used + self.free
+
+    @property
     def open_bytes(self) -> int:
         """Bytes of the open segments, whose memory is taken, or will be as soon as something is written there."""
-        return (self.used + self.free) * self.segment.block_bytes
+        return self.opened * self.segment.block_bytes
 
     def open(self) -> None:
         """Open one more segment: the arena takes its memory when something is written there."""

@@ -98,7 +98,7 @@ def sizes(
     arrays: bool = True,
 ) -> Sizes:
     """Split the memory that weights leave. By default all of it is the pool's; where attention takes K and V as arrays
-    (`arrays`) half of it, and the rest is theirs.
+    (`arrays`) half of it, or as much as a typical agent takes, and the rest is theirs.
 
     A hybrid model's pool gets a window to each `typical_tokens` tokens of full attention: as many windows as such
     agents. Longer ones leave windows unused, shorter ones blocks. Nothing is left where `free_bytes` is negative.
@@ -106,12 +106,14 @@ def sizes(
     or MOST_EMPTY_BLOCKS, or one such agent's.
     """
     free_bytes = max(0, free_bytes)
-    agent_bytes = context_length * geometry.bytes_per_token + geometry.checkpoint_bytes
-    most = free_bytes // 2 if arrays else free_bytes
-    pool = min(most, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
-    batch = max(0, free_bytes - pool) * arrays if batch_bytes is None else batch_bytes
-    pieces, piece_bytes = geometry.checkpoint_pieces, geometry.piece_bytes
-    agents = pool / (typical_tokens * geometry.bytes_per_token + pieces * piece_bytes)
+    pieces = geometry.checkpoint_pieces
+    typical, longest = (
+        tokens * geometry.bytes_per_token + pieces * geometry.piece_bytes for tokens in (typical_tokens, context_length)
+    )
+    most = max(free_bytes // 2, min(free_bytes, typical)) if arrays else free_bytes
+    pool = min(most, MOST_CONTEXTS * longest) if pool_bytes is None else pool_bytes
+    batch = (max(0, free_bytes - pool) if batch_bytes is None else batch_bytes) if arrays else 0
+    agents = pool / typical
     blocks = int(agents * typical_tokens / BLOCK_TOKENS)
     if not geometry.bytes_per_token:
         context_blocks = -(-context_length // BLOCK_TOKENS)

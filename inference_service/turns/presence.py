@@ -39,6 +39,7 @@ class Presence:
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
         memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
         model.engine.stepped = lambda kind: steps[kind].inc()
+        model.engine.speculated = metrics.speculation(model.model_id)
         for gauge, labels, read in self._gauges(model):
             gauge.labels(*labels).set_function(read)
         metrics.model_info.labels(model.model_id, bits).set(1)

@@ -14,7 +14,7 @@ from agentmem.sizes import byte_size
 from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.geometry import HostTensors
 from inference_service.engine.paged.kernels import address, load, store
-from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.layout import BlockLayout, HostTensor
 from inference_service.engine.tensor_file import Entry, TensorFile
 
 _AT_ONCE: Final = 16 << 20
@@ -107,6 +107,13 @@ class Arena(ABC):
         return {
             name: np.concatenate([part[name] for part in parts], axis=2)[:, :, start - first : end - first].tobytes()
             for name in self.layout.tensors
+        }
+
+    def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
+        """A private copy of the first `tokens` tokens in blocks of a table, [layers, kv_heads, tokens, width]."""
+        parts = [self.layout.views(self._copied(block)) for block in blocks]
+        return {
+            name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
         }
 
     @abstractmethod

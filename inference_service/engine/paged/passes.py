@@ -119,10 +119,18 @@ class KVCache(ABC):
 
     @abstractmethod
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees."""
+        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees: arrays, `Pieces`, or a cache
+        whose `attend` is to be called.
+        """
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        """Attention over what each query sees, of a cache that `update_and_fetch` returns in the place of K and V."""
+        """Attention of queries [rows, heads, n, k_dim] over what each sees, [rows, heads, n, v_dim], of a cache that
+        `update_and_fetch` returns in the place of K and V.
+        """
+        raise NotImplementedError
+
+    def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
+        """The same of queries in the space of latents, [rows, heads, n, k_dim], and those with positions; latents."""
         raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
@@ -130,7 +138,12 @@ class KVCache(ABC):
         each is shown what it sees. Raises ValueError for another window than the layer's.
         """
         if window_size not in (None, self.window or None):
-            raise ValueError(f"the layer's window is {self.window or 'none'}, not {window_size}")
+            if not self.window:
+                raise ValueError(
+                    f"its mask is that of a window of {window_size} tokens, and its cache that of full attention; a "
+                    "model's make_cache has to give such layers a RotatingKVCache"
+                )
+            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
         if self.of.rows:
             return None
         before = int(self.offset)
@@ -158,6 +171,11 @@ class Seen(NamedTuple):
 
 class Pieces(list[Seen]):
     """What each piece of rows sees."""
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """As of arrays: some models ask V for it."""
+        return self[0].values.dtype
 
 
 class ArrayKVCache(KVCache):
@@ -206,7 +224,7 @@ class ArrayKVCache(KVCache):
         """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
         mask = self.make_mask(n, window_size, return_array=True)
         if not self.of.rows:
-            return mask if n > 1 or return_array else None  # type: ignore[return-value]
+            return mask if n > 1 or (return_array and self.window) else None  # type: ignore[return-value]
         first, end = (mx.array(each)[:, None, None, None] for each in zip(*self.of.seen(self.window), strict=True))
         at = mx.arange(max(stop for _, stop in self.of.seen(self.window)))
         return (at >= first) & (at < end)

@@ -177,15 +177,18 @@ class WorkingKV:
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Add n tokens; views of all that the last n of them see, of a window of no more. They must not outlive the
         step: a write while they live copies the buffers."""
-        n = int(keys.shape[2])
+        n, new = int(keys.shape[2]), (keys, values)
+        if self._arrays and [each.shape[3] for each in self._arrays] != [each.shape[3] for each in new]:
+            # They were unpacked, and are filled up to whole groups.
+            self._arrays = [array[..., : x.shape[3]] for array, x in zip(self._arrays, new, strict=True)]
         shown = n + (min(self.filled, self.window - 1) if self.window else self.filled)
         self._make_room(n)
         end = self.filled + n
         if not self._arrays:
             room = -(-end // SLACK) * SLACK
-            self._arrays = [mx.zeros((*x.shape[:2], room, x.shape[3]), dtype=x.dtype) for x in (keys, values)]
-        for array, new in zip(self._arrays, (keys, values), strict=True):
-            array[:, :, self.filled : end] = new
+            self._arrays = [mx.zeros((*x.shape[:2], room, x.shape[3]), dtype=x.dtype) for x in new]
+        for array, x in zip(self._arrays, new, strict=True):
+            array[:, :, self.filled : end] = x
         self.filled = end
         k, v = (array[:, :, end - shown : end] for array in self._arrays)
         return k, v

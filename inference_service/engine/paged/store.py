@@ -2,13 +2,14 @@
 layers; and what a call of the model gets for its caches. Engine thread only.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
@@ -34,8 +35,23 @@ from inference_service.engine.paged.traces import Traces
 from inference_service.engine.quantization import Quantized
 from inference_service.engine.uploading import host_bytes, uploaded_states
 
+log = logging.getLogger(__name__)
+
 _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 """Places of layers in their group, for kernels."""
+
+
+class Kernels(NamedTuple):
+    """What is by kernels of ours, where K and V are in a device's own memory: attention over packed K and V of `one`
+    query of a row, and of a `few` of a sequence; whether passes are `traced`.
+    """
+
+    one: bool = False
+    few: bool = False
+    traced: bool = False
+
+
+NO_KERNELS: Final = Kernels()
 
 
 class KVStore:
@@ -48,6 +64,7 @@ class KVStore:
         pieces: int,
         codecs: Items[KVCodec] = (),
         segments: tuple[int | None, int | None] = (None, None),
+        kernels: Kernels = NO_KERNELS,
     ) -> None:
         """`segments` is how many blocks and how many pieces of windows are taken at once; by default all."""
         self.geometry = geometry
@@ -59,8 +76,7 @@ class KVStore:
             shapes = geometry.shapes(geometry.sliding, geometry.piece_tokens)
             self.windows = Arena.of(BlockLayout(shapes), pieces, segments[1])
 
-        self.packed_one = self.packed_few = not geometry.shows_arrays and not geometry.latents
-        """Attention of one query of a row, and of a few, is by kernels, where K and V are in a device's own memory."""
+        self.kernels = kernels
         self.traces: Traces | None = None
         self._states: dict[int, States] = {}
         """Of checkpoints, by their first piece."""
@@ -253,6 +269,17 @@ class KVStore:
                 working.append(*self.codecs[layer].decode(k, v))
             yield layer, working
 
+    def compute(self, network: Any, of: Pass, tokens: mx.array) -> "tuple[mx.array, Written]":
+        """Logits of a pass's tokens [T], lazily, and what is to be put into blocks; the sequences count them.
+
+        [T, 1, vocabulary] of rows, [1, T, vocabulary] of one piece.
+        """
+        if (traced := self.step(of, tokens)) is not None:
+            return traced
+        caches = self.caches(of)
+        logits: mx.array = network(tokens[:, None] if of.rows else tokens[None], caches)
+        return logits, self.taken(of, caches)
+
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
         """What the model's layers get in a pass, in their order."""
         kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
@@ -315,11 +342,19 @@ class KVStore:
         for row, (sequence, _) in enumerate(of.pieces):
             sequence.states, sequence.row = after, row
 
-    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
-        """Have passes over rows traced."""
+    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array], **options: int) -> None:
+        """Have passes over rows traced; `options` as of `Traces`."""
         states = self.geometry.states
-        counts = [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays)] if states else []
-        self.traces = Traces(model, self._layers, [self._device(arena) for arena in self._arenas], counts)
+        counts = (
+            [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays, strict=True)] if states else []
+        )
+        self.traces = Traces(model, self._layers, [self._device(arena) for arena in self._arenas], counts, **options)
+
+    def give_up_tracing(self, error: Exception) -> None:
+        """Run the model's layers from now on: a pass failed, which may be because it was traced."""
+        if self.traces is not None:
+            self.traces = None
+            log.warning("passes are not traced any more: %s", error)
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
         """The caches of layers with KV; `tables` are those of full attention, and of windows."""
@@ -329,7 +364,7 @@ class KVStore:
             for index, layer in enumerate(group.layers):
                 found[layer] = BlockKVCache(
                     of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables[sliding],
-                    before if sliding else None, one=self.packed_one, few=self.packed_few,
+                    before if sliding else None, one=self.kernels.one, few=self.kernels.few, latents=self.geometry.latents,
                 )  # fmt: skip
         return found
 

@@ -1,8 +1,8 @@
 """Passes over rows that are traced once and replayed, without the Python of a model's layers. Engine thread only.
 
-On a fast GPU a pass of few rows takes as long as it takes to say what it is to compute: 13 ms of 32 rows of Llama 3.1 8B
+On a fast GPU a pass of few rows takes as long as saying what it is to compute: 13 ms of 32 rows of Llama 3.1 8B
 on an H200, of which the GPU needs 11. `mx.compile` replays a graph from its trace. A trace holds for a number of rows
-and of blocks in a table; both are filled up, so that few are made while agents come and go: rows with one that writes to
+and of blocks in a table; both are filled up, and few are made while agents come and go: rows with one that writes to
 a block of nobody's.
 """
 
@@ -57,16 +57,22 @@ class Traces:
         layers: Layers,
         arenas: Sequence[DeviceArena],
         states: Sequence[tuple[int, int]] = (),
+        passes_before: int = _PASSES_BEFORE,
     ) -> None:
         self._layers, self._states, self._arenas = layers, states, arenas
         self._model = model
-        self._seen: Counter[tuple[int, ...]] = Counter()
+        self._passes_before = passes_before
+        self._seen: Counter[int] = Counter()
         self._scratch = [DeviceArena(arena.layout, 1) for arena in arenas]
         self._step = mx.compile(self._traced)
 
     def knows(self, of: Pass) -> bool:
-        """Whether a pass is one of rows that are traced, once it has come often enough."""
-        return of.rows and of.tokens <= _ROWS[-1] and all(piece.tokens < ROWS_OF_ONE for piece in of.pieces)
+        """Whether a pass is one of rows that are traced, once so many have come often enough."""
+        if not of.rows or of.tokens > _ROWS[-1] or any(piece.tokens >= ROWS_OF_ONE for piece in of.pieces):
+            return False
+        rows = next(count for count in _ROWS if count >= of.tokens)
+        self._seen[rows] += 1
+        return self._seen[rows] > self._passes_before
 
     def run(
         self, of: Pass, tokens: mx.array, tables: Sequence[PassTables], states: Sequence[Sequence[mx.array]] = ()
@@ -74,7 +80,7 @@ class Traces:
         """Logits [T, 1, vocabulary] of tokens [T], and the states after them."""
         rows = of.tokens if states else next(count for count in _ROWS if count >= of.tokens)
         missing = rows - of.tokens
-        offset, each = of.offset, []
+        offset, each = mx.array(of.offset), []
         for known, scratch in zip(tables, self._scratch, strict=True):
             blocks, spans, floors = known.arrays
             if missing:

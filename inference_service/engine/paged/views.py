@@ -10,10 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.caches.full import QuantizedKVCache, refuse_window
-from inference_service.engine.caches.sliding import banded
-from inference_service.engine.caches.states import BatchStateCache, StateCache
-from inference_service.engine.paged.passes import ArrayKVCache, StatesCache
+from inference_service.engine.paged.passes import StatesCache
 
 
 class View:
@@ -31,13 +28,12 @@ class View:
 
     @property
     def offset(self) -> Any:
-        """Tokens, int; int32 [rows] of several rows. Some models compute with it as Python does."""
-        offsets: list[int] = getattr(self.cache, "offsets", [])
-        return offsets[0] if len(offsets) == 1 else self.cache.offset
+        """The first new token's position, int; int32 [T] of rows. Some models compute with it as Python does."""
+        return self.cache.offset
 
     def maybe_trim_front(self) -> None:
-        """Of chunked attention: show as many tokens before the new ones as a chunk has, at most."""
-        self.start_position = max(0, self.offset - self.cache.window) if self.offset else 0
+        """Of chunked attention: show as many tokens before the new ones as a window has, at most."""
+        self.start_position = max(0, self.offset - self.cache.window + 1) if self.offset else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; all that a query sees, dequantized.
@@ -50,11 +46,6 @@ class View:
         k, v = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
         if halved:
             k = v = mx.concatenate([k, v], axis=-1)
-        if self.start_position:
-            shown = self.offset - self.start_position
-            if isinstance(self.cache, ArrayKVCache):  # Its offset is that of the first new token.
-                shown += keys.shape[2]
-            k, v = k[:, :, -shown:], v[:, :, -shown:]
         self.keys, self.values = k, v
         return k, v
 
@@ -64,20 +55,10 @@ class View:
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [n, total], or [rows, 1, n, total] of a batch; None where one query sees all. Never a name."""
-        if isinstance(self.cache, ArrayKVCache):
-            return self.cache.arrays_mask(n, window_size, return_array=return_array)
-        if not isinstance(self.cache, QuantizedKVCache):
-            mask: mx.array | None = self.cache.make_mask(n, window_size, return_array=return_array)
-            return mask
-        refuse_window(window_size)
-        total = self.cache.offset + n
-        return None if n == 1 else banded(n, total, total)
-
-    def size(self) -> int:
-        """Tokens stored, padding included."""
-        return int(self.cache.size())
+        mask: mx.array | None = self.cache.arrays_mask(n, window_size, return_array=return_array)
+        return mask
 
 
 def viewed(caches: Any) -> list[Any]:
     """Views of those with K and V; recurrent layers' as they are."""
-    return [cache if isinstance(cache, StateCache | BatchStateCache | StatesCache) else View(cache) for cache in caches]
+    return [cache if isinstance(cache, StatesCache) else View(cache) for cache in caches]
