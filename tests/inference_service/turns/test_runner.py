@@ -81,7 +81,7 @@ async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path,
         try:
             with pytest.raises(Cancelled):
                 await answer(worker.start("a", prompt(300), 500), cancel_after=events)
-            await worker.idle()
+            await worker.at_rest()  # The pass that it was in is taken.
             assert not [each for each in gc.get_objects() if isinstance(each, Turn | TurnJob)]
         finally:
             gc.enable()
