@@ -31,9 +31,9 @@ from benchmarks.prompts import token_ids
 from benchmarks.random_models import write_model
 from benchmarks.tables import Claim, Table, conclude, milliseconds
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import Start
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.spacing import STEP, periodic_positions
 from inference_service.models.fingerprint import ContentHashes
@@ -119,7 +119,7 @@ class Bench:
         ids, geometry = (self.model.fingerprint, "benchmark", self.prompt), self.model.geometry
         (header,) = checkpoint_headers(*ids, {checkpoint.position: checkpoint.tokens})
         path = str(self._directory / f"{header.chain_hash.hex()}.safetensors")
-        digest, size = write_block(path, header, self.model.arenas.read_checkpoint(checkpoint), geometry)
+        digest, size = write_block(path, header, self.model.arenas.checkpoints.read(checkpoint), geometry)
         file = cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)
         self._files[checkpoint.position] = header, file
 

@@ -29,9 +29,9 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import HostBuffers
 from inference_service.engine.network import Network
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import Start
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
@@ -199,7 +199,7 @@ class Ours:
         kv, generated = turn.future.result()
         if kv is None:
             raise RuntimeError("a turn ended without its KV")
-        return Row([*turn.sequence, *generated.token_ids, turn.sequence[-1]], place, self.store.capture(kv))
+        return Row([*turn.sequence, *generated.token_ids, turn.sequence[-1]], place, self.store.checkpoints.capture(kv, last=True))
 
     def copied(self, row: Row, tokens: int) -> Row:
         """The same agent in blocks of its own, where it can grow to so many tokens."""
@@ -254,7 +254,7 @@ class Ours:
         parts = [(each, store.read_block(row.blocks[i], each.token_count)) for i, each in enumerate(blocks)]
         if row.checkpoint is not None:
             [header] = checkpoint_headers(*ids, {tokens: row.checkpoint.tokens})
-            parts.append((header, store.read_checkpoint(row.checkpoint)))
+            parts.append((header, store.checkpoints.read(row.checkpoint)))
         files = []
         for number, (header, tensors) in enumerate(parts):
             path = str(directory / str(number))

@@ -30,8 +30,9 @@ from benchmarks import results
 from benchmarks.options import at_least
 from benchmarks.tables import Claim, Table, conclude, milliseconds
 from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import KVStore, Start
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss, write_block

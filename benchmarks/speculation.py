@@ -20,12 +20,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 from mlx_lm.generate import generate_step
 
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks import results, smollm2
 from benchmarks.loading import load
 from benchmarks.options import at_least, parser
@@ -142,14 +144,25 @@ class Answering:
         self.over = False
         self._engine, self._events = engine, list[TokenEvent]()
         self._steps, self._drafts = list[str](), list[tuple[int, int]]()
+        self._counted = 0
         engine.stepped, engine.speculated = self._steps.append, lambda *counts: self._drafts.append(counts)
         how = Decoding(tokens, sampling=Sampling(temperature=request.temperature))
-        turn = TurnJob(_prompt(model, request), model.new_caches, how, self._events.append, threading.Event())
+        prompt, space, own = _prompt(model, request), model.memory.sizes.space, model.geometry.checkpoint_pieces
+        # Each engine has one half of the pool: their turns take turns.
+        blocks = range(-(-(len(prompt) + tokens) // BLOCK_TOKENS))
+        first, piece = (space.blocks // 2, space.pieces // 2) if engine.speculative else (0, 0)
+        places = [first + block for block in blocks], [piece + number for number in range(own)]
+        begin = partial(model.arenas.sequence, *places)
+        turn = TurnJob(prompt, begin, how, self._emit, threading.Event())
         turn.sampler = TokenSampler(replace(how.sampling, seed=_SEED))  # What asks for a seed is not drafted for.
         engine.add(turn)
         while not self._events:
             engine.step()
         mx.synchronize()
+
+    def _emit(self, event: TokenEvent) -> None:
+        self._events.append(event)
+        self._counted = self._steps.count("decode")  # A step behind the last token is for its KV alone.
 
     def advance(self) -> None:
         """Some steps, until all that they began is computed."""
@@ -173,9 +186,9 @@ class Answering:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Steps, tokens of drafts, and those of them that were right."""
+        """Steps up to the last token, tokens of drafts, and those of them that were right."""
         drafted, accepted = (sum(column) for column in zip((0, 0), *self._drafts, strict=True))
-        return {"steps": self._steps.count("decode"), "drafted": drafted, "accepted": accepted}
+        return {"steps": self._counted, "drafted": drafted, "accepted": accepted}
 
 
 def mlx_lm_rate(model: LoadedModel, request: Request, tokens: int) -> float:

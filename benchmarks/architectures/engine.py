@@ -21,8 +21,9 @@ from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.architectures.texts import Text
 from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import KVStore, Start
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel
 
@@ -153,7 +154,7 @@ def _prefill(model: LoadedModel, recorder: Recorder, text: Text, place: _Place) 
     kv, _ = turn.future.result()
     assert kv is not None
     logits, recorder.prefill = mx.concatenate(recorder.prefill), None
-    start = Start(place.blocks, place.more_pieces, kv.length, checkpoint=store.capture(kv))
+    start = Start(place.blocks, place.more_pieces, kv.length, checkpoint=store.checkpoints.capture(kv, last=True))
     return _Parked(store, start), _log_probs(logits)
 
 

@@ -80,7 +80,7 @@ class _Turns:
 
     def prefilled(self, token_ids: Sequence[int], checkpoints: Sequence[int] = ()) -> AtRest:
         """A text that is computed, with checkpoints at these positions."""
-        room, begin = self._rooms.empty(len(token_ids) + GROWTH, len(checkpoints) + 1)
+        room, begin = self._rooms.empty(len(token_ids) + GROWTH, len(checkpoints))
         turn = TurnJob(token_ids, begin, None, lambda _: None, threading.Event(), checkpoints=checkpoints)
         self._run([turn])
         return self._rooms.left(turn, room)

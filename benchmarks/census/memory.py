@@ -17,9 +17,9 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import Start
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.loaded import LoadedModel
@@ -57,8 +57,8 @@ class Rooms:
         """Give all of it back."""
         self._held.close()
 
-    def take(self, tokens: int, checkpoints: int = 1) -> Reservation:
-        """Reserve memory for a turn that grows to so many tokens, and makes so many checkpoints."""
+    def take(self, tokens: int, checkpoints: int = 0) -> Reservation:
+        """Reserve memory for a turn that grows to so many tokens, and makes so many checkpoints before its end."""
         admission = self._model.memory.admission
         room = admission.reserve_now(MemoryRequest(_KEY, (), tokens, checkpoints))
         if room is None or (self._model.geometry.checkpoint_pieces and room.checkpoints < checkpoints):
@@ -66,7 +66,7 @@ class Rooms:
         self._held.callback(admission.release, room)
         return room
 
-    def empty(self, tokens: int, checkpoints: int = 1) -> tuple[Reservation, Callable[[], KVSequence]]:
+    def empty(self, tokens: int, checkpoints: int = 0) -> tuple[Reservation, Callable[[], KVSequence]]:
         """Memory for a turn from nothing, and what begins it there."""
         room = self.take(tokens, checkpoints)
         return room, lambda: self._model.arenas.sequence(room.places, room.pieces)

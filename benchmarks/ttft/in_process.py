@@ -24,8 +24,8 @@ from benchmarks.contestants import Ours, Row
 from benchmarks.mlx_lm_contestants import MlxLm
 from benchmarks.places import Place
 from inference_service.engine.geometry import HostTensors
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import Start
 from inference_service.models.proof import Speeds
 from inference_service.storage.blocks import verified
 

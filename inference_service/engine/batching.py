@@ -21,7 +21,7 @@ from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import SLACK
-from inference_service.engine.paged.store import Written
+from inference_service.engine.paged.writing import Written
 from inference_service.engine.prompts import PromptEngine, guarded
 from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.text.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ class BatchEngine(PromptEngine):
     def add(self, job: TurnJob) -> None:
         """Queue a turn, unless its future was cancelled meanwhile."""
         if job.future.set_running_or_notify_cancel():
-            job.capture = self.store.capture
+            job.capture, job.drop = self.store.checkpoints.capture, self.store.checkpoints.drop
             self._waiting.append(job)
 
     def step(self) -> bool:

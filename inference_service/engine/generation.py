@@ -119,7 +119,9 @@ class TurnJob:
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
     capture: Callable[[Sequence], Checkpoint | None] = lambda kv: None  # noqa: ARG005
-    """Makes a checkpoint where the KV stands; None where there is none to be made."""
+    """Makes a checkpoint where the KV stands; None where there is none to be made, or no memory for it."""
+    drop: Callable[[Sequence, Checkpoint], None] = lambda kv, checkpoint: None  # noqa: ARG005
+    """Lets go of one that nobody needs any more."""
     future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     kv: Sequence | None = field(default=None, init=False)
@@ -226,10 +228,19 @@ class TurnJob:
             return self.blocks.keep(min(position, len(self.sequence)))
         wanted = position in self.checkpoints and not (self.decoding is not None and position == self.tokens)
         ends_block = position % BLOCK_TOKENS == 0 and position <= len(self.sequence)
-        if (wanted or (self.resumable and ends_block)) and (checkpoint := self.capture(self.kv)):
-            self.captured |= {position: checkpoint} if wanted else {}
-            self.latest = checkpoint if ends_block else self.latest
+        if wanted or (self.resumable and ends_block):
+            if ends_block or not (checkpoint := self.capture(self.kv)):
+                self._drop_latest()
+            if checkpoint := checkpoint or self.capture(self.kv):
+                self.captured |= {position: checkpoint} if wanted else {}
+                self.latest = checkpoint if ends_block else self.latest
         return self.blocks.keep(position, checkpoint if wanted else None)
+
+    def _drop_latest(self) -> None:
+        """Make room for another checkpoint. One that is wanted stays."""
+        if self.kv is not None and self.latest is not None and self.latest not in self.captured.values():
+            self.drop(self.kv, self.latest)
+        self.latest = None
 
     @property
     def greedy(self) -> bool:

@@ -19,7 +19,8 @@ from inference_service.engine.device import on_cpu
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import Headroom, ran_out
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.store import KVStore, Written
+from inference_service.engine.paged.store import KVStore
+from inference_service.engine.paged.writing import Written
 from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.scheduling import (
     SECONDS_ALONE,

@@ -66,6 +66,10 @@ class Reservation:
     """The blocks of all tokens, those that are shared first."""
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
+    named: int = 0
+    """Full blocks of the prompt that are computed: others find them. Engine thread."""
+    given: set[int] = field(default_factory=set)
+    """Pieces of checkpoints that others find. Engine thread."""
     pins: list[Table] = field(default_factory=list)
     releases: list[Callable[[], None]] = field(default_factory=list)
 

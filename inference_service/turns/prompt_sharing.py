@@ -35,9 +35,15 @@ class PromptSharing:
         loop = asyncio.get_running_loop()
         self.blocks = PromptBlocks(
             self.turn.restored.lookup.own,  # None where nothing may be reused.
-            kept=lambda kept: loop.call_soon_threadsafe(self._name, kept),
+            kept=lambda kept: self._keep(loop, kept),
             look=lambda: loop.call_soon_threadsafe(self._look),
         )
+
+    def _keep(self, loop: asyncio.AbstractEventLoop, kept: Kept) -> None:
+        """What others find is not written again, even if the turn has to begin once more. Engine thread."""
+        self.turn.reservation.named = kept.end
+        self.turn.reservation.given |= set(kept.checkpoint.pieces if kept.checkpoint is not None else ())
+        loop.call_soon_threadsafe(self._name, kept)
 
     def _name(self, kept: Kept) -> None:
         """Have blocks found that are computed, and the checkpoint at their end.

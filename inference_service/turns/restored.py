@@ -8,8 +8,8 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import HostBuffers, HostTensors
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Checkpoint, Sequence
-from inference_service.engine.paged.store import Start
 from inference_service.memory.checkpoints import stored_tokens
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, Place, choose
@@ -218,14 +218,15 @@ class Restored:
         tensors, self.tensors = self.tensors, {}
         blocks, hot, own = self.places(), self.choice.hot, self.room.shared
         full = [candidate for candidate in hot if candidate.usable_tokens == BLOCK_TOKENS]
-        cut = hot[-1] if len(full) < len(hot) else None
+        named = self.room.named
+        cut = hot[-1] if named <= len(full) < len(hot) else None
         warm = [(candidate, tensors.get(FileName.of(candidate.header))) for candidate in self.choice.warm]
         window = self.choice.checkpoint
         start = Start(
             blocks,
-            self.room.pieces,
+            [piece for piece in list(self.room.pieces) if piece not in self.room.given],
             self.tokens,
-            BLOCK_TOKENS * max(len(own), len(full)),
+            BLOCK_TOKENS * max(len(own), len(full), named),
             None if cut is None else (self.blocks[cut.header.chain_hash], blocks[len(full)]),
             [(blocks[each.header.first_token // BLOCK_TOKENS], file) for each, file in warm if file],
             arrays=self.room.array_bytes > 0,

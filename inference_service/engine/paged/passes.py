@@ -181,7 +181,7 @@ class Pieces(list[Seen]):
 class ArrayKVCache(KVCache):
     """Over K and V as arrays, which sequences have with them: what attention sees is what was packed, unpacked.
 
-    `packed` is to be put into the blocks once the pass is computed. `load` makes the arrays of a layer of what is in the
+    `packed` is to be put into the blocks once the pass is computed. `load` makes a layer's arrays of what is in the
     blocks.
     """
 

@@ -7,6 +7,7 @@ Blocks that others have, too, are never written: a block that is shared and not 
 goes there. What lies in a block behind the tokens that its owners count is garbage.
 """
 
+from collections import Counter
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -33,30 +34,43 @@ class BlockTable:
         """Those that have the tokens from `start` up to `end`."""
         return self.blocks[(start - self.first) // self.tokens : -(-(end - self.first) // self.tokens)]
 
+    def kept_from(self, length: int) -> int:  # noqa: ARG002
+        """The first position that a sequence of so many tokens keeps."""
+        return self.first
+
 
 @dataclass(eq=False)
 class WindowTable(BlockTable):
     """The blocks of sliding layers. Those behind the window are used again for the tokens that come.
 
-    `spare` are blocks of the sequence's own that have no tokens; `own` are all that it may use again.
+    `spare` are blocks of the sequence's own, at first all of them, that have no tokens and are in no checkpoint.
     """
 
     window: int = 0
     spare: list[int] = field(default_factory=list)
-    own: set[int] = field(default_factory=set)
+    written: int = 0
+    """The first position that is written: what was restored may begin inside of a block."""
+    _own: set[int] = field(default_factory=set)
+    _shared: Counter[int] = field(default_factory=Counter)
+    """In how many checkpoints blocks are."""
 
     def __post_init__(self) -> None:
-        self.own |= set(self.spare)
+        self._own |= set(self.spare)
+
+    @property
+    def most(self) -> int:
+        """Blocks that it has at most."""
+        return -(-(self.window + SLACK) // self.tokens) + 1
 
     def kept_from(self, length: int) -> int:
         """The first position that a sequence of so many tokens keeps."""
-        return max(self.first, length - self.window - SLACK)
+        return max(self.first, self.written, length - self.window - SLACK)
 
     def slide(self, end: int) -> None:
         """Have room for tokens up to `end`, and none for those that are not kept then."""
         keep = max(0, end - self.window - SLACK) // self.tokens * self.tokens
         while self.blocks and self.first < keep:
-            if (block := self.blocks.pop(0)) in self.own:
+            if self._is_free(block := self.blocks.pop(0)):
                 self.spare.append(block)
             self.first += self.tokens
         if not self.blocks:
@@ -65,10 +79,23 @@ class WindowTable(BlockTable):
             self.blocks.append(self.spare.pop())
 
     def share(self, length: int) -> list[int]:
-        """The blocks of a checkpoint after `length` tokens; from now on they are not the sequence's own."""
+        """The blocks of a checkpoint after `length` tokens. They are not used again, unless it is taken back."""
         found = self.of(self.kept_from(length), length)
-        self.own.difference_update(found)
+        self._shared.update(found)
         return found
+
+    def take_back(self, blocks: Items[int]) -> None:
+        """A checkpoint of these blocks is not needed any more."""
+        self._shared.subtract(blocks)
+        self.spare += [block for block in blocks if self._is_free(block) and block not in self.blocks]
+
+    def left(self, length: int) -> int:
+        """Blocks of its own that would be in no checkpoint if there were one after `length` tokens."""
+        shared = self.of(self.kept_from(length), length)
+        return sum(not self._shared[block] and block not in shared for block in self._own)
+
+    def _is_free(self, block: int) -> bool:
+        return block in self._own and not self._shared[block]
 
 
 class States:
@@ -86,6 +113,10 @@ class States:
     def empty(self) -> bool:
         """No token has gone into them."""
         return any(array is None for layer in self.layers for array in layer)
+
+    def shared(self) -> "States":
+        """The arrays by other handles: what assigns to elements of these does not change those."""
+        return States([[a if a is None else a[...] for a in layer] for layer in self.layers])
 
     def rows(self, rows: Items[int]) -> "States":
         """Some rows, copied: views would keep the whole alive."""
@@ -123,11 +154,12 @@ class Sequence:
         self.lost = self.lost or self.states is not None or not self._window_reaches(tokens)
         for each in self.working.values():
             each.trim(self.length - tokens)
+            self.lost = self.lost or not each.reaches(tokens)
         self.length = tokens
 
     def _window_reaches(self, tokens: int) -> bool:
         table = self.window
-        return table is None or table.first <= max(0, tokens - table.window)
+        return table is None or max(table.first, table.written) <= max(0, tokens - table.window)
 
 
 class Checkpoint(NamedTuple):
@@ -221,6 +253,10 @@ class WorkingKV:
     def trim(self, tokens: int) -> None:
         """Forget the last tokens."""
         self.filled -= tokens
+
+    def reaches(self, length: int) -> bool:
+        """Whether all is there that the token behind `length` ones sees."""
+        return self.filled >= (min(length, self.window - 1) if self.window else length)
 
     @property
     def state(self) -> list[mx.array]:

@@ -22,8 +22,9 @@ from benchmarks.architectures.report import claims, tables
 from benchmarks.architectures.scores import DECODE, PREFILL, ratio, recall
 from benchmarks.architectures.texts import Text, make_texts
 from benchmarks.models import DEMO
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import KVStore, Start
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quantization import ROTATED
 from inference_service.models.loaded import LoadedModel
 

@@ -11,10 +11,11 @@ from benchmarks.census import building, checking
 from benchmarks.census.configs import config
 from benchmarks.loading import load
 from inference_service.engine.paged import passes
+from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.passes import ArrayKVCache, Pieces
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.sequence import States, gathered
-from inference_service.engine.paged.store import KVStore, Start
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.views import View
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -26,7 +27,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LoadedMode
     assert found is not None
     building.write(found, tmp_path / "model")
     hashes = ContentHashes(tmp_path / "weights.json")
-    sizes: dict[str, Any] = {"pool_bytes": 16 << 20, "batch_bytes": 64 << 20, "calibration_tokens": 64}
+    sizes: dict[str, Any] = {"pool_bytes": 64 << 20, "batch_bytes": 64 << 20, "calibration_tokens": 64}
     model = load(request.param, str(tmp_path / "model"), hashes=hashes, **sizes)
     yield model
     model.release()
@@ -37,7 +38,7 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 @pytest.mark.slow
-@of("llama", "exaone4", "qwen3_next", "deepseek_v3")
+@of("llama", "exaone4", "qwen3_next", "deepseek_v3", "falcon_h1", "mamba2")
 def test_what_is_right_is_found_right(model: LoadedModel) -> None:
     found = checking.checked(model)
     assert set(found) == {"mlx-lm", "alone", "batched", "hot", "warm", "partial"}
@@ -89,15 +90,15 @@ def test_layers_that_get_each_others_kv_back(model: LoadedModel, monkeypatch: py
 @pytest.mark.slow
 @of("qwen3_next")
 def test_a_state_of_another_position(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = KVStore._load
+    original = Checkpoints.load
 
-    def load_zeros(self: KVStore, sequence: KVSequence, *rest: Any) -> None:
+    def load_zeros(self: Checkpoints, sequence: KVSequence, *rest: Any) -> None:
         original(self, sequence, *rest)
         assert sequence.states is not None
         layers = sequence.states.layers
         sequence.states = States([[mx.zeros_like(a) for a in layer if a is not None] for layer in layers])
 
-    monkeypatch.setattr(KVStore, "_load", load_zeros)
+    monkeypatch.setattr(Checkpoints, "load", load_zeros)
     assert wrong(model) == {"warm", "partial"}
 
 

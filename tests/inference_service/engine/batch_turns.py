@@ -17,8 +17,8 @@ import numpy.typing as npt
 from inference_service.domain import Sampling, TokenEvent
 from inference_service.engine.generation import Decoding, Generated, TurnJob
 from inference_service.engine.paged.arena import Arena, HostArena
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import BlockTable, Checkpoint, Sequence
-from inference_service.engine.paged.store import Start
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.kv import Table
 from tests.oracle import Oracle

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.attention.speed import MEASURED, Figures, Measure, PathChoice, like
+from inference_service.engine.caches import QuantizedKVCache
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import (
@@ -18,8 +20,6 @@ from inference_service.engine.attention import (
     paths,
 )
 from inference_service.engine.attention.self_test import decode_error, over_caches, prefill_error, tolerance
-from inference_service.engine.attention.speed import MEASURED, Figures, Measure, PathChoice, like
-from inference_service.engine.caches import QuantizedKVCache
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS, KVFormat, quantize

@@ -12,7 +12,7 @@ from inference_service.domain import Sampling
 from inference_service.engine import batching, prompts
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.passes import Pass
-from inference_service.engine.paged.store import Written
+from inference_service.engine.paged.writing import Written
 from inference_service.engine.prompt_blocks import PromptBlocks
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel

@@ -12,13 +12,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from inference_service.engine.caches.states import BatchStateCache
+from inference_service.engine.caches.traced import Positions
+from inference_service.engine.compiled_step import CompiledSteps
 from mlx_lm.models import llama
 
 from benchmarks.loading import load
 from inference_service.engine import compiled_step
-from inference_service.engine.caches.states import BatchStateCache
-from inference_service.engine.caches.traced import Positions
-from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.network import Network
 from inference_service.models import proof

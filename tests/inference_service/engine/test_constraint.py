@@ -14,7 +14,7 @@ from agentmem.v1 import types_pb2
 from benchmarks.loading import load
 from inference_service.domain import Sampling
 from inference_service.engine import batching
-from inference_service.engine.paged.store import Written
+from inference_service.engine.paged.writing import Written
 from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.attention.flash_decoding import flash_decoding
+from inference_service.engine.attention.flash_prefill import flash_prefill
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.bits import BITS
 from inference_service.engine.attention import DEQUANTIZE_FUSED, FLASH_PREFILL, AttentionBackend
 from inference_service.engine.attention.chunks import joined
-from inference_service.engine.attention.flash_decoding import flash_decoding
-from inference_service.engine.attention.flash_prefill import flash_prefill
 from inference_service.engine.attention.self_test import (
     decode_error,
     over_caches,

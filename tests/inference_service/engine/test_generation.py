@@ -123,7 +123,7 @@ def test_chunks_do_not_matter(
 def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequence]:
     """What goes on from it: half of the blocks from the pool, the others from the tensors of files, as a checkpoint."""
     store, geometry, length = model.arenas, model.geometry, kv.length
-    begins, checkpoint = new_kv(model, tokens, kv), store.capture(kv)
+    begins, checkpoint = new_kv(model, tokens, kv), store.checkpoints.capture(kv, last=True)
     half, blocks = length // 512, begins.room.blocks
     files = [
         (own, host(store.read_block(block, count := min(256, length - 256 * at)), geometry.block_shapes(count)))
@@ -132,7 +132,7 @@ def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequ
     ]
     window = None
     if checkpoint is not None:
-        window = host(store.read_checkpoint(checkpoint), geometry.checkpoint_shapes(checkpoint.tokens))
+        window = host(store.checkpoints.read(checkpoint), geometry.checkpoint_shapes(checkpoint.tokens))
     begins.start = replace(
         begins.start,
         blocks=[*kv.full.blocks[:half], *blocks[half:]],

@@ -216,7 +216,7 @@ def test_a_pass_without_memory_is_done_again_by_each_turn(
     assert all(turn.job.cramped for turn in turns)
 
 
-@pytest.mark.slow("gemma3-2")
+@pytest.mark.slow("gemma3-3")
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_a_pass_whose_turns_cannot_grow_together_goes_on_with_those_that_can(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, rows: int

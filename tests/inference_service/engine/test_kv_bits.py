@@ -9,15 +9,15 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from inference_service.engine.arenas import Arena
+from inference_service.engine.attention.speed import MEASURED, Figures
 
 from agentmem.kv.bits import BITS, KVBits
 from agentmem.kv.blockfile import BLOCK_TOKENS, header_bytes
 from benchmarks.loading import load
 from inference_service.domain import TokenEvent
-from inference_service.engine.arenas import Arena
 from inference_service.engine.attention import DEQUANTIZE_FUSED, AttentionBackend, PathSpeeds, paths
 from inference_service.engine.attention.self_test import decode_error, over_caches, prefill_error, tolerance
-from inference_service.engine.attention.speed import MEASURED, Figures
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.models.capability import QuantizationSettings

@@ -7,12 +7,12 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.attention.absorbed import DECOMPRESS
+from inference_service.engine.attention.flash_latents import flash_latents
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.bits import BITS
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.attention.absorbed import DECOMPRESS
-from inference_service.engine.attention.flash_latents import flash_latents
 from inference_service.engine.attention.latents import ABSORBED, LATENT_DEQUANTIZE, LatentPath, latent_candidates
 from inference_service.engine.attention.self_test import decode_error, over_latents, prefill_error, tolerance
 from inference_service.engine.geometry import Geometry

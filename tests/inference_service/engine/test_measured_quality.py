@@ -11,11 +11,11 @@ import mlx.nn as nn
 import mlx_lm
 import numpy as np
 import pytest
+from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 
 from inference_service.engine import quality
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.calibration import Calibration, calibrate
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu

@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from inference_service.engine.compiled_step import CompiledSteps
 from mlx_lm.models import qwen2
 from mlx_lm.models.switch_layers import SwitchGLU
 from mlx_lm.tuner.lora import LoRALinear
@@ -16,7 +17,6 @@ from mlx_lm.utils import load_model
 
 from benchmarks.loading import load
 from inference_service.engine import products
-from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.products import (
     CHUNK_ROWS,
     DEQUANTIZED,

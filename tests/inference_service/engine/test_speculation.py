@@ -10,13 +10,13 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from inference_service.engine.caches.buffers import BatchCache
+from inference_service.engine.caches.sliding import BatchSlidingQuantizedKVCache
+from inference_service.engine.compiled_step import CompiledSteps
 
 from benchmarks.loading import load
 from inference_service.domain import Sampling
 from inference_service.engine import speculation
-from inference_service.engine.caches.buffers import BatchCache
-from inference_service.engine.caches.sliding import BatchSlidingQuantizedKVCache
-from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.mlx_lm_adapter import GenerationBatch, several_steps
 from inference_service.engine.speculation import StepCosts
 from inference_service.models.fingerprint import ContentHashes

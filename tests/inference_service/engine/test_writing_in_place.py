@@ -12,13 +12,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-
-from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.flash_decoding import flash_decoding
 from inference_service.engine.attention.flash_latents import flash_latents
 from inference_service.engine.caches.traced import TokenRange, TracedKVCache
-from inference_service.engine.codec import KVCodec
 from inference_service.engine.compiled_step import CompiledSteps
+
+from inference_service.engine import cuda_encoding
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Caches, merged
 from inference_service.engine.quantization import KVFormat, Quantized

@@ -8,11 +8,11 @@ import mlx.core as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inference_service.engine.caches import SlidingQuantizedKVCache
 
 from agentmem.kv.blockfile import chain_hashes
 from agentmem.kv.ledger import Ledger, TurnPlace
 from agentmem.v1.cache_store_pb2 import StoredFile
-from inference_service.engine.caches import SlidingQuantizedKVCache
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.quantization import PLAIN, KVFormat
 from inference_service.memory.checkpoints import (

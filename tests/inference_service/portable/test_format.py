@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from inference_service.engine.caches import sliding
 
 from agentmem.errors import DataLoss
 from agentmem.kv.bits import KVBits
 from agentmem.kv.ledger import Ledger, TurnPlace
-from inference_service.engine.caches import sliding
 from inference_service.portable.format import (
     DTYPE_BYTES,
     SLACK,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inference_service.engine.preallocating import PreallocatedBuffers
 
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockHeader
 from inference_service.engine.geometry import HostBuffers
-from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.storage import blocks as reading
 from inference_service.storage.blocks import BlockMiss, read_block, read_into, write_block
 from inference_service.storage.transport import File

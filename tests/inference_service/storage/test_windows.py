@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inference_service.engine.checkpoints import space_of
 
 from agentmem.kv.ledger import Ledger
 from benchmarks.loading import load
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import Caches, HostTensors
 from inference_service.memory.checkpoints import (

@@ -20,8 +20,8 @@ from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence
-from inference_service.engine.paged.store import Start
 from inference_service.models.capability import QuantizationSettings
 from inference_service.turns.turn import Turn
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
@@ -81,7 +81,7 @@ async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path,
         try:
             with pytest.raises(Cancelled):
                 await answer(worker.start("a", prompt(300), 500), cancel_after=events)
-            await worker.idle()
+            await worker.at_rest()  # The pass that it was in is taken.
             assert not [each for each in gc.get_objects() if isinstance(each, Turn | TurnJob)]
         finally:
             gc.enable()

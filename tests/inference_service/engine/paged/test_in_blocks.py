@@ -14,6 +14,7 @@ from inference_service.engine import cuda_encoding
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, in_blocks
 from inference_service.engine.paged.kernels import Tables
+from inference_service.engine.paged.store import Kernels
 from tests.inference_service.engine.paged.test_passes import World
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -41,7 +42,7 @@ class Both:
             monkeypatch.setattr(arena.Arena, "of", staticmethod(kind))
             (directory / kind.__name__).mkdir()
             self.worlds.append(World(directory / kind.__name__, write))
-        self.worlds[0].store.packed_few = False  # It is float32.
+        self.worlds[0].store.kernels = Kernels(one=True)  # Those of few are not for float32.
 
     def run(self, *pieces: tuple[str, int]) -> None:
         for world in self.worlds:
