@@ -205,11 +205,9 @@ class KVStore:
                     yield layer, SegmentKVCache(of, layer, codec, self._paged[group], _INDEX[index], where, self.load)
 
     def _places(self, of: Pass, group: LayerGroup) -> Places | None:
-        window = group is self.geometry.sliding
-        arena = self.windows if window else self.full
-        assert isinstance(arena, HostArena)
-        table = cast(Callable[[Sequence], BlockTable], attrgetter("window" if window else "full"))
-        return places(of, arena, table, group.window or 0)
+        home = next(each for each in self._homes if each.group is group)
+        assert isinstance(home.arena, HostArena)
+        return places(of, home.arena, home.table, group.window or 0)
 
     def _in_blocks(self, of: Pass) -> dict[int, BlockKVCache]:
         before = None
