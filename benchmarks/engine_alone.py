@@ -26,6 +26,8 @@ from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.models.proof import Speeds
 
 _SPARE = 8
+_JOIN_STEPS = 3
+"""Steps until a row that joins has its first token, at most: those before it generate meanwhile."""
 """Tokens that an agent may generate besides those that are measured."""
 
 
@@ -48,7 +50,7 @@ class EngineAlone:
         """Let so many agents with `context` tokens each generate `tokens`; from when all of them have begun."""
         if context not in self._rows:
             self._rows[context] = self._ours.prefill(token_ids(context, "engine alone")).row
-        running = self._ours.running([self._rows[context]] * agents, tokens + agents + _SPARE)
+        running = self._ours.running([self._rows[context]] * agents, tokens + _JOIN_STEPS * agents + _SPARE)
         running.step()  # all of them are in one pass
         used, began = cpu_seconds(), time.perf_counter()
         for _ in range(tokens):
