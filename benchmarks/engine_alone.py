@@ -26,9 +26,9 @@ from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.models.proof import Speeds
 
 _SPARE = 8
+"""Tokens that an agent may generate besides those that are measured."""
 _JOIN_STEPS = 3
 """Steps until a row that joins has its first token, at most: those before it generate meanwhile."""
-"""Tokens that an agent may generate besides those that are measured."""
 
 
 class EngineAlone:
