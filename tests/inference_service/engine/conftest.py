@@ -7,19 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from benchmarks.loading import load
 from inference_service.engine import cuda_encoding, metal_kernel, skinny
-from inference_service.engine.attention import (
-    chunks,
-    flash_decoding,
-    flash_latents,
-    flash_prefill,
-    metal_flash_decoding,
-    self_test,
-)
+from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.paged import arena
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.models.fingerprint import ContentHashes
@@ -50,6 +45,11 @@ def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CudaOnCPU:
     return CudaOnCPU(tmp_path_factory.mktemp("kernels"))
 
 
+def host_address(words: mx.array) -> int:
+    """Where an array's memory is, which kernels on the CPU write and read as it is."""
+    return int(np.array(words, copy=False).ctypes.data)
+
+
 @pytest.fixture
 def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Our kernels run: as they are on an NVIDIA GPU, elsewhere as g++ compiles them, over fewer tokens."""
@@ -60,9 +60,6 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         pytest.skip("kernels run on NVIDIA GPUs, or with g++")
     made = (
         chunks._merge_kernel,
-        flash_decoding._chunks_kernel,
-        flash_latents._attend_kernel,
-        flash_prefill._attend_kernel,
         cuda_encoding._proven,
         skinny._kernel,
         paged_kernels._writer,
@@ -72,10 +69,13 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         paged_kernels._address,
         paged_attention._decode_kernel,
         paged_attention._prefill_kernel,
+        paged_attention._latents_kernel,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
-    monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))
-    monkeypatch.setattr(self_test, "_DECODE", ((1, (150,)), (1, (90, 260, 40))))
+    monkeypatch.setattr(arena, "address", host_address)
+    monkeypatch.setattr(self_test, "_ONE", ((1, (150,)), (1, (90, 260, 40))))
+    monkeypatch.setattr(self_test, "_FEW", ((5, (150,)), (20, (70,)), (3, (260, 40))))
+    monkeypatch.setattr(self_test, "_ARRAYS", ((30, (260, 40)),))
     for each in made:
         each.cache_clear()
     yield
@@ -96,11 +96,5 @@ def metal_kernels(metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch) -> 
         return
     if not shutil.which("g++"):
         pytest.skip("kernels run on Apple's GPUs, or with g++")
-    made = (metal_flash_decoding._chunks_kernel, metal_flash_decoding._merge_kernel)
     monkeypatch.setattr(mx.fast, "metal_kernel", metal_on_cpu)
-    monkeypatch.setattr(self_test, "_DECODE", ((1, (90,)), (1, (60, 100, 40))))
-    for each in made:
-        each.cache_clear()
     yield
-    for each in made:
-        each.cache_clear()
