@@ -47,7 +47,7 @@ def packed(made: Geometry, text: str, group_size: int) -> Geometry:
 @pairs
 @groups
 def test_what_is_counted_is_what_is_taken(text: str, group_size: int) -> None:
-    """Geometry's bytes, by which pool, quotas and `models show` count, are what is packed, in the pool, files and exports.
+    """Geometry's bytes, by which pool, quotas and `models show` count, are what KV, pool, files and exports take.
 
     Widths of K and V differ, and by kind of layer.
     """
