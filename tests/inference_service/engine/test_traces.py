@@ -5,28 +5,36 @@ Kernels that run as g++ compiles them cannot be in a trace of MLX's, so what is 
 tables that are filled up, and caches of arrays alone, are the same. On an NVIDIA GPU it is a trace.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models import llama
 
 from benchmarks.loading import load
 from inference_service.engine import cuda_encoding
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.paged import traces
+from inference_service.engine.paged import arena, traces
 from inference_service.engine.paged.arena import Arena, DeviceArena
+from inference_service.engine.paged.in_blocks import ROWS_OF_ONE, BlockKVCache, PassTables
+from inference_service.engine.paged.kernels import Tables
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import BlockTable, Sequence
 from inference_service.engine.paged.store import Kernels, KVStore
-from inference_service.engine.paged.traces import Traces
+from inference_service.engine.paged.traces import Traces, _TracedTables
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from inference_service.models.proof import traced_problem
+from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
+from tests.oracle import Oracle
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
-from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
+from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
 from tests.tiny_own_attention import write_kimi_linear, write_stablelm
 from tests.tiny_states import write_mamba2
 
@@ -58,10 +66,9 @@ class Plain:
     """Traces of a model whose logits are all that a row was given; `calls` counts how often the model was run."""
 
     def __init__(self, *, states: bool = False, **options: int) -> None:
-        arena = DeviceArena(BlockLayout({"k": ("U32", (1, 1, 16, 4))}), 8)
-        self.calls, self.arena = 0, arena
+        self.calls, self.arena = 0, DeviceArena(BlockLayout({"k": ("U32", (1, 1, 16, 4))}), 8)
         layers: Any = lambda of, tables: {0: Shown(of, tables)}  # noqa: E731
-        self.traces = Traces(self.model, layers, [arena], [(1, 1)] if states else [], **options)
+        self.traces = Traces(self.model, layers, [self.arena], [(1, 1)] if states else [], **options)
 
     def model(self, tokens: mx.array, caches: Any) -> mx.array:
         self.calls += 1
@@ -83,7 +90,7 @@ class Plain:
         return Pass(found, rows=True)
 
     def run(self, of: Pass, states: Any = ()) -> tuple[np.ndarray[Any, Any], Any]:
-        tables = traces.PassTables(of, self.arena, lambda sequence: sequence.full)
+        tables = PassTables(of, self.arena, lambda sequence: sequence.full)
         logits, after = self.traces.run(of, mx.arange(of.tokens), [tables], states)
         return np.array(logits[:, 0]), after
 
@@ -100,7 +107,7 @@ class Plain:
 @pytest.fixture
 def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
     if not available():
-        monkeypatch.setattr("inference_service.engine.paged.arena.address", lambda words: words.size << 20)
+        monkeypatch.setattr(arena, "address", lambda words: words.size << 20)
 
 
 @pytest.mark.usefixtures("addressed")
@@ -167,7 +174,7 @@ def test_what_is_traced_and_after_how_many_passes() -> None:
     knows, of = traced.traces.knows, traced.pass_of
     assert [knows(of((9, 1, 0))) for _ in range(4)] == [False, False, True, True]
     assert [knows(of(*[(9, 1, 0)] * rows)) for rows in (3, 4, 3, 5)] == [False, False, True, False]
-    assert not any(knows(of((9, traces.ROWS_OF_ONE, 0), (9, 1, 0))) for _ in range(4)), "they attend together"
+    assert not any(knows(of((9, ROWS_OF_ONE, 0), (9, 1, 0))) for _ in range(4)), "they attend together"
     assert not any(knows(of(*[(9, 1, 0)] * 65)) for _ in range(4))
     assert not any(knows(Pass([Piece(Sequence(BlockTable(16)), 1)])) for _ in range(4)), "of one piece"
     assert not Plain(passes_before=0).traces.knows(of(*[(9, 1, 0)] * 65))
@@ -197,9 +204,7 @@ class Two:
             store = KVStore(model.geometry, 2 * rows, 48 * rows, model.codecs, kernels=ONE)
             if traced:
                 store.trace(model.engine.model.computed, passes_before=0)
-            own = [
-                store.sequence([rows + at, at], range(at * 48, (at + 1) * 48)) for at in range(rows)
-            ]  # in no order
+            own = [store.sequence([rows + at, at], range(at * 48, (at + 1) * 48)) for at in range(rows)]  # in no order
             for number, (sequence, length) in enumerate(zip(own, self.LENGTHS, strict=False)):
                 prompt = [1 + (5 + 2 * number) * at % 31 for at in range(length)]
                 self.compute(store, [(sequence, prompt)], rows=False)
@@ -226,7 +231,7 @@ class Two:
         """All blocks as they are, and states."""
         store, own = self.stores[which], self.sequences[which]
         arenas = [(store.full, 2 * len(own)), *([(store.windows, 48 * len(own))] if store.windows else [])]
-        blocks = [arena._copied(block) for arena, count in arenas for block in range(count)]  # type: ignore[union-attr]
+        blocks = [each._copied(block) for each, count in arenas for block in range(count)]  # type: ignore[union-attr]
         states = [each.states.rows([each.row]) for each in own if each.states is not None]
         return blocks + [np.array(array.astype(mx.float32)) for each in states for array in each.arrays]
 
@@ -257,3 +262,250 @@ def test_traced_passes_are_those_that_are_not(write: Writer, tmp_path: Path, rep
     if not available():
         assert all(np.array_equal(one, other) for one, other in zip(both.held(0), both.held(1), strict=True))
     assert [each.length for each in both.sequences[0]] == [260, 50]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3])
+def test_rows_that_are_filled_up_change_nothing_for_others(write: Writer, tmp_path: Path, replayed: None) -> None:
+    """Three rows, which are traced as four; products of another number of rows may be rounded otherwise."""
+    both = Two(loaded(write(tmp_path)), 3)
+    for number in range(4):
+        found, wanted = both.step(number)
+        assert np.abs(found - wanted).max() <= (1e-2 if available() else 1e-4) * np.abs(wanted).max()
+    assert differing(both) < 0.01
+
+
+def differing(both: Two) -> float:
+    """The share of words of blocks that are not the same, in the worse block."""
+    return max(float((one != other).mean()) for one, other in zip(both.held(0), both.held(1), strict=True))
+
+
+@pytest.mark.slow
+def test_a_row_that_fills_up_and_writes_to_a_real_block_is_found(
+    tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = Two(loaded(write_llama(tmp_path)), 3)
+    assert both.stores[0].traces is not None
+    monkeypatch.setattr(both.stores[0].traces, "_scratch", [both.stores[0].full])
+    both.step(0)
+    first = [block for block in range(6) if (both.held(0)[block] != both.held(1)[block]).any()]
+    assert 0 in first, "its first token is another"
+
+
+@pytest.mark.slow
+def test_passes_alternate_with_those_that_are_not_traced(tmp_path: Path, replayed: None) -> None:
+    """Each goes on where the other one ended; chunks, too."""
+    both = Two(loaded(write_narrow_gemma3(tmp_path)), 2)
+    kept = both.stores[0].traces
+    for number in range(6):
+        both.stores[0].traces = kept if number % 3 else None
+        found, wanted = both.step(number)
+        assert np.array_equal(found, wanted) or available()
+        if number == 3:
+            for store, own in zip(both.stores, both.sequences, strict=True):
+                both.compute(store, [(own[1], list(range(2, 22)))], rows=False)
+    if not available():
+        assert not differing(both)
+
+
+@pytest.mark.slow
+def test_passes_that_are_no_rows_or_have_empty_states_are_not_traced(tmp_path: Path, replayed: None) -> None:
+    model = loaded(write_falcon_h1(tmp_path))
+    store = KVStore(model.geometry, 2, 8, model.codecs, kernels=ONE)
+    store.trace(model.engine.model.computed, passes_before=0)
+    sequence, empty = store.sequence([0], range(4)), store.sequence([1], range(4, 8))
+    assert store.step(Pass([Piece(empty, 1)], rows=True), mx.array([3])) is None
+    assert store.step(Pass([Piece(sequence, 1)]), mx.array([3])) is None
+    assert (sequence.length, empty.length) == (0, 0)
+
+
+def blind_to_itself(tables: Tables) -> Tables:
+    return tables._replace(spans=tables.spans - mx.array([0, 1], dtype=mx.int32))
+
+
+def others_table(tables: Tables) -> Tables:
+    return tables._replace(blocks=mx.contiguous(tables.blocks[::-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [blind_to_itself, others_table])
+def test_faults_of_tables_in_traces_are_found_at_load(
+    fault: Callable[[Tables], Tables], tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(write_llama(tmp_path))
+    assert not traced_problem(model.engine.model, model.geometry, TRACED)
+    original = _TracedTables.__init__
+
+    def faulty(self: _TracedTables, *of: mx.array) -> None:
+        original(self, *of)
+        self.rows = fault(self.rows)
+
+    monkeypatch.setattr(_TracedTables, "__init__", faulty)
+    assert "differ" in traced_problem(model.engine.model, model.geometry, TRACED)
+
+
+@pytest.mark.slow
+def test_a_window_that_is_too_wide_in_traces_is_found(
+    tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the comparison above: it proves what the one at load may not."""
+    both, original = Two(loaded(write_narrow_gemma3(tmp_path)), 2), BlockKVCache.__init__
+
+    def faulty(self: BlockKVCache, of: Any, layer: int, codec: Any, group: Any, *more: Any, **options: Any) -> None:
+        wider = replace(group, window=group.window and group.window + 1) if isinstance(of, traces._Traced) else group
+        original(self, of, layer, codec, wider, *more, **options)
+
+    monkeypatch.setattr(BlockKVCache, "__init__", faulty)
+    found, wanted = both.step(0)
+    assert np.abs(found - wanted).max() > 1e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.slow
+def test_passes_over_latents_are_those_that_are_not_traced(tmp_path: Path, replayed: None) -> None:
+    """In 16 bits, as the kernel over latents wants it; but for the experts, of which MLX has no such products on a CPU.
+    They come last.
+    """
+    model = loaded(write_deepseek2(tmp_path))
+    network = model.engine.model.model
+    network.set_dtype(mx.float16)
+    network.model.layers[-1].mlp.switch_mlp.set_dtype(mx.float32)
+    geometry = replace(model.geometry, dtype=mx.float16)
+    assert geometry.latents
+    assert not traced_problem(model.engine.model, geometry, TRACED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3, write_falcon_h1])
+def test_turns_that_join_and_leave_in_the_middle_are_right(write: Writer, tmp_path: Path, replayed: None) -> None:
+    model = in_traces(write(tmp_path))
+    oracle = Oracle(model.spec.directory)
+    kept = model.arenas.traces
+    turns = [begin(model, prompt_of(model, number, repeats), 9 + 8 * number) for number, repeats in enumerate((3, 1))]
+    for number, repeats in ((2, 5), (3, 2)):
+        for _ in range(7):
+            model.engine.step()
+        turns.append(begin(model, prompt_of(model, number, repeats), 12))
+    run(model)
+    assert [len(turn.events) for turn in turns] == [9, 17, 12, 12]
+    assert all(right(oracle, turn) for turn in turns)
+    assert kept is not None and model.arenas.traces is kept and max(kept._seen.values()) > 1
+
+
+def in_traces(directory: Path, passes_before: int = 1) -> LoadedModel:
+    """A model whose pool is in blocks for kernels, and whose passes are traced on whatever device."""
+    model = loaded(directory)
+    model.arenas.kernels = ONE
+    model.arenas.trace(model.engine.model.computed, passes_before=passes_before)
+    return model
+
+
+def two_turns(model: LoadedModel) -> list[Any]:
+    turns = [begin(model, prompt_of(model, number, repeats)) for number, repeats in enumerate((3, 1))]
+    run(model)
+    return turns
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_blocks")
+def test_what_cannot_be_traced_goes_on_without_and_it_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Llama that looks at values."""
+    original = llama.MLP.__call__
+    monkeypatch.setattr(llama.MLP, "__call__", lambda self, x: original(self, x if x.max().item() < 1e9 else -x))
+    model = in_traces(write_llama(tmp_path))
+    oracle = Oracle(model.spec.directory)
+    for _ in range(2):
+        assert all(right(oracle, turn) for turn in two_turns(model))
+    assert model.arenas.traces is None
+    assert [record.levelname for record in caplog.records if "not traced any more" in record.message] == ["WARNING"]
+
+
+class Failing:
+    """A network's traces, of which one pass fails when it is computed."""
+
+    def __init__(self, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failures, self._words = 0, words
+        original = Traces.run
+
+        def run(traced: Traces, *of: Any) -> Any:
+            found = original(traced, *of)
+            if not self.failures:
+                self.failures += 1
+                raise RuntimeError(self._words)
+            return found
+
+        monkeypatch.setattr(Traces, "run", run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "goes_on"),
+    [
+        ("a kernel of the trace does not compile", False),
+        ("cudaMallocAsync(&data, size, stream) failed: out of memory", True),
+    ],
+)
+def test_a_traced_pass_that_fails_is_the_last_unless_there_was_no_memory(
+    words: str, goes_on: bool, tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it found missing may be there for the next one; it says nothing about the trace. Its turns go on."""
+    model, failing = in_traces(write_llama(tmp_path)), Failing(words, monkeypatch)
+    oracle = Oracle(model.spec.directory)
+    assert all(right(oracle, turn) for turn in two_turns(model))
+    assert failing.failures
+    assert (model.arenas.traces is not None) == goes_on
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("replayed")
+def test_a_traced_pass_that_fails_when_it_is_computed_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX computes later: a kernel of the trace that does not compile is found behind it."""
+    model = in_traces(write_llama(tmp_path))
+    computed, failures = mx.async_eval, []
+    kept = model.arenas.traces
+    assert kept is not None
+
+    def failing(*arrays: Any) -> None:
+        if not failures and max(kept._seen.values(), default=0) > 1:
+            failures.append(1)
+            raise RuntimeError("a kernel of the trace does not compile")
+        computed(*arrays)
+
+    monkeypatch.setattr(mx, "async_eval", failing)
+    oracle = Oracle(model.spec.directory)
+    assert all(right(oracle, turn) for turn in two_turns(model))
+    assert failures
+    assert model.arenas.traces is None
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_llama, write_falcon_h1])
+def test_traces_go_with_their_model(write: Writer, tmp_path: Path, replayed: None, uncollected: None) -> None:
+    """At once: weights, which traces hold too, would be in the next model's way until a garbage collection."""
+    write(tmp_path)
+
+    def used() -> int:
+        served = in_traces(tmp_path)
+        two_turns(served)
+        assert served.arenas.traces is not None
+        served.release()
+        return served.weight_bytes
+
+    used()
+    gc.collect()
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    weight_bytes = used()
+    mx.clear_cache()
+    assert mx.get_active_memory() - before < weight_bytes / 100
