@@ -27,7 +27,8 @@ from tests.tiny_models import write_gemma3, write_llama
 
 @pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model"))
+    made: Path = request.param(tmp_path_factory.mktemp("model"))
+    return made
 
 
 @pytest.fixture(scope="module")

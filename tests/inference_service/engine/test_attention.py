@@ -73,7 +73,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     layer = type("Layer", (), {"__module__": made.__name__})()
     made.backend = AttentionBackend()
     for backend in (AttentionBackend(), made.backend):
-        backend.install(SimpleNamespace(named_modules=lambda: [("", layer)]))  # type: ignore[arg-type]
+        backend.install(SimpleNamespace(named_modules=lambda: [("", layer)]))
     made.attend = getattr(made, ATTENTION_NAME)
     return made
 
@@ -238,7 +238,7 @@ def writes_nothing(write: Attention) -> Attention:
 
 def writes_elsewhere(write: Attention) -> Attention:
     def write_one_late(group: Any, layer: Any, keys: mx.array, values: mx.array, *of: Any) -> mx.array:
-        return write(group, layer, *(mx.roll(x, 1, axis=2) for x in (keys, values)), *of)
+        return write(group, layer, *(mx.roll(x, 1, 2) for x in (keys, values)), *of)
 
     return write_one_late
 
@@ -259,7 +259,7 @@ def test_a_model_is_refused_where_kv_is_not_written_right(
 
 @pytest.mark.slow
 def test_a_model_is_refused_where_kv_is_not_unpacked_right(on_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = kernels.decoded
+    original: Any = kernels.decoded
     monkeypatch.setattr(kernels, "decoded", lambda *of: original(*of[:3], of[3] - 1, *of[4:]))
     with pytest.raises(FailedPrecondition, match="unpacking differs"):
         attention_paths(SMALL)

@@ -51,7 +51,7 @@ def fitted(x: mx.array, by: Quantization) -> mx.array:
 
 def near(found: mx.array, wanted: mx.array) -> bool:
     """Equal, but where rounding on the way has made another code."""
-    return bool((mx.abs(found - wanted) < 1e-4).mean().item() > 0.995)
+    return bool(((mx.abs(found - wanted) < 1e-4).mean() > 0.995).item())
 
 
 @pytest.mark.parametrize("centred", [False, True])

@@ -85,7 +85,8 @@ def test_all_are_packed_and_unpacked_right(text: str, group_size: int) -> None:
 
 @pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model"))
+    made: Path = request.param(tmp_path_factory.mktemp("model"))
+    return made
 
 
 @pytest.fixture(scope="module", params=APART)
@@ -146,7 +147,8 @@ def difference(found: list[list[TokenEvent]], wanted: list[list[TokenEvent]]) ->
     Infinite where all begin with another token.
     """
     pairs = [pair for both in zip(found, wanted, strict=True) for pair in takewhile(_same, zip(*both, strict=True))]
-    return float(np.median([abs(one.logprob - other.logprob) for one, other in pairs])) if pairs else math.inf
+    both = np.array([(one.logprob, other.logprob) for one, other in pairs], np.float64)
+    return float(np.median(np.abs(both[:, 0] - both[:, 1]))) if pairs else math.inf
 
 
 def _same(pair: tuple[TokenEvent, TokenEvent]) -> bool:

@@ -231,7 +231,7 @@ class Two:
         """All blocks as they are, and states."""
         store, own = self.stores[which], self.sequences[which]
         arenas = [(store.full, 2 * len(own)), *([(store.windows, 48 * len(own))] if store.windows else [])]
-        blocks = [each._copied(block) for each, count in arenas for block in range(count)]  # type: ignore[union-attr]
+        blocks = [each._copied(block) for each, count in arenas for block in range(count)]
         states = [each.states.rows([each.row]) for each in own if each.states is not None]
         return blocks + [np.array(array.astype(mx.float32)) for each in states for array in each.arrays]
 
@@ -464,7 +464,8 @@ def test_a_traced_pass_that_fails_when_it_is_computed_is_the_last(
 ) -> None:
     """MLX computes later: a kernel of the trace that does not compile is found behind it."""
     model = in_traces(write_llama(tmp_path))
-    computed, failures = mx.async_eval, []
+    computed: Any = mx.async_eval
+    failures: list[int] = []
     kept = model.arenas.traces
     assert kept is not None
 
