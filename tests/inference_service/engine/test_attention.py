@@ -5,6 +5,7 @@ and which kernels are taken.
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,8 @@ from inference_service.engine.paged.store import NO_KERNELS, Kernels
 from inference_service.models import proof
 from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.geometries import SHAPES, geometry
+from tests.inference_service.engine.paged.test_in_blocks import Both
+from tests.tiny_own_attention import write_deepseek3, write_deepseek32, write_kimi_linear, write_stablelm
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -263,3 +266,21 @@ def test_a_model_is_refused_where_kv_is_not_unpacked_right(on_cuda: None, monkey
     monkeypatch.setattr(kernels, "decoded", lambda *of: original(*of[:3], of[3] - 1, *of[4:]))
     with pytest.raises(FailedPrecondition, match="unpacking differs"):
         attention_paths(SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_stablelm, write_deepseek3, write_deepseek32, write_kimi_linear])
+def test_layers_that_attend_by_themselves_see_what_is_in_blocks(
+    write: Callable[[Path], Path], tmp_path: Path, on_cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In chunks and as rows, beside the same over arrays."""
+    both = Both(tmp_path, write, monkeypatch)
+    both.worlds[0].store.kernels = NO_KERNELS
+    both.run(("one", 100))
+    both.run(("one", 170))
+    both.run(("other", 50))
+    for _ in range(6):
+        both.run(("one", 1), ("other", 1))
+    both.run(("other", 1))
+    both.run(("other", 20))
+    assert both.error() < 5e-3
