@@ -325,8 +325,8 @@ class KVStore:
             return None
         before: Items[Items[mx.array]] = ()
         if self.geometry.states is not None:
-            states = gathered([piece.sequence for piece in of.pieces])
-            if states.empty:
+            sequences = [piece.sequence for piece in of.pieces]
+            if any(each.states is None for each in sequences) or (states := gathered(sequences)).empty:
                 return None
             before = cast(list[list[mx.array]], states.layers)
         logits, after = self.traces.run(of, tokens, list(self._tables_of(of)), before)

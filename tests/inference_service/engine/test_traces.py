@@ -330,7 +330,7 @@ def blind_to_itself(tables: Tables) -> Tables:
 
 
 def others_table(tables: Tables) -> Tables:
-    return tables._replace(blocks=mx.contiguous(tables.blocks[::-1]))
+    return tables._replace(blocks=tables.blocks[mx.array([0, 0])])
 
 
 @pytest.mark.slow
