@@ -17,6 +17,7 @@ import pytest
 from mlx_lm.models import llama
 
 from benchmarks.loading import load
+from inference_service.domain import TokenEvent
 from inference_service.engine import cuda_encoding
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, traces
@@ -31,8 +32,7 @@ from inference_service.engine.paged.traces import Traces, _TracedTables
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import traced_problem
-from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
-from tests.oracle import Oracle
+from tests.inference_service.engine.batch_turns import begin, prompt_of, run
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
 from tests.tiny_own_attention import write_stablelm
@@ -322,7 +322,7 @@ def test_layers_that_attend_by_themselves_are_not_traced(tmp_path: Path, replaye
     """They see arrays, whose shapes change with each pass."""
     model = loaded(write_stablelm(tmp_path))
     assert model.geometry.shows_arrays
-    assert traced_problem(model.engine.model, model.geometry, Kernels(traced=True))
+    assert "arrays" in traced_problem(model.engine.model, model.geometry, Kernels(traced=True))
 
 
 def blind_to_itself(tables: Tables) -> Tables:
@@ -357,9 +357,10 @@ def test_a_window_that_is_too_wide_in_traces_is_found(
     """By the comparison above: it proves what the one at load may not."""
     both, original = Two(loaded(write_narrow_gemma3(tmp_path)), 2), BlockKVCache.__init__
 
-    def faulty(self: BlockKVCache, of: Any, layer: int, codec: Any, group: Any, *more: Any, **options: Any) -> None:
-        wider = replace(group, window=group.window and group.window + 1) if isinstance(of, traces._Traced) else group
-        original(self, of, layer, codec, wider, *more, **options)
+    def faulty(self: BlockKVCache, of: Any, *more: Any, **options: Any) -> None:
+        original(self, of, *more, **options)
+        if isinstance(of, traces._Traced) and self.window:
+            self._group = replace(self._group, window=self.window + 1)
 
     monkeypatch.setattr(BlockKVCache, "__init__", faulty)
     found, wanted = both.step(0)
@@ -380,35 +381,59 @@ def test_passes_over_latents_are_those_that_are_not_traced(tmp_path: Path, repla
     assert not traced_problem(model.engine.model, geometry, TRACED)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3, write_falcon_h1])
-def test_turns_that_join_and_leave_in_the_middle_are_right(write: Writer, tmp_path: Path, replayed: None) -> None:
-    model = in_traces(write(tmp_path))
-    oracle = Oracle(model.spec.directory)
-    kept = model.arenas.traces
-    turns = [begin(model, prompt_of(model, number, repeats), 9 + 8 * number) for number, repeats in enumerate((3, 1))]
-    for number, repeats in ((2, 5), (3, 2)):
-        for _ in range(7):
-            model.engine.step()
-        turns.append(begin(model, prompt_of(model, number, repeats), 12))
-    run(model)
-    assert [len(turn.events) for turn in turns] == [9, 17, 12, 12]
-    assert all(right(oracle, turn) for turn in turns)
-    assert kept is not None and model.arenas.traces is kept and max(kept._seen.values()) > 1
-
-
-def in_traces(directory: Path, passes_before: int = 1) -> LoadedModel:
-    """A model whose pool is in blocks for kernels, and whose passes are traced on whatever device."""
+def in_kernels(directory: Path) -> LoadedModel:
+    """A model whose pool is in blocks for kernels."""
     model = loaded(directory)
     model.arenas.kernels = ONE
-    model.arenas.trace(model.engine.model.computed, passes_before=passes_before)
     return model
 
 
-def two_turns(model: LoadedModel) -> list[Any]:
+def traced(model: LoadedModel) -> Traces:
+    """Have its passes traced, on whatever device."""
+    model.arenas.trace(model.engine.model.computed, passes_before=1)
+    assert model.arenas.traces is not None
+    return model.arenas.traces
+
+
+Told = list[list[TokenEvent]]
+
+
+def two_turns(model: LoadedModel) -> Told:
     turns = [begin(model, prompt_of(model, number, repeats)) for number, repeats in enumerate((3, 1))]
     run(model)
-    return turns
+    return [turn.events for turn in turns]
+
+
+def same(found: Told, wanted: Told) -> bool:
+    """But for rounding of products, which rows that are filled up change."""
+    assert [len(events) for events in found] == [len(events) for events in wanted]
+    pairs = [pair for both in zip(found, wanted, strict=True) for pair in zip(*both, strict=True)]
+    errors = np.array([(one.logprob, other.logprob) for one, other in pairs], np.float64)
+    alike = [one.token_id == other.token_id for one, other in pairs]
+    return all(alike) and bool(np.abs(errors[:, 0] - errors[:, 1]).max() < (0.1 if available() else 1e-3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3, write_falcon_h1])
+def test_turns_that_join_and_leave_in_the_middle_are_what_they_are_without(
+    write: Writer, tmp_path: Path, replayed: None
+) -> None:
+    model = in_kernels(write(tmp_path))
+
+    def told() -> Told:
+        turns = [begin(model, prompt_of(model, number, each), 9 + 8 * number) for number, each in enumerate((3, 1))]
+        for number, repeats in ((2, 5), (3, 2)):
+            for _ in range(7):
+                model.engine.step()
+            turns.append(begin(model, prompt_of(model, number, repeats), 12))
+        run(model)
+        return [turn.events for turn in turns]
+
+    wanted = told()
+    assert [len(events) for events in wanted] == [9, 17, 12, 12]
+    kept = traced(model)
+    assert same(told(), wanted)
+    assert model.arenas.traces is kept and max(kept._seen.values()) > 1
 
 
 @pytest.mark.slow
@@ -419,10 +444,11 @@ def test_what_cannot_be_traced_goes_on_without_and_it_is_said_once(
     """A Llama that looks at values."""
     original = llama.MLP.__call__
     monkeypatch.setattr(llama.MLP, "__call__", lambda self, x: original(self, x if x.max().item() < 1e9 else -x))
-    model = in_traces(write_llama(tmp_path))
-    oracle = Oracle(model.spec.directory)
+    model = in_kernels(write_llama(tmp_path))
+    wanted = two_turns(model)
+    traced(model)
     for _ in range(2):
-        assert all(right(oracle, turn) for turn in two_turns(model))
+        assert same(two_turns(model), wanted)
     assert model.arenas.traces is None
     assert [record.levelname for record in caplog.records if "not traced any more" in record.message] == ["WARNING"]
 
@@ -456,9 +482,10 @@ def test_a_traced_pass_that_fails_is_the_last_unless_there_was_no_memory(
     words: str, goes_on: bool, tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it found missing may be there for the next one; it says nothing about the trace. Its turns go on."""
-    model, failing = in_traces(write_llama(tmp_path)), Failing(words, monkeypatch)
-    oracle = Oracle(model.spec.directory)
-    assert all(right(oracle, turn) for turn in two_turns(model))
+    model, failing = in_kernels(write_llama(tmp_path)), Failing(words, monkeypatch)
+    wanted = two_turns(model)
+    traced(model)
+    assert same(two_turns(model), wanted)
     assert failing.failures
     assert (model.arenas.traces is not None) == goes_on
 
@@ -469,11 +496,10 @@ def test_a_traced_pass_that_fails_when_it_is_computed_is_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLX computes later: a kernel of the trace that does not compile is found behind it."""
-    model = in_traces(write_llama(tmp_path))
+    model = in_kernels(write_llama(tmp_path))
+    wanted, kept = two_turns(model), traced(model)
     computed: Any = mx.async_eval
     failures: list[int] = []
-    kept = model.arenas.traces
-    assert kept is not None
 
     def failing(*arrays: Any) -> None:
         if not failures and max(kept._seen.values(), default=0) > 1:
@@ -482,8 +508,7 @@ def test_a_traced_pass_that_fails_when_it_is_computed_is_the_last(
         computed(*arrays)
 
     monkeypatch.setattr(mx, "async_eval", failing)
-    oracle = Oracle(model.spec.directory)
-    assert all(right(oracle, turn) for turn in two_turns(model))
+    assert same(two_turns(model), wanted)
     assert failures
     assert model.arenas.traces is None
 
@@ -503,7 +528,8 @@ def test_traces_go_with_their_model(write: Writer, tmp_path: Path, replayed: Non
     write(tmp_path)
 
     def used() -> int:
-        served = in_traces(tmp_path)
+        served = in_kernels(tmp_path)
+        traced(served)
         two_turns(served)
         assert served.arenas.traces is not None
         served.release()
