@@ -96,6 +96,7 @@ class KVStore:
         for arena in self._arenas:
             arena.close()
         self._states.clear()
+        self._end_traces()
 
     def release(self, blocks: Items[int], pieces: Items[int]) -> None:
         """Give back the memory of segments of the blocks' arena, and of the pieces', in which nothing counts."""
@@ -353,8 +354,13 @@ class KVStore:
     def give_up_tracing(self, error: Exception) -> None:
         """Run the model's layers from now on: a pass failed, which may be because it was traced."""
         if self.traces is not None:
-            self.traces = None
+            self._end_traces()
             log.warning("passes are not traced any more: %s", error)
+
+    def _end_traces(self) -> None:
+        if self.traces is not None:
+            self.traces.close()
+        self.traces = None
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
         """The caches of layers with KV; `tables` are those of full attention, and of windows."""
