@@ -292,7 +292,7 @@ def test_a_row_that_fills_up_and_writes_to_a_real_block_is_found(
 
 @pytest.mark.slow
 def test_passes_alternate_with_those_that_are_not_traced(tmp_path: Path, replayed: None) -> None:
-    """Each goes on where the other one ended; chunks, too."""
+    """Each goes on where the other one ended; behind chunks, too, and where tokens were dropped."""
     both = Two(loaded(write_narrow_gemma3(tmp_path)), 2)
     kept = both.stores[0].traces
     for number in range(6):
@@ -302,6 +302,9 @@ def test_passes_alternate_with_those_that_are_not_traced(tmp_path: Path, replaye
         if number == 3:
             for store, own in zip(both.stores, both.sequences, strict=True):
                 both.compute(store, [(own[1], list(range(2, 22)))], rows=False)
+        if number == 4:
+            for own in both.sequences:
+                own[1].trim(own[1].length - 3)
     if not available():
         assert not differing(both)
 
