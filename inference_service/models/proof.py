@@ -238,6 +238,8 @@ def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
 
     Most steps must be right: rounding can change which experts the others' tokens have.
     """
+    if geometry.groups and not kernels.one:
+        return "layers attend over arrays, which are others for each pass"
     prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
     columns = [tokens[: len(prompts)] for tokens in _STEPS]
     try:

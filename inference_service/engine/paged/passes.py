@@ -154,6 +154,25 @@ class KVCache(ABC):
             return "causal"
         return banded(n, shown + n, self.window or shown + n)
 
+    def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """As `update_and_fetch`, of rows what each sees, filled up to the longest: `arrays_mask` says how far."""
+        seen, others = self.update_and_fetch(keys, values)
+        if not isinstance(seen, Pieces):
+            return seen, others
+        longest = max(int(each.keys.shape[2]) for each in seen)
+        k = mx.concatenate([_filled(each.keys, each.queries, longest) for each in seen])
+        v = mx.concatenate([_filled(each.values, each.queries, longest) for each in seen])
+        return k, v
+
+    def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
+        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
+        mask = self.make_mask(n, window_size, return_array=True)
+        if not self.of.rows:
+            return mask if n > 1 or (return_array and self.window) else None  # type: ignore[return-value]
+        first, end = (mx.array(each)[:, None, None, None] for each in zip(*self.of.seen(self.window), strict=True))
+        at = mx.arange(max(stop for _, stop in self.of.seen(self.window)))
+        return (at >= first) & (at < end)
+
 
 def banded(n: int, total: int, window: int) -> mx.array:
     """Bool [n, total]: the last `n` of `total` positions each see themselves and the window - 1 before them."""
@@ -209,25 +228,6 @@ class ArrayKVCache(KVCache):
             shown = self._working(sequence).append(*(x[first:end].swapaxes(0, 2) for x in (k, v)))
             seen.append(Seen(*shown, end - first))
         return seen, seen
-
-    def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """As `update_and_fetch`, of rows what each sees, filled up to the longest: `arrays_mask` says how far."""
-        seen, others = self.update_and_fetch(keys, values)
-        if not isinstance(seen, Pieces):
-            return seen, others
-        longest = max(int(each.keys.shape[2]) for each in seen)
-        k = mx.concatenate([_filled(each.keys, each.queries, longest) for each in seen])
-        v = mx.concatenate([_filled(each.values, each.queries, longest) for each in seen])
-        return k, v
-
-    def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
-        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
-        mask = self.make_mask(n, window_size, return_array=True)
-        if not self.of.rows:
-            return mask if n > 1 or (return_array and self.window) else None  # type: ignore[return-value]
-        first, end = (mx.array(each)[:, None, None, None] for each in zip(*self.of.seen(self.window), strict=True))
-        at = mx.arange(max(stop for _, stop in self.of.seen(self.window)))
-        return (at >= first) & (at < end)
 
     def _working(self, sequence: Sequence) -> WorkingKV:
         if not sequence.arrays:

@@ -88,6 +88,7 @@ class KVStore:
         """Release the memory. The store must not be used afterwards."""
         self.full.close()
         self.checkpoints.close()
+        self._end_traces()
 
     def release(self, blocks: Items[int], pieces: Items[int]) -> None:
         """Give back the memory of segments of the blocks' arena, and of the pieces', in which nothing counts."""
@@ -240,8 +241,8 @@ class KVStore:
             return None
         before: Items[Items[mx.array]] = ()
         if self.geometry.states is not None:
-            states = gathered([piece.sequence for piece in of.pieces])
-            if states.empty:
+            sequences = [piece.sequence for piece in of.pieces]
+            if any(each.states is None for each in sequences) or (states := gathered(sequences)).empty:
                 return None
             before = cast(list[list[mx.array]], states.layers)
         logits, after = self.traces.run(of, tokens, list(self._tables_of(of)), before)
@@ -270,8 +271,13 @@ class KVStore:
     def give_up_tracing(self, error: Exception) -> None:
         """Run the model's layers from now on: a pass failed, which may be because it was traced."""
         if self.traces is not None:
-            self.traces = None
+            self._end_traces()
             log.warning("passes are not traced any more: %s", error)
+
+    def _end_traces(self) -> None:
+        if self.traces is not None:
+            self.traces.close()
+        self.traces = None
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
         """The caches of layers with KV; `tables` are those of full attention, and of windows."""

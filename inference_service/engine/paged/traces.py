@@ -64,7 +64,13 @@ class Traces:
         self._passes_before = passes_before
         self._seen: Counter[int] = Counter()
         self._scratch = [DeviceArena(arena.layout, 1) for arena in arenas]
-        self._step = mx.compile(self._traced)
+        self._step: Any = mx.compile(self._traced)
+
+    def close(self) -> None:
+        """Give up the traces, which hold the model's weights: they and what made them know each other, and would stay
+        until Python next looks for cycles. They must not be used afterwards.
+        """
+        self._step = None
 
     def knows(self, of: Pass) -> bool:
         """Whether a pass is one of rows that are traced, once so many have come often enough."""

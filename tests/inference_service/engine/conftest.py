@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from benchmarks.loading import load
 from inference_service.engine import cuda_encoding, metal_kernel, skinny
 from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.paged import arena, metal_attention
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
-from inference_service.engine.paged import metal_attention
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
@@ -26,7 +27,8 @@ from tests.tiny_models import write_gemma3, write_llama
 
 @pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model"))
+    made: Path = request.param(tmp_path_factory.mktemp("model"))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,11 @@ def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMo
 @pytest.fixture(scope="session")
 def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CudaOnCPU:
     return CudaOnCPU(tmp_path_factory.mktemp("kernels"))
+
+
+def host_address(words: mx.array) -> int:
+    """Where an array's memory is, which kernels on the CPU write and read as it is."""
+    return int(np.array(words, copy=False).ctypes.data)
 
 
 @pytest.fixture
@@ -66,6 +73,10 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         paged_attention._latents_kernel,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
+    monkeypatch.setattr(arena, "address", host_address)
+    monkeypatch.setattr(self_test, "_ONE", ((1, (150,)), (1, (90, 260, 40))))
+    monkeypatch.setattr(self_test, "_FEW", ((5, (150,)), (20, (70,)), (3, (260, 40))))
+    monkeypatch.setattr(self_test, "_ARRAYS", ((30, (260, 40)),))
     for each in made:
         each.cache_clear()
     yield
