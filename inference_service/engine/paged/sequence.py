@@ -38,10 +38,12 @@ class BlockTable:
 class WindowTable(BlockTable):
     """The blocks of sliding layers. Those behind the window are used again for the tokens that come.
 
-    `spare` are blocks of the sequence's own that have no tokens; `own` are all that it may use again.
+    `begins` is the first position that is there, if it is not that of the first block; `spare` are blocks of the
+    sequence's own that have no tokens; `own` are all that it may use again.
     """
 
     window: int = 0
+    begins: int = 0
     spare: list[int] = field(default_factory=list)
     own: set[int] = field(default_factory=set)
 
@@ -50,7 +52,7 @@ class WindowTable(BlockTable):
 
     def kept_from(self, length: int) -> int:
         """The first position that a sequence of so many tokens keeps."""
-        return max(self.first, length - self.window - SLACK)
+        return max(self.first, self.begins, length - self.window - SLACK)
 
     def slide(self, end: int) -> None:
         """Have room for tokens up to `end`, and none for those that are not kept then."""
@@ -127,7 +129,7 @@ class Sequence:
 
     def _window_reaches(self, tokens: int) -> bool:
         table = self.window
-        return table is None or table.first <= max(0, tokens - table.window)
+        return table is None or max(table.first, table.begins) <= max(0, tokens - table.window)
 
 
 class Checkpoint(NamedTuple):

@@ -145,7 +145,8 @@ class KVStore:
             states = self._states[checkpoint.pieces[0]]
             sequence.states, sequence.row = States(states.layers), 0
         if (table := sequence.window) is not None:
-            table.first = (checkpoint.position - checkpoint.tokens) // table.tokens * table.tokens
+            table.begins = checkpoint.position - checkpoint.tokens
+            table.first = table.begins // table.tokens * table.tokens
             table.blocks = list(checkpoint.pieces[slots:])
             del table.blocks[-(-(tokens - table.first) // table.tokens) :]
             if (tokens - table.first) % table.tokens:
@@ -162,7 +163,7 @@ class KVStore:
             names = self.geometry.shapes(self.geometry.sliding, 1)
             window = {name: file[name] for name in names}
             held = next(iter(window.values())).shape[2] - surplus
-            start = tokens - held
+            table.begins = start = tokens - held
             table.first = start // table.tokens * table.tokens
             table.blocks = [table.spare.pop() for _ in range(-(-(tokens - table.first) // table.tokens))]
             placed, at = [], start
