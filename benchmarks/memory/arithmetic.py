@@ -5,7 +5,8 @@ Nothing here comes from the engine, so that what is measured has something to ag
     full attention     every token, in blocks of 256
     sliding layers     the last window + 256 tokens in Q4, the last window in fp16 (mlx-lm's rotating cache)
     an element in Q4   4 bits, and a scale and a bias for each 64
-    a pool             one window to an agent's tokens of blocks; it is kept in whole pieces of min(256, window)
+    a pool             one window to an agent's tokens of blocks; it is kept in whole pieces of 256 tokens, or of the
+                       largest power of two that a window has; as it may begin inside of one, there is one more
 """
 
 from collections.abc import Mapping
@@ -91,9 +92,21 @@ def q4_window(layers: Layers, scale_bytes: int, tokens: int) -> int:
     return _q4(layers.sliding * layers.kept * tokens, scale_bytes)
 
 
+def piece_tokens(layers: Layers) -> int:
+    """Tokens of a piece of a window; 0 without sliding layers."""
+    return min(BLOCK, 1 << layers.window.bit_length() - 1) if layers.sliding else 0
+
+
+def window_pieces(layers: Layers, tokens: int) -> int:
+    """Pieces that the window of an agent of so many tokens lies in."""
+    if not (piece := piece_tokens(layers)):
+        return 0
+    return -(-tokens // piece) - max(0, tokens - layers.window - SLACK) // piece
+
+
 def q4_agent(layers: Layers, tokens: int, scale_bytes: int) -> int:
     """Bytes of an agent in Q4, its window at its cap."""
-    window = min(tokens, layers.window + SLACK) if layers.sliding else 0
+    window = window_pieces(layers, tokens) * piece_tokens(layers)
     return _blocks(tokens) * BLOCK * q4_token(layers, scale_bytes) + q4_window(layers, scale_bytes, window)
 
 
@@ -120,14 +133,14 @@ def q4_pool(layers: Layers, budget: int, tokens: int, scale_bytes: int, typical:
     """
     typical = typical or tokens
     block_bytes = BLOCK * q4_token(layers, scale_bytes)
-    piece = min(BLOCK, layers.window) if layers.sliding else 1
-    per_window = -(-(layers.window + SLACK) // piece) if layers.sliding else 0
+    piece = piece_tokens(layers)
+    per_window = -(-(layers.window + SLACK) // piece) + 1 if layers.sliding else 0
     piece_bytes = q4_window(layers, scale_bytes, piece)
     units = Fraction(budget) / (Fraction(typical, BLOCK) * block_bytes + per_window * piece_bytes)
     blocks, pieces = int(units * Fraction(typical, BLOCK)), int(units * per_window)
     agents = blocks // _blocks(tokens)
-    if per_window:
-        agents = min(agents, pieces // per_window)
+    if per_window:  # Each begins with all that a window may need, and gives back what it does not.
+        agents = min(agents, max(0, (pieces - per_window) // window_pieces(layers, tokens) + 1))
     return Pool(blocks, pieces, blocks * block_bytes + pieces * piece_bytes, agents)
 
 

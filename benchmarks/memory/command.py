@@ -2,7 +2,7 @@
 
     agentmem bench memory [--budget 10.2e9] [--tokens 8192] [--lengths 4096 8192 16384 32768] [--models llama-3.1-8b …]
 
-Q4 is what the engine keeps: its own caches, and its own pool of --budget bytes (the paper's on its Mac), into which
+Q4 is what the engine keeps: blocks of KV, and its own pool of --budget bytes (the paper's on its Mac), into which
 agents of --tokens tokens are let until the next one would cost another its KV. fp16 is what mlx-lm's own default caches
 keep of the same model: they, too, drop what sliding layers no longer see. Both are filled with tokens of the model's
 real shapes; weights are never computed, because KV does not depend on how many there are. What is larger than the
@@ -72,7 +72,7 @@ def check(what: str, measured: int, expected: int, tolerance: float = 0.0) -> No
 
 
 async def measured(model: measuring.Model, dtype: str, row: Figures, lengths: Sequence[int], budget: int) -> Figures:
-    """The engine's caches at all lengths, and the pool, checked against the arithmetic of `row`."""
+    """An agent's blocks at all lengths, and the pool, checked against the arithmetic of `row`."""
     name, by_arithmetic = f"{model.name}, {dtype}", row["arithmetic"][dtype]
     agents: Figures = {}
     for length in lengths:

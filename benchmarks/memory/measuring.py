@@ -1,4 +1,4 @@
-"""Real KV of a model's geometry, without its weights: mlx-lm's caches, the engine's caches, and a pool that fills up.
+"""Real KV of a model's geometry, without its weights: mlx-lm's caches, an agent's blocks, and a pool that fills up.
 
 Networks are built from their configuration and never evaluated: they say what caches they want and what shape their KV
 has, and that is all that is asked of them. One thread: it is the engine's and the event loop's.
@@ -7,34 +7,35 @@ has, and that is all that is asked of them. One thread: it is the engine's and t
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import psutil
 from mlx_lm.models.cache import make_prompt_cache
 
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from benchmarks.geometries import GEOMETRIES
-from inference_service.engine.arenas import Arenas
+from benchmarks.places import Places
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.caches import SlidingQuantizedKVCache
-from inference_service.engine.checkpoints import captured, space_of
-from inference_service.engine.geometry import Caches, Geometry
-from inference_service.engine.quantization import Quantized
+from inference_service.engine.geometry import Geometry, HostTensors, TensorShapes
+from inference_service.engine.paged.sequence import SLACK, Checkpoint
+from inference_service.engine.paged.store import KVStore, Start
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.hot import HotState
+from inference_service.pool.kv import Table
 from inference_service.pool.memory import ModelMemory, sizes
 
 _CHUNK = 2048
-_UNBOUNDED = 1 << 62
-"""Bytes for running batches: an account that refuses nothing, so that the pool alone does. No memory is taken."""
+_NUMBERS = {"U32": np.uint32, "F32": np.float32, "BF16": np.uint16, "F16": np.uint16}
+"""What tensors of files are in host memory."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,54 @@ def fp16_caches(model: Model, tokens: int) -> dict[str, int]:
     return {"bytes": held, "active": _active() - before}
 
 
+class Files:
+    """KV of an agent, as it comes from files: blocks, and a window at its cap."""
+
+    def __init__(self, geometry: Geometry, tokens: int, seed: int) -> None:
+        self._geometry, self.tokens = geometry, tokens
+        self._random = np.random.default_rng(seed)
+        self._block = self._tensors(geometry.block_shapes(BLOCK_TOKENS))
+        kept = min(tokens, geometry.window + SLACK)
+        self.window = self._tensors(geometry.checkpoint_shapes(kept)) if geometry.sliding else None
+
+    def _tensors(self, shapes: TensorShapes) -> HostTensors:
+        found: HostTensors = {}
+        for name, (dtype, shape) in shapes.items():
+            words = self._random.integers(1 << 32, size=(*shape[:-1], shape[-1]), dtype=np.uint32)
+            found[name] = words.astype(_NUMBERS[dtype])
+        return found
+
+    def block(self, index: int) -> HostTensors:
+        """What is in a block, which differs from all others."""
+        count = min(BLOCK_TOKENS, self.tokens - index * BLOCK_TOKENS)
+        return {
+            name: (tensor + np.array(index, tensor.dtype))[:, :, :count]
+            if name.endswith("weights")
+            else tensor[:, :, :count]
+            for name, tensor in self._block.items()
+        }
+
+    def start(self, blocks: list[int], pieces: list[int]) -> Start:
+        """What begins a sequence with all of it in these blocks and pieces."""
+        count = -(-self.tokens // BLOCK_TOKENS)
+        files = [(block, self.block(index)) for index, block in enumerate(blocks[:count])]
+        return Start(blocks, pieces, self.tokens, files=files, window_file=self.window, arrays=False)
+
+
 def q4_agent(geometry: Geometry, tokens: int) -> dict[str, int]:
-    """An agent in the engine's caches: its arrays, the memory that they took, and a window as it is saved."""
-    before = _active()
-    caches = _filled(geometry, tokens, seed=0)
+    """An agent in the engine's blocks: theirs, the memory that they took, and a window as it is saved."""
+    files, before = Files(geometry, tokens, seed=0), _active()
+    places = Places(geometry)
+    place = places.take(tokens, checkpoints=0)
+    sequence = places.store.started(files.start(place.blocks, place.pieces))
+    checkpoint = places.store.capture(sequence)
     active = _active() - before
-    checkpoint = captured(caches)
-    saved = checkpoint.nbytes if checkpoint else 0
-    return {"bytes": sum(cache.nbytes for cache in caches), "active": active, "saved_window": saved}
+    saved = places.store.read_checkpoint(checkpoint) if checkpoint else {}
+    return {
+        "bytes": place.nbytes(len(place.blocks), checkpoint),
+        "active": active,
+        "saved_window": sum(len(data) for data in saved.values()),
+    }
 
 
 async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> dict[str, Any]:
@@ -98,10 +139,10 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
     first and the last is read back at the end. Raises RuntimeError where it is not what was written, or the bookkeeping
     does not add up.
     """
-    kinds = [_filled(geometry, tokens, seed) for seed in (0, 1)]
+    kinds = [Files(geometry, tokens, seed) for seed in (0, 1)]
     resident, before = _resident(), _active()
-    memory = ModelMemory(geometry, 0, sizes(0, geometry, tokens, budget, _UNBOUNDED, tokens), TurnHints())
-    arenas = Arenas(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
+    memory = ModelMemory(geometry, sizes(0, geometry, tokens, budget, 0, tokens, arrays=False), TurnHints())
+    store = KVStore(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
     taken, taken_resident = _active() - before, _resident() - resident
     gone: list[int] = []
     memory.admission.growth.evicted = gone.append
@@ -109,7 +150,7 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
         agents = len(memory.hot)
         key = AgentKey("benchmark", f"agent-{agents}", name)
         token_ids = range(agents * tokens, (agents + 1) * tokens)
-        await _keep(memory, arenas, geometry, key, kinds[agents % 2], token_ids)
+        await _keep(memory, store, key, kinds[agents % 2], token_ids)
         if gone:
             break
     memory.check_integrity([])
@@ -119,72 +160,46 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
     for key in {*kept[:2], *kept[-3:-1]}:
         state = memory.hot.get(key)
         assert state is not None
-        _compare(geometry, arenas, state, kinds[int(key.agent_id.removeprefix("agent-")) % 2])
+        _compare(store, state, kinds[int(key.agent_id.removeprefix("agent-")) % 2])
     found = {
         "agents": agents,
         "blocks": memory.sizes.space.blocks,
         "pieces": memory.sizes.space.pieces,
-        "arrays": arenas.nbytes,
+        "arrays": store.nbytes,
         "active": taken,
         "resident": taken_resident,
         "active_when_full": _active() - before,
     }
-    arenas.close()
+    store.close()
     return found
 
 
-async def _keep(
-    memory: ModelMemory, arenas: Arenas, geometry: Geometry, key: AgentKey, caches: Caches, token_ids: range
-) -> None:
-    """What the worker does with a finished turn: room, a table, a copy in the arenas, a name for every block."""
+async def _keep(memory: ModelMemory, store: KVStore, key: AgentKey, files: Files, token_ids: range) -> None:
+    """What the worker does with a turn: room, a sequence in it, and at its end a name for every block."""
     names = [header.chain_hash for header in headers("benchmark", key.namespace, token_ids)]
-    room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids), keeps=True), seconds=1.0)
-    window, pieces = space_of(caches, geometry)
-    table = room.table(len(token_ids), [None] * len(names), pieces, window)
-    arenas.write(caches, 0, table.blocks, table.pieces)
-    memory.hot.put(key, HotState(Version(key.agent_id, 1), Ledger(), memory.pool.publish(names, table)))
+    room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids)), seconds=1.0)
+    sequence = store.started(files.start(list(room.places), room.pieces))
+    checkpoint = store.capture(sequence) or Checkpoint(0, 0, ())
+    table = Table(sequence.length, tuple(sequence.full.blocks), checkpoint.tokens, checkpoint.pieces)
+    table = memory.pool.publish(names, room.claim(memory.pool, table))
+    memory.hot.put(key, HotState(Version(key.agent_id, 1), Ledger(), table))
     memory.admission.release(room)
 
 
-def _compare(geometry: Geometry, arenas: Arenas, state: HotState, wrote: Caches) -> None:
+def _compare(store: KVStore, state: HotState, wrote: Files) -> None:
     table = state.table
-    checkpoint = arenas.checkpoint(table.pieces, table.window_tokens, table.tokens) if table.pieces else None
-    for layer, cache in enumerate(arenas.caches(table.tokens, table.blocks, (), checkpoint)):
-        for found, expected in zip(cache.buffers.view(), wrote[layer].buffers.view(), strict=True):
-            if not all(mx.array_equal(a, b) for a, b in zip(found, expected, strict=True)):
-                raise RuntimeError(
-                    f"layer {layer} of {geometry.layers} of an agent in the pool is not what was written"
-                )
+    for index, block in enumerate(table.blocks):
+        expected = wrote.block(index)
+        count = next(iter(expected.values())).shape[2]
+        _check_same(f"block {index}", store.read_block(block, count), expected)
+    if table.pieces and wrote.window is not None:
+        checkpoint = Checkpoint(table.tokens, table.window_tokens, table.pieces)
+        _check_same("the window", store.read_checkpoint(checkpoint), wrote.window)
 
 
-def _filled(geometry: Geometry, tokens: int, seed: int) -> Caches:
-    """Caches of one sequence; the sliding ones end at their cap.
-
-    One layer of each kind is written chunk by chunk, as prefill does. The others are copies with memory of their own,
-    each with other codes: quantizing them all would take minutes on a CPU, and make arrays of the same sizes.
-    """
-    caches = geometry.new_caches()
-    mx.random.seed(seed)
-    for group in filter(None, (geometry.full, geometry.sliding)):
-        keys, values = (
-            mx.random.normal((1, group.kv_heads, _CHUNK, width), geometry.dtype) for width in (group.k_dim, group.v_dim)
-        )
-        first, *others = (caches[layer] for layer in group.layers)
-        for count in _chunks(tokens):
-            first.update_and_fetch(keys[:, :, :count], values[:, :, :count])
-            mx.eval(first.state)
-        if isinstance(first, SlidingQuantizedKVCache):
-            first.buffers = first.buffers.last(first.kept)
-        for number, cache in enumerate(others, 1):
-            cache.buffers = first.buffers.map(partial(_copied, number), first.buffers.filled)
-            if isinstance(cache, SlidingQuantizedKVCache):
-                cache.offset = tokens
-            mx.eval(cache.state)
-    return caches
-
-
-def _copied(number: int, part: Quantized) -> Quantized:
-    return Quantized(part.weights + mx.array(number, mx.uint32), part.scales + 0, part.biases + 0)
+def _check_same(what: str, found: dict[str, bytes], expected: HostTensors) -> None:
+    if found != {name: tensor.tobytes() for name, tensor in expected.items()}:
+        raise RuntimeError(f"{what} of an agent in the pool is not what was written")
 
 
 def _chunks(tokens: int) -> Iterator[int]:
