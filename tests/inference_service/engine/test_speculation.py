@@ -119,6 +119,20 @@ def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(
     assert right(oracle, turn)
 
 
+def test_drafts_that_are_right_follow_each_other(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plain step is between two; there are those of the first token, of what was under way, and of the last KV."""
+
+    def all_right(self: Foresight, most: int, _ends: Any, _cost: Any) -> list[int]:
+        at = self.tokens - len(self.prompt)
+        return list(self.said[at : at + min(most, 7)])
+
+    monkeypatch.setattr(Foresight, "draft", all_right)
+    plain, turn, steps, accepted = both_ways(llama)
+    assert same(llama, plain, turn)
+    assert steps - -(-accepted // 7) <= 3
+    assert steps + accepted == STEPS
+
+
 @pytest.mark.slow
 def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[LoadedModel, Oracle]]) -> None:
     """Past 256 tokens of buffers, and past what a window keeps."""
