@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -352,7 +352,7 @@ def claims(figures: Mapping[str, Any]) -> list[Claim]:
 def main(model: LoadedModel, requests: Sequence[Request], tokens: int, runs: int, output: str) -> int:
     """Measure, print, write; the exit status."""
     engines = model.engine, replace(model.engine, speculative=True)
-    for request in requests[:1] + requests[-1:]:  # What is compiled is, and steps' costs are known.
+    for request in (requests[0], requests[-1]):  # What is compiled is, and steps' costs are known.
         for engine in engines:
             warm_up = Answering(model, engine, request, tokens)
             while not warm_up.over:
@@ -376,7 +376,7 @@ def of_geometry(name: str, layers: int | None, context: int) -> tuple[LoadedMode
     with tempfile.TemporaryDirectory() as directory:
         random_models.write(name, Path(directory), layers)
         model = loaded(name, directory, _POOL_BYTES_ON_GPU)
-    script = Script(GEOMETRIES[name]["vocab_size"], context)
+    script = Script(cast(int, GEOMETRIES[name]["vocab_size"]), context)
     script.install(model.engine.model.model)
     return model, script.requests
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 import psutil
 from mlx_lm.models.cache import make_prompt_cache
 
@@ -93,7 +94,7 @@ class Files:
         self.window = self._tensors(geometry.checkpoint_shapes(kept)) if geometry.sliding else None
 
     def _tensors(self, shapes: TensorShapes) -> HostTensors:
-        found: HostTensors = {}
+        found: dict[str, npt.NDArray[np.generic]] = {}
         for name, (dtype, shape) in shapes.items():
             words = self._random.integers(1 << 32, size=(*shape[:-1], shape[-1]), dtype=np.uint32)
             found[name] = words.astype(_NUMBERS[dtype])
