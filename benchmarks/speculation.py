@@ -351,6 +351,8 @@ def claims(figures: Mapping[str, Any]) -> list[Claim]:
 
 def main(model: LoadedModel, requests: Sequence[Request], tokens: int, runs: int, output: str) -> int:
     """Measure, print, write; the exit status."""
+    if not model.engine.model.rides:
+        sys.exit("nothing is drafted: the model was not proved to take several tokens at once, or this CPU is too slow")
     engines = model.engine, replace(model.engine, speculative=True)
     for request in (requests[0], requests[-1]):  # What is compiled is, and steps' costs are known.
         for engine in engines:
