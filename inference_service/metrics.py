@@ -183,7 +183,7 @@ class WorkerMetrics:
         self.engine_steps = counter(
             "engine_steps",
             "Steps of the engine, when they are done: one chunk of a prompt (prefill), or one token for each sequence"
-            " of a batch, several of one that speculates (decode).",
+            " that generates, several of one that speculates (decode); the last one of a turn is KV of its last token.",
             "kind",
         )
         self.drafted_tokens = counter(

@@ -88,11 +88,14 @@ class BatchEngine(PromptEngine):
             self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
             before = []
         riders = self._riders()
+        drafted = None
         if not riders and (job := self._speculating()) is not None and self._would_draft(job):
             self._take_all(before)  # What comes next is guessed from what was sampled last.
-            before = []
+            before, drafted = [], job
             guarded(partial(self._speculate, job), partial(self._failed, [job]))
         for lane in self._lanes(riders):
+            if lane == [drafted] and not (lane[0].over or lane[0].alone) and self._would_draft(lane[0]):
+                continue  # A plain step would take its time, and tell what the next draft does besides.
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if self._waiting:

@@ -140,8 +140,9 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
         else:  # A chunk of so few rows is as a step of them, and so many rows are as a chunk.
             chunks = {rows: way for rows, way in steps.items() if way == SKINNY} | chunks
             if DEQUANTIZED in chunks.values():
+                if SKINNY in steps.values():
+                    chunks = {rows if way == SKINNY else _MOST_SKINNY + 1: way for rows, way in chunks.items()}
                 steps[_MOST_SKINNY + 1] = DEQUANTIZED
-                chunks = {rows if way == SKINNY else _MOST_SKINNY + 1: way for rows, way in chunks.items()}
         install(layers, ProductChoice(steps, chunks))
         for way, error in errors.items():
             worst, notes = taken.setdefault(way, ([], []))
