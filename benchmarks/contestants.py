@@ -199,7 +199,8 @@ class Ours:
         kv, generated = turn.future.result()
         if kv is None:
             raise RuntimeError("a turn ended without its KV")
-        return Row([*turn.sequence, *generated.token_ids, turn.sequence[-1]], place, self.store.checkpoints.capture(kv, last=True))
+        checkpoint = self.store.checkpoints.capture(kv, last=True)
+        return Row([*turn.sequence, *generated.token_ids, turn.sequence[-1]], place, checkpoint)
 
     def copied(self, row: Row, tokens: int) -> Row:
         """The same agent in blocks of its own, where it can grow to so many tokens."""

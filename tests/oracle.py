@@ -96,7 +96,7 @@ class _Packing(NamedTuple):
 class _Side:
     """K or V [rows, kv_heads, tokens, width] centred, rotated and quantized.
 
-    `values` are what that leaves, rotated back, with the mean. What a layer rounds next hangs on the last bits, so it is
+    `values` are what that leaves, rotated back, with the mean. What a layer rounds next hangs on the last bits: it is
     rotated back as the engine does it; a matrix of signs must agree.
     """
 
