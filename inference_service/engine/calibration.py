@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, load_file, save, save_file
 
 from agentmem.process import logs
-from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Caches, Geometry
 from inference_service.engine.network import Network
+from inference_service.engine.paged.passes import banded
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import PLAIN
 

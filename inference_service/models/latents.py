@@ -127,7 +127,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
 
     def _over_seen(self, q_nope: mx.array, q_rope: mx.array, seen: tuple[Any, Any], mask: Any) -> mx.array:
         """Over what a cache shows as arrays: few queries in the space of latents, many over K and V of all heads."""
-        self._backend.note(self.heads)
+        self._backend.note(self.heads, latents=True)
         if not isinstance(seen[0], Pieces):
             return self._over_some(q_nope, q_rope, *seen, mask)
         found, row = [], 0

@@ -107,10 +107,10 @@ class AttentionBackend:
             return ONE_QUERY[FLASH_DECODING](queries, keys, values, cache.codec, scale, cache.seen, sinks)
         return over_caches(self._path(queries, keys, values, cache))(queries, keys, values, cache, scale, mask, sinks)
 
-    def note(self, heads: int) -> None:
-        """Layers attend over latents by themselves, with so many heads."""
+    def note(self, heads: int, *, latents: bool) -> None:
+        """Count a layer that attends with so many heads, here or by itself."""
         self.calls += 1
-        self.heads, self.latents = heads, True
+        self.heads, self.latents = heads, latents
 
     def latent_path(
         self, queries: mx.array, latents: Quantized, rotary: Quantized, cache: QuantizedCache
@@ -119,8 +119,7 @@ class AttentionBackend:
 
         None where K and V of all heads are to be computed from them: for many queries, and where no path is right.
         """
-        self.calls += 1
-        self.heads, self.latents = queries.shape[1], True
+        self.note(queries.shape[1], latents=True)
         if isinstance(cache, TracedKVCache) and cache.seen:
             return ABSORBED[LATENT_FLASH]
         return self._absorbed.path(Heads.seen(queries, latents, rotary, cache.codec.format), queries, latents)
@@ -203,13 +202,11 @@ class _Dispatch:
         self, queries: mx.array, keys: Any, values: Any, cache: Any, scale: float, mask: Any, sinks: Any = None
     ) -> Any:
         if isinstance(cache, KVCache):
-            self.backend.calls += 1
-            self.backend.heads, self.backend.latents = queries.shape[1], False
+            self.backend.note(queries.shape[1], latents=False)
             if isinstance(keys, Pieces):
                 return over_pieces(self.fallback, queries, keys, cache.window, scale, sinks)
         if not isinstance(cache, get_args(QuantizedCache)):
             return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
-        self.backend.calls += 1
-        self.backend.heads, self.backend.latents = queries.shape[1], False
+        self.backend.note(queries.shape[1], latents=False)
         out = self.backend.attend(queries, keys, values, cache, scale, mask, sinks)
         return out if cache.value_width == out.shape[3] else out[..., : cache.value_width]

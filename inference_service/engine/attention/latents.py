@@ -16,9 +16,9 @@ from typing import Any, Final
 import mlx.core as mx
 
 from inference_service.engine.attention.flash_latents import flash_latents
-from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.paged.passes import banded
 from inference_service.engine.quantization import Quantized
 
 LATENT_FLASH: Final = "latent_flash"

@@ -6,8 +6,8 @@ from typing import Self
 import mlx.core as mx
 
 from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
-from inference_service.engine.caches.sliding import banded
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.paged.passes import banded
 
 
 class QuantizedKVCache(BufferedCache):

@@ -20,6 +20,7 @@ import mlx.core as mx
 
 from inference_service.engine.caches.buffers import STEP, BatchCache, BufferedCache, KVBuffers, missing_tokens
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.paged.passes import banded
 from inference_service.engine.quantization import Quantized
 
 SLACK = 256
@@ -198,9 +199,3 @@ class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
         """One row, without its padding."""
         buffers = self.buffers.row(row, self.padding[row])
         return SlidingQuantizedKVCache.restored(self.window, buffers, self.offsets[row], self.codec)
-
-
-def banded(n: int, total: int, window: int) -> mx.array:
-    """Bool [n, total]: the last `n` of `total` positions each see themselves and the window - 1 before them."""
-    queries, keys = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
-    return (queries >= keys) & (queries < keys + window)

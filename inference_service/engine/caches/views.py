@@ -11,9 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from inference_service.engine.caches.full import QuantizedKVCache, refuse_window
-from inference_service.engine.caches.sliding import banded
 from inference_service.engine.caches.states import BatchStateCache, StateCache
-from inference_service.engine.paged.passes import ArrayKVCache, StatesCache
+from inference_service.engine.paged.passes import ArrayKVCache, StatesCache, banded
 
 
 class View:
