@@ -14,6 +14,7 @@ from inference_service.engine.attention.chunks import (
     FILES,
     RANGE,
     SIDES,
+    Split,
     attended,
     block,
     joined,
@@ -28,8 +29,8 @@ from inference_service.engine.quantization import KVFormat, Quantized, filled_up
 
 _THREADS = 256
 _LONGEST_CHUNK = 512
-_SHORTEST_CHUNK = 64
-_DECODE_BLOCKS = 384
+SHORTEST_CHUNK = 64
+DECODE_BLOCKS = 384
 """Blocks to aim at: about three on each multiprocessor of a large GPU. More would cost more to merge."""
 _FLOATS = 64
 """Registers that a lane may spend on queries, and then on outputs."""
@@ -70,9 +71,17 @@ def flash_decoding(
     stats, partial = attended(
         queries, keys, values, by, mask,
         lambda dtype, k_dim, v_dim, group: _chunks_kernel(dtype, k_dim, v_dim, by, group, scale, masked, window),
-        types=CUDA_TYPES, threads=_THREADS, blocks=_DECODE_BLOCKS, shortest=_SHORTEST_CHUNK, longest=_LONGEST_CHUNK,
+        types=CUDA_TYPES, threads=_THREADS, blocks=DECODE_BLOCKS, shortest=SHORTEST_CHUNK, longest=_LONGEST_CHUNK,
     )  # fmt: skip
     return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
+
+
+def split_of(heads: int, k_dim: int, v_dim: int, by: KVFormat) -> Split:
+    """How lanes share so many query heads of a KV head. Raises ValueError for widths that the kernel does not know."""
+    by_lanes, share = split(heads, k_dim, v_dim, by, _FLOATS)
+    if share > _FLOATS or v_dim > 1024:
+        raise ValueError(f"flash decoding over widths {k_dim} and {v_dim}")
+    return by_lanes
 
 
 @lru_cache(maxsize=256)
@@ -80,9 +89,7 @@ def _chunks_kernel(
     dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, group: int, scale: float, masked: bool, window: int | None
 ) -> tuple[Any, int]:
     """The kernel, and how many query heads a block of it takes. `window` is that of a range, if there is one."""
-    by_lanes, share = split(group, k_dim, v_dim, by, _FLOATS)
-    if share > _FLOATS or v_dim > 1024:
-        raise ValueError(f"flash decoding over widths {k_dim} and {v_dim}")
+    by_lanes = split_of(group, k_dim, v_dim, by)
     source = _CHUNKS.format(
         tiles=group // by_lanes.heads,
         threads=_THREADS,

@@ -18,7 +18,7 @@ from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.quantization import KVFormat, Quantized, filled_up, width_of
 
 _THREADS = 256
-_ROWS, _TILE = 128, 32
+_ROWS, TILE = 128, 32
 """Of a block: eight warps, each with at most 16 rows of queries, as in flash_prefill.cu; tokens that it takes at once.
 
 Tiles of 64 tokens took 10 % longer, blocks of four warps 9 %, words that are not fetched ahead 15 % (H200, 32K tokens).
@@ -69,13 +69,11 @@ def flash_prefill(
     v_dim, dtype = width_of(values, by.v), queries.dtype
     if dtype != keys.scales.dtype or dtype not in (mx.bfloat16, mx.float16):
         raise ValueError(f"flash prefill of {dtype} queries over {keys.scales.dtype} scales")
-    _check(k_dim, v_dim, by)
+    check(k_dim, v_dim, by)
     inputs = [queries, *keys, *values]
     if isinstance(mask, mx.array):
         inputs.append(mx.broadcast_to(mask, (rows, 1, n, tokens)))
-    blocks, tiles = kv_heads * -(-(heads // kv_heads * n) // _ROWS), -(-tokens // _TILE)
-    tiles_of_chunk = -(-tiles // max(1, _PREFILL_BLOCKS // (rows * blocks)))
-    chunks = -(-tiles // tiles_of_chunk)
+    blocks, chunks = grid_of(rows, kv_heads, heads, n, tokens)
     mask_kind = "none" if mask is None else "causal" if isinstance(mask, str) else "array"
     stats, partial = _attend_kernel(dtype, k_dim, v_dim, by, scale, mask_kind)(
         inputs=inputs,
@@ -87,11 +85,18 @@ def flash_prefill(
     return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
 
 
-def _check(k_dim: int, v_dim: int, by: KVFormat) -> None:
+def grid_of(rows: int, kv_heads: int, heads: int, n: int, tokens: int) -> tuple[int, int]:
+    """Blocks of threads for n queries of a row, and chunks of the tokens that they see."""
+    blocks, tiles = kv_heads * -(-(heads // kv_heads * n) // _ROWS), -(-tokens // TILE)
+    tiles_of_chunk = -(-tiles // max(1, _PREFILL_BLOCKS // (rows * blocks)))
+    return blocks, -(-tiles // tiles_of_chunk)
+
+
+def check(k_dim: int, v_dim: int, by: KVFormat) -> None:
     """Raise ValueError for shapes that the kernel does not know."""
     if not readable(k_dim, by.k) or not readable(v_dim, by.v) or k_dim % 16 or v_dim % 16:
         raise ValueError(f"flash prefill over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
-    if 2 * _TILE * (k_dim + 8 + v_dim + 8) > _SHARED_BYTES:
+    if 2 * TILE * (k_dim + 8 + v_dim + 8) > _SHARED_BYTES:
         raise ValueError(f"flash prefill over widths {k_dim} and {v_dim}: a tile does not fit into shared memory")
 
 
@@ -100,7 +105,7 @@ def _attend_kernel(dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale:
     given = mask_kind == "array"
     at = "visible_at + row * visible_at_strides[0], visible_at_strides[2], visible_at_strides[3], false"
     source = _ATTEND.format(
-        tile=_TILE,
+        tile=TILE,
         visible=at if given else f"nullptr, 0, 0, {'true' if mask_kind == 'causal' else 'false'}",
         **template_fields(dtype, k_dim, v_dim, by, scale, "0"),
     )

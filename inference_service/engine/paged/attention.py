@@ -10,19 +10,15 @@ from typing import Any, Final
 import mlx.core as mx
 
 from inference_service.engine.attention.chunks import FILES as PACKED
-from inference_service.engine.attention.chunks import TILES, joined, readable, split
+from inference_service.engine.attention.chunks import TILES, joined
+from inference_service.engine.attention.flash_decoding import DECODE_BLOCKS, SHORTEST_CHUNK, split_of
+from inference_service.engine.attention.flash_prefill import TILE, check, grid_of
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.quantization import filled_up
 
 _THREADS: Final = 256
-_FLOATS: Final = 64
-"""Registers that a lane may spend on queries, and then on outputs."""
-_BLOCKS: Final = 384
-"""Blocks of threads to aim at: about three on each multiprocessor of a large GPU. More would cost more to merge."""
-_SHORTEST: Final = 64
-"""Tokens of a chunk."""
 
 _DECODE = """
   const int kv_head = blockIdx.y / {tiles}, head = blockIdx.y * {heads}, row = blockIdx.z;
@@ -74,8 +70,8 @@ def flash_decoding(
     attend, together = _decode_kernel(group, heads // group.kv_heads, float(scale))
     tiles, blocks = heads // together, tables.blocks.shape[1]
     parts = 1
-    while rows * tiles * blocks * parts < _BLOCKS and not group.tokens % (2 * parts):
-        if group.tokens // (2 * parts) < _SHORTEST:
+    while rows * tiles * blocks * parts < DECODE_BLOCKS and not group.tokens % (2 * parts):
+        if group.tokens // (2 * parts) < SHORTEST_CHUNK:
             break
         parts *= 2
     chunks = blocks * parts
@@ -92,9 +88,7 @@ def flash_decoding(
 @lru_cache(maxsize=64)
 def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
     """The kernel for so many query heads of a KV head, and how many of them a block of threads takes."""
-    by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
-    if share > _FLOATS or group.v_dim > 1024:
-        raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
+    by_lanes = split_of(heads, group.k_dim, group.v_dim, group.format)
     low = f"end - {group.window}" if group.window else "0"
     source = _DECODE.format(
         tiles=heads // by_lanes.heads,
@@ -108,11 +102,6 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
     files = [*PACKED, "paged/paged.cu", "attention/flash_decoding.cu"]
     return kernel("paged_decoding", inputs, ["stats", "partial"], source, files, group.rotated_width), by_lanes.heads
 
-
-_ROWS, _TILE = 128, 32
-"""As in flash_prefill.py."""
-_PREFILL_BLOCKS: Final = 132
-_SHARED_BYTES: Final = 48 << 10
 
 _ATTEND = """
   const int n = queries_shape[2], row = blockIdx.z;
@@ -156,11 +145,9 @@ def flash_prefill(
     rows, heads, n, _ = queries.shape
     if queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
         raise ValueError(f"flash prefill of {queries.dtype} queries over blocks of {group.dtype}")
-    _check(group)
+    check(group.k_dim, group.v_dim, group.format)
     seen = min(tokens, group.window + n - 1) if group.window else tokens
-    blocks, tiles = group.kv_heads * -(-(heads // group.kv_heads * n) // _ROWS), -(-seen // _TILE)
-    tiles_of_chunk = -(-tiles // max(1, _PREFILL_BLOCKS // (rows * blocks)))
-    chunks = -(-tiles // tiles_of_chunk)
+    blocks, chunks = grid_of(rows, group.kv_heads, heads, n, seen)
     stats, partial = _prefill_kernel(group, float(scale))(
         inputs=[queries, tables.blocks, tables.spans, layer, after],
         grid=(chunks * _THREADS, blocks, rows),
@@ -171,19 +158,11 @@ def flash_prefill(
     return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
 
 
-def _check(group: PagedGroup) -> None:
-    by, k_dim, v_dim = group.format, group.k_dim, group.v_dim
-    if not readable(k_dim, by.k) or not readable(v_dim, by.v) or k_dim % 16 or v_dim % 16:
-        raise ValueError(f"flash prefill over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
-    if 2 * _TILE * (k_dim + 8 + v_dim + 8) > _SHARED_BYTES:
-        raise ValueError(f"flash prefill over widths {k_dim} and {v_dim}: a tile does not fit into shared memory")
-
-
 @lru_cache(maxsize=64)
 def _prefill_kernel(group: PagedGroup, scale: float) -> Any:
     low = f"max(first, end - n - {group.window} + 1)" if group.window else "0"
     source = _ATTEND.format(
-        kv_heads=group.kv_heads, tile=_TILE, low=low, window=group.window, scale=scale, **group.fields()
+        kv_heads=group.kv_heads, tile=TILE, low=low, window=group.window, scale=scale, **group.fields()
     )
     inputs = ["queries", "tables", "spans", "layer", "after"]
     files = [*TILES, "paged/paged.cu", "attention/flash_prefill.cu"]
