@@ -20,7 +20,7 @@ from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.quantization import KVFormat, last_axes
 
 _WARPS: Final = 4
-"""Of a block of threads; each takes a row."""
+"""Warps in a block of threads; each takes a row."""
 _THREADS: Final = 256
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
@@ -35,14 +35,14 @@ class PagedGroup:
     format: KVFormat
     dtype: mx.Dtype
     tokens: int
-    """Of a block."""
+    """Tokens in a block of the pool."""
     offsets: tuple[int, ...]
     """Bytes from a block's beginning to each of the six tensors."""
     window: int = 0
 
     @classmethod
     def of(cls, geometry: Geometry, group: LayerGroup, layout: BlockLayout, tokens: int) -> Self:
-        """That of a layer group whose tensors are in blocks of so many tokens."""
+        """Return the group whose tensors are in blocks of `tokens` tokens."""
         prefix = geometry.prefix(group)
         return cls(
             group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype, tokens,
@@ -75,7 +75,7 @@ class PagedGroup:
 
     @property
     def rotated_width(self) -> int:
-        """Of the widest rows that kernels rotate; 0 where none are."""
+        """Elements of the widest row that kernels rotate; 0 where none are."""
         return max(self.k_dim, self.v_dim) if block(self.k_dim, self.format) else 0
 
 

@@ -66,7 +66,7 @@ class KVStore:
                 working.append(*self.codecs[layer].decode(k, v))
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
-        """What the model's layers get in a pass, in their order. Sequences get room for its tokens."""
+        """Make the caches of a pass, in the order of the layers. Sequences get room for its tokens."""
         for sequence, n in of.pieces:
             if sequence.window is not None:
                 sequence.window.slide(sequence.length + n)
@@ -106,7 +106,8 @@ class Written:
             sides = list(zip(*packed, strict=True))
             stacked = {
                 name: mx.stack([getattr(each, part) for each in sides["kv".index(side)]])
-                for name, (side, part) in ((name, name.split(".")) for name in TENSORS)
+                for name in TENSORS
+                for side, part in [name.split(".")]
             }
             windows = group is store.geometry.sliding
             arena = store.windows if windows else store.full
