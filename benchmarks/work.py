@@ -14,9 +14,9 @@ contexts, are not counted.
 - "engine, at work": turns of these lengths as calls of the engine, without text, streams, store or other processes.
 
 A "gap" is the time between two pieces of an answer's text, or two tokens of the engine. Every answer is checked: its
-end, and its number of tokens. A
-geometry stands for a model: its weights are random and 4-bit. The text of what it generates is not made into the same
-tokens again, so that servers that do not keep tokens compute answers once more: compare with those over a real model.
+end, and its number of tokens. A geometry stands for a model: its weights are random and 4-bit. The text of what it
+generates is not made into the same tokens again, so that servers that do not keep tokens compute answers once more:
+compare with those over a real model.
 """
 
 import argparse
