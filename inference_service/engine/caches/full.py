@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from inference_service.engine.caches.buffers import BatchCache, BufferedCache, KVBuffers, missing_tokens
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.paged.passes import banded
+from inference_service.engine.paged.passes import banded, refuse_window
 
 
 class QuantizedKVCache(BufferedCache):
@@ -87,15 +87,3 @@ class BatchQuantizedKVCache(BatchCache):
     def extract(self, row: int) -> QuantizedKVCache:
         """One row, without its padding."""
         return QuantizedKVCache.restored(self.buffers.row(row, self.padding[row]), self.codec)
-
-
-def refuse_window(window_size: int | None) -> None:
-    """Raise ValueError where a layer that sees a window asks a cache that keeps all tokens for its mask.
-
-    Models are asked for their masks when they are opened, so none that does this is served.
-    """
-    if window_size is not None:
-        raise ValueError(
-            f"its mask is that of a window of {window_size} tokens, and its cache that of full attention; a model's "
-            "make_cache has to give such layers a RotatingKVCache"
-        )

@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from inference_service.engine.caches.buffers import STEP, BatchCache, BufferedCache, KVBuffers, missing_tokens
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.paged.passes import banded
+from inference_service.engine.paged.passes import banded, refuse_window
 from inference_service.engine.quantization import Quantized
 
 SLACK = 256
@@ -98,8 +98,7 @@ class SlidingQuantizedKVCache(_Sliding):
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [n, total] for the next `n` tokens; none for one token that sees all that it is shown."""
-        if window_size not in (None, self.window):
-            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
+        refuse_window(window_size, self.window)
         total = self._shown_before + n
         if n == 1 and total <= self.window and not return_array:
             return None
@@ -176,8 +175,7 @@ class BatchSlidingQuantizedKVCache(_Sliding, BatchCache):
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
         """Bool [rows, 1, n, total] for the next `n` tokens of all rows; none where one token sees all."""
-        if window_size not in (None, self.window):
-            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
+        refuse_window(window_size, self.window)
         before = self._shown_before
         padding = [max(0, each - (self.buffers.filled - before)) for each in self.padding]
         total = before + n

@@ -10,9 +10,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.caches.full import QuantizedKVCache, refuse_window
+from inference_service.engine.caches.full import QuantizedKVCache
 from inference_service.engine.caches.states import BatchStateCache, StateCache
-from inference_service.engine.paged.passes import ArrayKVCache, StatesCache, banded
+from inference_service.engine.paged.passes import ArrayKVCache, StatesCache, banded, refuse_window
 
 
 class View:

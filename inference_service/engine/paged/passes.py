@@ -110,8 +110,7 @@ class KVCache(ABC):
         """The mask of one piece's tokens: none for one token, "causal", or bool [n, total]. Of rows there is none, as
         each is shown what it sees. Raises ValueError for another window than the layer's.
         """
-        if window_size not in (None, self.window or None):
-            raise ValueError(f"the layer's window is {self.window or 'none'}, not {window_size}")
+        refuse_window(window_size, self.window)
         if self.of.rows:
             return None
         before = int(self.offset)
@@ -121,6 +120,21 @@ class KVCache(ABC):
         if not return_array and shown + n <= (self.window or shown + n):
             return "causal"
         return banded(n, shown + n, self.window or shown + n)
+
+
+def refuse_window(asked: int | None, window: int = 0) -> None:
+    """Raise ValueError where a layer asks for the mask of another window than its cache's; 0 is full attention.
+
+    Models are asked for their masks when they are opened, so none that does this is served.
+    """
+    if asked in (None, window or None):
+        return
+    if window:
+        raise ValueError(f"the layer's window is {window}, not {asked}")
+    raise ValueError(
+        f"its mask is that of a window of {asked} tokens, and its cache that of full attention; a model's "
+        "make_cache has to give such layers a RotatingKVCache"
+    )
 
 
 def banded(n: int, total: int, window: int) -> mx.array:
