@@ -1,4 +1,4 @@
-"""What a layer's cache says that its tokens see: nothing of the future, and no more than the window."""
+"""Masks of a layer's cache: a token sees nothing of the future, and no more than the window."""
 
 import mlx.core as mx
 import pytest
@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece
-from inference_service.engine.paged.sequence import BlockTable, Sequence, WorkingKV
+from inference_service.engine.paged.sequence import BlockTable, Sequence
 
 
 def cache_of(pieces: list[tuple[int, int]], window: int = 0) -> ArrayKVCache:
     """Of pieces of so many tokens behind so many."""
     of = Pass([Piece(Sequence(BlockTable(256), length), n) for length, n in pieces])
-    return ArrayKVCache(of, 0, KVCodec(), window, lambda sequence, layer: WorkingKV(window))
+    return ArrayKVCache(of, 0, KVCodec(), window)
 
 
 @pytest.mark.parametrize("window", [0, 48])
