@@ -1,10 +1,10 @@
-"""What malloc has given out, where glibc 2.33 or newer says how much that is."""
+"""Bytes that malloc has given out, as glibc 2.33 and newer count them."""
 
 import ctypes
 
 
 class _Mallinfo(ctypes.Structure):
-    """What mallinfo2 returns."""
+    """The struct that mallinfo2 returns."""
 
     _fields_ = [
         (name, ctypes.c_size_t)

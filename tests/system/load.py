@@ -132,7 +132,7 @@ async def observed(
 IN_USE = 4 * MEGABYTE
 """By which what is in use may grow: what is remembered once, and tables that have doubled."""
 PEAKS = {"worker": 64 * MEGABYTE}
-"""What allocators keep of peaks besides. Idle, a worker had 202 MB, and 1,250 turns later 238; 1 MB more was in use."""
+"""Bytes that allocators keep of peaks. Idle, a worker had 202 MB, and 1,250 turns later 238; 1 MB more was in use."""
 LOOKS = 5
 CLOSING = 2
 """Connections of whoever has just looked at the metrics, which may not be closed yet."""

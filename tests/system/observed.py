@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.allocated import malloc_bytes
 
 _SMALL_OBJECT_BYTES = 85
-"""What Python's memory for small objects has for each of them, in an idle worker."""
+"""Bytes of Python's memory for small objects by their number, in an idle worker."""
 
 
 def bytes_in_use() -> int:

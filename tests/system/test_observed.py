@@ -1,4 +1,4 @@
-"""What a service says that it has in use."""
+"""Bytes that a service counts as in use."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class AttentionBackend:
             setattr(module, ATTENTION_NAME, _Dispatch(self, fallback))
 
     def note(self, heads: int, *, latents: bool) -> None:
-        """A layer attends, with so many heads."""
+        """Count a layer that attends with so many heads, here or by itself."""
         self.calls += 1
         self.heads, self.latents = heads, latents
 

@@ -4,6 +4,7 @@ MLX has no operation that writes to its inputs, and knows nothing of what is rea
 the same graph takes the output of what wrote it as an input, and whoever gives memory back waits for the device first.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self
@@ -19,7 +20,7 @@ from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.quantization import KVFormat, last_axes
 
 _WARPS: Final = 4
-"""Of a block of threads; each takes a row."""
+"""Warps in a block of threads; each takes a row."""
 _THREADS: Final = 256
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
@@ -34,16 +35,16 @@ class PagedGroup:
     format: KVFormat
     dtype: mx.Dtype
     tokens: int
-    """Of a block."""
+    """Tokens in a block of the pool."""
     offsets: tuple[int, ...]
     """Bytes from a block's beginning to each of the six tensors."""
     words: int
-    """Of a block."""
+    """uint32 words of a block of the pool."""
     window: int = 0
 
     @classmethod
     def of(cls, geometry: Geometry, group: LayerGroup, layout: BlockLayout, tokens: int) -> Self:
-        """That of a layer group whose tensors are in blocks of so many tokens."""
+        """Return the group whose tensors are in blocks of `tokens` tokens."""
         prefix = geometry.prefix(group)
         return cls(
             group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype, tokens,
@@ -76,7 +77,7 @@ class PagedGroup:
 
     @property
     def rotated_width(self) -> int:
-        """Of the widest rows that kernels rotate; 0 where none are."""
+        """Elements of the widest row that kernels rotate; 0 where none are."""
         return max(self.k_dim, self.v_dim) if block(self.k_dim, self.format) else 0
 
 
@@ -109,8 +110,9 @@ _WRITE = """
     {v}
   }}
 """
-_WRITE_SIDE = """encode_row<{type}, {bits}, {group_size}, {width}, {block}>(
-        {x} + row * {x}_strides[0] + kv_head * {x}_strides[1] + token * {x}_strides[2], {x}_strides[3], {x}_shape[3],
+_WRITE_SIDE = """encode_row<{type}, {bits}, {group_size}, {dim}, {block}>(
+        {array} + row * {array}_strides[0] + kv_head * {array}_strides[1] + token * {array}_strides[2],
+        {array}_strides[3], {array}_shape[3],
         {mean}, {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));"""
 _DECODE = """
   const int heads = {heads}, total = total_tokens[0], at = blockIdx.x * {warps} + threadIdx.x / 32;
@@ -128,13 +130,13 @@ _DECODE = """
     {v}
   }}
 """
-_DECODE_SIDE = """{type}* to = {out} + int64_t(at) * {width};
+_DECODE_SIDE = """{type}* to = {array} + int64_t(at) * {dim};
     if (there) {{
-      decode_row<{type}, {bits}, {group_size}, {width}, {block}>(
+      decode_row<{type}, {bits}, {group_size}, {dim}, {block}>(
           {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot),
           {mean}, to);
     }} else {{
-      for (int i = threadIdx.x % 32; i < {width}; i += 32) to[i] = static_cast<{type}>(0.0f);
+      for (int i = threadIdx.x % 32; i < {dim}; i += 32) to[i] = static_cast<{type}>(0.0f);
     }}"""
 
 
@@ -150,8 +152,8 @@ def write(
     """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into each row's last n places.
 
     `layer` int32 [1] counts within the group. Tokens before a row's table are left out, and those before its position
-    `floors`, int32 [rows]. The blocks are written when the
-    result is computed, int32 [1], which what reads them takes as an input. Raises ValueError for what no kernel knows.
+    `floors`, int32 [rows]. The blocks are written when the result is computed, int32 [1], which what reads them takes
+    as an input. Raises ValueError for what no kernel knows.
     """
     if keys.dtype != group.dtype or values.dtype != group.dtype:
         raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
@@ -192,41 +194,30 @@ def _means(codec: KVCodec) -> list[mx.array]:
 
 @lru_cache(maxsize=64)
 def _writer(group: PagedGroup, centred: bool) -> Any:
-    fields = group.fields()
-    k, v = (
-        _WRITE_SIDE.format(
-            x=x, side=side, mean=_mean(side, "kv_head", centred), width=fields[f"{side}_dim"],
-            bits=fields[f"{side}_bits"], block=fields[f"{side}_block"], **_common(fields),
-        )
-        for x, side in (("keys", "k"), ("values", "v"))
-    )  # fmt: skip
     inputs = ["keys", "values", *["k_mean", "v_mean"] * centred, "tables", "spans", "floors", "layer"]
-    source = _WRITE.format(warps=_WARPS, k=k, v=v, k_in=fields["k_in"], v_in=fields["v_in"], tokens=group.tokens)
-    files = [*FILES, "encoding.cu"]
-    return kernel("paged_write", inputs, ["written"], source, files, group.rotated_width)
+    source = _source(_WRITE, _WRITE_SIDE, ("keys", "values"), group, centred)
+    return kernel("paged_write", inputs, ["written"], source, [*FILES, "encoding.cu"], group.rotated_width)
 
 
 @lru_cache(maxsize=64)
 def _decoder(group: PagedGroup, centred: bool) -> Any:
-    fields = group.fields()
-    k, v = (
-        _DECODE_SIDE.format(
-            out=out, side=side, mean=_mean(side, "kv_head", centred), width=fields[f"{side}_dim"],
-            bits=fields[f"{side}_bits"], block=fields[f"{side}_block"], **_common(fields),
-        )
-        for out, side in (("k_out", "k"), ("v_out", "v"))
-    )  # fmt: skip
     inputs = [*["k_mean", "v_mean"] * centred, "tables", "spans", "layer", "begins", "total_tokens", "after"]
-    source = _DECODE.format(
-        warps=_WARPS, heads=group.kv_heads, k=k, v=v, k_in=fields["k_in"], v_in=fields["v_in"], tokens=group.tokens
-    )
-    return kernel(
-        "paged_decode", inputs, ["k_out", "v_out"], source, [*FILES, "paged/decoding.cu"], group.rotated_width
-    )
+    outputs = ["k_out", "v_out"]
+    source = _source(_DECODE, _DECODE_SIDE, outputs, group, centred)
+    return kernel("paged_decode", inputs, outputs, source, [*FILES, "paged/decoding.cu"], group.rotated_width)
 
 
-def _common(fields: dict[str, str | int]) -> dict[str, str | int]:
-    return {"type": fields["type"], "group_size": fields["group_size"]}
+def _source(template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, centred: bool) -> str:
+    """Device code of both sides, whose K and V are in these arrays."""
+    fields = group.fields()
+    sides = {
+        side: side_template.format(
+            array=array, side=side, mean=_mean(side, "kv_head", centred), type=fields["type"],
+            group_size=fields["group_size"], **{name: fields[f"{side}_{name}"] for name in ("dim", "bits", "block")},
+        )
+        for side, array in zip("kv", arrays, strict=True)
+    }  # fmt: skip
+    return template.format(warps=_WARPS, heads=group.kv_heads, **sides, **fields)
 
 
 def _mean(side: str, head: str, centred: bool) -> str:

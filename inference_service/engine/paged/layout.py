@@ -12,7 +12,7 @@ from inference_service.engine.geometry import MLX_DTYPE, TensorShapes
 _ALIGNMENT: Final = 16
 """Bytes to which each tensor is aligned: kernels load so many at once."""
 _NUMBERS: Final = {"U32": np.uint32, "F32": np.float32, "BF16": np.uint16, "F16": np.uint16}
-"""What tensors are in host memory, by safetensors' names of their dtypes: 16-bit floats are uint16."""
+"""NumPy dtypes by safetensors' names: 16-bit floats are uint16."""
 
 HostTensor = npt.NDArray[np.generic]
 
@@ -34,7 +34,7 @@ class BlockLayout:
     """The tensors of a block by name, one behind the other."""
 
     def __init__(self, shapes: TensorShapes) -> None:
-        """Of `shapes` for as many tokens as a block has."""
+        """`shapes` are those of a whole block."""
         self.tensors: dict[str, BlockTensor] = {}
         end = 0
         for name, (dtype, shape) in shapes.items():

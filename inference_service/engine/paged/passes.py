@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 
 class Pass:
-    """What all layers of a call have in common. The sequences hold the tokens once `advance` was called."""
+    """The tokens of one call, for all layers. The sequences hold them once `advance` was called."""
 
     def __init__(self, pieces: Items[Piece], *, rows: bool | None = None) -> None:
         """`rows`: the model gets rows [T, 1]; by default it does of several pieces."""
@@ -63,7 +63,7 @@ class Pass:
         return found
 
     def seen(self, window: int) -> list[tuple[int, int]]:
-        """Of what its piece is shown, the first token that each row sees, and the one behind its last: itself."""
+        """Each row's (first, end) in the tokens that its piece is shown: it sees those, itself the last."""
         found = []
         for _, first, end, start in self.spans():
             before = min(start, window - 1) if window else start
@@ -115,7 +115,7 @@ class KVCache(ABC):
     @property
     @abstractmethod
     def state(self) -> list[mx.array]:
-        """What is computed when the layer has taken its tokens."""
+        """The arrays to evaluate before the layer's tokens count."""
 
     @abstractmethod
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
@@ -189,7 +189,7 @@ class Seen(NamedTuple):
 
 
 class Pieces(list[Seen]):
-    """What each piece of rows sees."""
+    """K and V by piece, in the rows' order."""
 
     @property
     def dtype(self) -> mx.Dtype:

@@ -31,7 +31,7 @@ class BlockTable:
         return self.blocks[(position - self.first) // self.tokens]
 
     def of(self, start: int, end: int) -> list[int]:
-        """Those that have the tokens from `start` up to `end`."""
+        """The blocks that have the tokens from `start` up to `end`."""
         return self.blocks[(start - self.first) // self.tokens : -(-(end - self.first) // self.tokens)]
 
     def kept_from(self, length: int) -> int:  # noqa: ARG002
@@ -135,7 +135,7 @@ class Sequence:
     window: WindowTable | None = None
     states: States | None = None
     row: int = 0
-    """Of `states`."""
+    """The sequence's row in `states`."""
     working: dict[int, "WorkingKV"] = field(default_factory=dict)
     """K and V as arrays by layer, where the device attends over these and there is memory for it."""
     arrays: bool = True

@@ -187,7 +187,7 @@ class KVStore:
         return logits, self.taken(of, caches)
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
-        """What the model's layers get in a pass, in their order."""
+        """Make the caches of a pass, in the order of the layers."""
         kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
         found: dict[int, Any] = dict(kv)
         if (states := self.geometry.states) is not None:

@@ -1,4 +1,4 @@
-"""What tests of the pool's memory share: a geometry, sequences of any bits, and these as files have them."""
+"""A geometry, sequences of any bits, and these as files have them, for tests of the pool's memory."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ BLOCK = 64
 LAYERS = (0, 2)
 FLOORS = mx.zeros(8, mx.int32)
 LAYER = 1
-"""Of the group; another lies before it in a block."""
+"""The layer's place in its group; another lies before it in a block."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ class Pool:
         return np.array(self.memory, copy=False)
 
     def tables(self, rows: list[int], firsts: list[int], ends: list[int]) -> Tables:
-        """Of rows of these sequences, whose tables begin at blocks that hold the positions `firsts`."""
+        """Tables of rows of these sequences; each begins at the block that holds its position of `firsts`."""
         width = self.numbers.shape[1]
         found = np.full((len(rows), width), self.base + len(self.view()[:-1]) * self.layout.nbytes, np.int64)
         for at, (row, first) in enumerate(zip(rows, firsts, strict=True)):
@@ -59,7 +59,7 @@ class Pool:
         return Tables(mx.array(found), mx.array(np.array([firsts, ends], np.int32).T.copy()))
 
     def written(self, row: int, tokens: int) -> tuple[Quantized, Quantized]:
-        """What the blocks of a sequence have of its first tokens, in one piece."""
+        """Packed K and V of a sequence's first tokens, from its blocks, in one piece."""
         parts: dict[str, Any] = {}
         for number in self.numbers[row]:
             for name, view in self.layout.views(self.view()[number]).items():

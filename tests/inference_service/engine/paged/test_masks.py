@@ -1,4 +1,4 @@
-"""What a layer's cache says that its tokens see: nothing of the future, and no more than the window."""
+"""Masks of a layer's cache: a token sees nothing of the future, and no more than the window."""
 
 import mlx.core as mx
 import pytest
