@@ -85,7 +85,7 @@ class BatchEngine(PromptEngine):
         """
         self._drop_cancelled()
         before, self._flights = self._flights, []
-        if not all(job.kv is not None and job.kv.arrays for job in self._running):
+        if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
             self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
             before = []
         riders = self._riders()

@@ -15,7 +15,7 @@ from agentmem.sizes import byte_size
 from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.geometry import HostTensors
 from inference_service.engine.paged.kernels import address, load, store
-from inference_service.engine.paged.layout import BlockLayout, HostTensor
+from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
 from inference_service.engine.tensor_file import Entry, TensorFile
 
 _AT_ONCE: Final = 16 << 20
@@ -116,7 +116,7 @@ class Arena(ABC):
         def read() -> dict[str, bytes]:
             parts = [self.layout.views(words()) for words in begun]
             joined = {name: np.concatenate([part[name] for part in parts], axis=2) for name in self.layout.tensors}
-            return {name: whole[:, :, start - first : end - first].tobytes() for name, whole in joined.items()}
+            return {name: flat(whole[:, :, start - first : end - first]) for name, whole in joined.items()}
 
         return read
 

@@ -172,7 +172,7 @@ def accepts_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
         calls = 0
 
         class Agreeing:
-            greedy = False
+            greedy, biases = False, sampler.biases
 
             def __call__(self, logprobs: mx.array) -> mx.array:
                 nonlocal calls
