@@ -99,10 +99,10 @@ class Memory:
         self._blocks: dict[bytes, pb.StoredFile] = {}
         self._windows: dict[bytes, pb.StoredFile] = {}
         for number, header in enumerate((*state.blocks, *state.windows)):
-            tensors = state.read(header)
-            assert tensors is not None
+            reading = state.read(header)
+            assert reading is not None
             path = str(directory / str(number))
-            digest, size = write_block(path, header, tensors, model.geometry)
+            digest, size = write_block(path, header, reading(), model.geometry)
             (self._windows if header.window else self._blocks)[header.chain_hash] = pb.StoredFile(
                 chain_hash=header.chain_hash,
                 path=path,

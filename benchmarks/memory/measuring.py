@@ -21,7 +21,7 @@ from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from benchmarks.geometries import GEOMETRIES
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry, LayerGroup, TensorBytes
 from inference_service.engine.paged.layout import HostTensor
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.store import KVStore
@@ -220,7 +220,7 @@ def _other(tensor: HostTensor, name: str, number: int) -> HostTensor:
     return tensor ^ np.uint32(number) if name.endswith("weights") else tensor  # type: ignore[operator]
 
 
-def _same(found: dict[str, bytes], wanted: dict[str, HostTensor], what: str) -> None:
+def _same(found: TensorBytes, wanted: dict[str, HostTensor], what: str) -> None:
     if found.keys() != wanted.keys() or any(found[name] != tensor.tobytes() for name, tensor in wanted.items()):
         raise RuntimeError(f"{what} of an agent in the pool is not what was written")
 

@@ -21,6 +21,9 @@ MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
 """The tensors of a file by name: KV as [layers, kv_heads, tokens, width], and states; 16-bit floats as uint16."""
 
+TensorBytes = Mapping[str, bytes | memoryview]
+"""The bytes of a file's tensors, in C order, by name."""
+
 HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
 """Host memory that a file's KV goes to: of each tensor by name each layer's, [kv_heads, tokens, width]."""
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from math import prod
@@ -16,7 +16,7 @@ from safetensors import TensorSpec, serialize
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockFileError, BlockHeader
 from agentmem.v1 import types_pb2
-from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorShapes
+from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorBytes, TensorShapes
 from inference_service.memory.match import Reason
 
 NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
@@ -106,7 +106,7 @@ def _verified(
     return {name: _view(data, spec) for name, spec in specs.items()}
 
 
-def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> tuple[bytes, int]:
+def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> tuple[bytes, int]:
     """Write a new file of a block or a window; return its digest and its size in bytes. Raises OSError.
 
     The digest is of the bytes in memory. The store fsyncs the file when it publishes it.
@@ -118,7 +118,7 @@ def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], ge
     return built.digest, len(built.data)
 
 
-def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> Built:
+def build(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Built:
     """Return a file of a block or a window, in memory."""
     shapes = _shapes(header, geometry)
     entries = {
@@ -234,7 +234,7 @@ def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:
     return shapes(header.token_count)
 
 
-def _address(data: bytes) -> int:
+def _address(data: bytes | memoryview) -> int:
     return np.frombuffer(data, np.uint8).ctypes.data
 
 

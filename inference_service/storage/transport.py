@@ -11,7 +11,7 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -23,7 +23,7 @@ from agentmem.process.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors
+from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorBytes
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import (
     BlockMiss,
@@ -95,9 +95,7 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    async def write(
-        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
-    ) -> Written:
+    async def write(self, target: Target, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Written:
         """Hand a file to the store, durably. Raises AgentmemError, OSError."""
 
     @abstractmethod
@@ -140,9 +138,7 @@ class PathTransport(Transport):
             await asyncio.wait([work])
         return [found.pop(index) for index in range(len(files))]
 
-    async def write(
-        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
-    ) -> Written:
+    async def write(self, target: Target, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Written:
         """Write it in staging; the store makes it durable."""
         digest, size = await asyncio.to_thread(write_block, target.path, header, tensors, geometry)
         return Written(_description(header, digest, size, target), published=False)
@@ -186,9 +182,7 @@ class StreamTransport(Transport):
         else:
             return {}
 
-    async def write(
-        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
-    ) -> Written:
+    async def write(self, target: Target, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Written:
         """Build it in memory and send it to the store, which publishes it."""
         built = await asyncio.to_thread(build, header, tensors, geometry)
         file = _description(header, built.digest, len(built.data), target._replace(path=""))

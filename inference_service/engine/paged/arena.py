@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from agentmem.sizes import byte_size
 from inference_service.engine.device import free_bytes, has_own_memory
-from inference_service.engine.geometry import HostTensors
+from inference_service.engine.geometry import HostTensors, TensorBytes
 from inference_service.engine.paged.kernels import address, load, store
 from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
 from inference_service.engine.tensor_file import Entry, TensorFile
@@ -25,7 +25,7 @@ each time."""
 Placed = tuple[int, int, HostTensors]
 """A block, the first token in it that is written, and the tensors [layers, kv_heads, n, width] of n tokens."""
 
-Reading = Callable[[], dict[str, bytes]]
+Reading = Callable[[], TensorBytes]
 """What is being read: called, on the engine thread, it returns a private copy, as the tensors of a file by name.
 
 What was begun behind a pass is there when the pass is; to wait for it at once leaves the device idle until the next.
@@ -113,10 +113,10 @@ class Arena(ABC):
         tokens = next(iter(self.layout.tensors.values())).shape[2]
         first = start // tokens * tokens
 
-        def read() -> dict[str, bytes]:
+        def read() -> TensorBytes:
             parts = [self.layout.views(words()) for words in begun]
             joined = {name: np.concatenate([part[name] for part in parts], axis=2) for name in self.layout.tensors}
-            return {name: flat(whole[:, :, start - first : end - first]) for name, whole in joined.items()}
+            return flat({name: whole[:, :, start - first : end - first] for name, whole in joined.items()})
 
         return read
 

@@ -146,7 +146,7 @@ class Checkpoints:
             reading = self.windows.read_run(window, checkpoint.position - checkpoint.tokens, checkpoint.position)
         if (group := self._geometry.states) is None or states is None:
             return reading
-        return lambda: reading() | dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))
+        return lambda: {**reading(), **dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))}
 
     def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
         """The states of a checkpoint, and the pieces of its window."""

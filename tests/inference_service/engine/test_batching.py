@@ -133,12 +133,18 @@ def test_memory_is_let_go_once_a_long_prompt_is_done(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     cleared: list[int] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: cleared.append(turn.job.remaining))
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 1e6)
     turn = begin(model, prompt_of(model, 0, 2), 3)
+    assert len(turn.job.sequence) < 256
+    run(model)
+    assert cleared == [], "a short one has taken little"
+    turn = begin(model, prompt_of(model, 1, 1) * 40, 3)
     if fails:
         monkeypatch.setattr(turn.job, "emit", lambda _: 1 / 0)
-    monkeypatch.setattr(mx, "clear_cache", lambda: cleared.append(turn.job.remaining))
-    model.engine.step()
-    assert cleared == [1], "after the chunk: the last token rides"
+    while turn.job.remaining > 1:
+        model.engine.step()
+    assert cleared == [1], "after the last chunk: the last token rides"
     run(model)
     assert len(cleared) == 1, "not after every pass"
 
@@ -240,8 +246,8 @@ def test_a_pass_that_fails_once_loses_nobody(
         case "put":
             monkeypatch.setattr(Written, "put", failing(Written.put, lambda self: several(self._of), first=False))
         case "take":
-            sampled = failing(batching._sampled, lambda _, jobs: len(jobs) > 1, first=False)
-            monkeypatch.setattr(batching, "_sampled", sampled)
+            sampled = failing(batching.next_tokens, lambda _, jobs: len(jobs) > 1, first=False)
+            monkeypatch.setattr(batching, "next_tokens", sampled)
     sampling = Sampling(temperature=1.0, seed=5, ignore_eos=True)
     turns = [begin(model, prompt_of(model, n, 2 * n + 1), 6 + 4 * n, sampling) for n in range(4)]
     run(model)
