@@ -23,7 +23,7 @@ what it rests on
     blas.py         OpenBLAS on a CPU against what MLX has there
     store/          the cache store's latencies, memory and files
     transfer.py     KV by path and by stream
-    restoring.py    files of KV to caches, beside reading the same bytes
+    restoring.py    files of KV to blocks of a pool, beside reading the same bytes
     checkpoints.py  checkpoints on the way of a long prompt: what they cost and save
     memory/         KV bytes and agents in a budget, by arithmetic and measured
     prefix/         matching by text against matching by tokens
