@@ -179,7 +179,7 @@ class WorkerMetrics:
         self.cache_usage = gauge(
             "kv_cache_usage_ratio", "Share of a loaded model's pool that is in use, from 0 to 1.", "model_id"
         )
-        self.batch_size = gauge("batch_size", "Sequences of a loaded model that decode together now.", "model_id")
+        self.batch_size = gauge("batch_size", "Sequences of a loaded model that generate now.", "model_id")
         self.engine_steps = counter(
             "engine_steps",
             "Steps of the engine, when they are done: one chunk of a prompt (prefill), or one pass (decode), which has"
