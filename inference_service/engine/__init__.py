@@ -1,19 +1,20 @@
 """The engine: everything that touches MLX. One thread owns it (`thread.EngineThread`); call nothing here from another
 thread unless its docstring says so. Where to read:
 
-batching.py        the engine of one model: a pass for who decodes and for short prompts, then a chunk of a long one;
+batching.py        the engine of one model: a pass for all running rows and short prompts, then a chunk of a long one;
                    `prompts` is its half that computes prompts
-paged/             KV in the pool's blocks: sequences, passes of a model over them, kernels, traces
-speculation.py     several tokens of a sequence in one step, as `drafting` guesses them
+paged/             KV in the pool's blocks: sequences there, passes over them, checkpoints, kernels, traces, and the way
+                   to files and back; begin at `paged.sequence`
+speculation.py     several tokens of a sequence in one pass, as `drafting` guesses them
 network.py         a model as the engine calls it: over one flat list of caches
 generation.py      one turn on it: what is wanted, how far it is, what came of it
 scheduling.py      whose prompt is next, and how large its chunk is; pure
 headroom.py        what is done where the device has less than is about to be taken
 prefill.py         a chunk that can stop between layers
 pausing.py         pauses of long work on the thread, in which turns go on
-prompt_blocks.py   full blocks of a prompt, which get names as they are computed
+prompt_blocks.py   full blocks of a prompt, which are named as they are computed
 sampling.py        the next token: penalties, filters, grammars, log-probabilities
-attention/         over quantized K and V: the backend in models, device code of kernels, and their proof
+attention/         over quantized K and V: the backend in models, the kernels' device code, their proof
 products.py        products of rows with quantized weights: the ways in a model's layers; `product_speeds` chooses, and
                    `skinny` is a kernel for few rows
 quantization.py    the scheme by which K and V are quantized
