@@ -119,7 +119,7 @@ class Bench:
         ids, geometry = (self.model.fingerprint, "benchmark", self.prompt), self.model.geometry
         (header,) = checkpoint_headers(*ids, {checkpoint.position: checkpoint.tokens})
         path = str(self._directory / f"{header.chain_hash.hex()}.safetensors")
-        digest, size = write_block(path, header, self.model.arenas.checkpoints.read(checkpoint), geometry)
+        digest, size = write_block(path, header, self.model.arenas.checkpoints.read(checkpoint)(), geometry)
         file = cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)
         self._files[checkpoint.position] = header, file
 

@@ -252,10 +252,10 @@ class Ours:
         geometry, store, tokens = self.geometry, self.store, row.length
         ids = "benchmark", "benchmark", row.tokens[:tokens]
         blocks = list(headers(*ids))
-        parts = [(each, store.read_block(row.blocks[i], each.token_count)) for i, each in enumerate(blocks)]
+        parts = [(each, store.read_block(row.blocks[i], each.token_count)()) for i, each in enumerate(blocks)]
         if row.checkpoint is not None:
             [header] = checkpoint_headers(*ids, {tokens: row.checkpoint.tokens})
-            parts.append((header, store.checkpoints.read(row.checkpoint)))
+            parts.append((header, store.checkpoints.read(row.checkpoint)()))
         files = []
         for number, (header, tensors) in enumerate(parts):
             path = str(directory / str(number))

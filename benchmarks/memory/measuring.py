@@ -94,7 +94,7 @@ def q4_agent(geometry: Geometry, tokens: int) -> dict[str, int]:
     held, saved = blocks * store.full.layout.nbytes, 0
     if checkpoint is not None and store.windows is not None:
         held += len(checkpoint.pieces) * store.windows.layout.nbytes
-        saved = sum(len(tensor) for tensor in store.checkpoints.read(checkpoint).values())
+        saved = sum(len(tensor) for tensor in store.checkpoints.read(checkpoint)().values())
     store.close()
     return {"bytes": held, "active": active, "saved_window": saved}
 
@@ -199,14 +199,14 @@ class _Content:
         for number, block in enumerate(table.blocks):
             count = min(BLOCK_TOKENS, table.tokens - number * BLOCK_TOKENS)
             wanted = {name: t[:, :, :count] for name, t in self._numbered(self._full, number).items()}
-            _same(store.read_block(block, count), wanted, f"block {number}")
+            _same(store.read_block(block, count)(), wanted, f"block {number}")
         if table.pieces:
             tokens, start = self._geometry.piece_tokens, table.tokens - table.window_tokens
             first = start // tokens
             parts = [self._numbered(self._window, first + at) for at in range(len(table.pieces))]
             within = slice(start - first * tokens, table.tokens - first * tokens)
             wanted = {name: np.concatenate([part[name] for part in parts], axis=2)[:, :, within] for name in parts[0]}
-            found = store.checkpoints.read(Checkpoint(table.tokens, table.window_tokens, table.pieces))
+            found = store.checkpoints.read(Checkpoint(table.tokens, table.window_tokens, table.pieces))()
             _same(found, wanted, "the window")
 
     @staticmethod

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from agentmem.errors import ResourceExhausted
+from inference_service.engine.choosing import next_tokens
 from inference_service.engine.drafting import Drafter
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
@@ -84,7 +85,7 @@ class BatchEngine(PromptEngine):
         """
         self._drop_cancelled()
         before, self._flights = self._flights, []
-        if not all(job.kv is not None and job.kv.arrays for job in self._running):
+        if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
             self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
             before = []
         riders = self._riders()
@@ -195,7 +196,7 @@ class BatchEngine(PromptEngine):
         last = [end - 1 for _, _, end, _ in of.spans()]
         rows = logits[:, 0] if of.rows else logits[0]
         rows = rows if len(last) == of.tokens else rows[mx.array(last)]
-        tokens = _sampled(rows, jobs)
+        tokens = next_tokens(rows, jobs)
         mx.async_eval(tokens, written.state)  # type: ignore[no-untyped-call]
         for at, job in enumerate(jobs):
             job.token = tokens[at : at + 1]
@@ -282,25 +283,3 @@ class BatchEngine(PromptEngine):
         guarded(job.restart, job.fail)
         if not job.future.done():
             self._waiting.append(job)
-
-
-def _sampled(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
-    """The next token of each job, int [jobs], lazily; `logits` [jobs, vocabulary]."""
-    likeliest = mx.argmax(logits, axis=-1)
-    if all(job.greedy for job in jobs):
-        return likeliest
-    found = []
-    for row, job in enumerate(jobs):
-        if job.greedy:
-            found.append(likeliest[row : row + 1])
-            continue
-        own = logits[row : row + 1]
-        if job.changes:
-            known = job.history
-            seen = mx.array(known, dtype=mx.uint32)
-            if job.token is not None and len(known) < job.position:  # It is not taken yet.
-                seen = mx.concatenate([seen, job.token])
-            for change in job.changes:
-                own = change(seen, own)
-        found.append(job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).astype(mx.uint32))
-    return mx.concatenate(found)

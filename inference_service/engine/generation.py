@@ -22,7 +22,7 @@ from inference_service.engine.drafting import Drafter
 from inference_service.engine.paged.sequence import Checkpoint, Sequence
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.prompt_blocks import PromptBlocks
-from inference_service.engine.sampling import ConstrainedSampler, Processor, TokenSampler, processors
+from inference_service.engine.sampling import ConstrainedSampler, Processor, TokenSampler, penalties
 from inference_service.text.answering import NO_DELTA, AnswerDelta, AnswerStream
 from inference_service.text.grammar import Grammar
 from inference_service.text.reasoning import ReasoningSplit
@@ -153,15 +153,15 @@ class TurnJob:
     """While it decodes by itself, and may compute several tokens in a step."""
     prompted: bool = field(default=False, init=False)
     """The prompt is computed."""
-    changes: list[Processor] = field(default_factory=list, init=False)
-    """What changes logits before a token is sampled."""
+    penalties: list[Processor] = field(default_factory=list, init=False)
+    """Change logits by the tokens before."""
     _trace: tracing.Trace | None = field(default_factory=tracing.current, init=False)
 
     def __post_init__(self) -> None:
         self.future.add_done_callback(partial(_end, self.said))
         self.sampler, self._answer = _sampler(self.decoding), AnswerStream()
         if (how := self.decoding) is not None:
-            self.changes = processors(how.sampling, len(self.sequence))
+            self.penalties = penalties(how.sampling, len(self.sequence))
             self._answer = AnswerStream(how.stop, how.call_syntax, how.tools, how.reasoning)
 
     @property
@@ -244,8 +244,8 @@ class TurnJob:
 
     @property
     def greedy(self) -> bool:
-        """The next token is the likeliest, and nothing else is wanted."""
-        return self.sampler.greedy and not self.changes
+        """The next token is the likeliest of the biased logits, and nothing else is wanted."""
+        return self.sampler.greedy and not self.penalties
 
     def prefilled(self) -> None:
         """The prompt is computed."""

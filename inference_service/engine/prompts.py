@@ -68,6 +68,8 @@ class PromptEngine(ABC):
     """Of chunks under way."""
     _to_clear: bool = field(default=False, init=False)
     """Whether memory of a prompt that is done is to be given back."""
+    _computed_much: bool = field(default=False, init=False)
+    """Whether a chunk has taken memory that is worth it."""
     _tokens_per_second: float = field(default=0.0, init=False)
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
     """Names of blocks of prompts that went into the pool since the engine was idle, the last ones."""
@@ -189,7 +191,9 @@ class PromptEngine(ABC):
         if not self._go_on(chunk, job.cancelled.is_set):
             return False
         job.chunk = None
-        self._to_clear = self._to_clear or job.remaining <= (job.decoding is not None)
+        self._computed_much = self._computed_much or chunk.tokens > _RIDES
+        if self._computed_much and job.remaining <= (job.decoding is not None):
+            self._to_clear, self._computed_much = True, False
         if (written := self._written.pop(job, None)) is not None:
             written.put()
         self._name(job.computed(Chunk(chunk.began, time.monotonic(), chunk.position, chunk.tokens)))

@@ -26,6 +26,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
+from inference_service.engine.choosing import biased, penalized
 from inference_service.engine.generation import TurnJob
 
 _KEPT: Final = 7
@@ -66,20 +67,19 @@ def sampled_along(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[
     """The tokens that plain steps would have sampled: as many of the draft as are right, and one more.
 
     `logits` [tokens, vocabulary] are those behind the job's last token and each of the draft. Each token is sampled as
-    its step would sample it, by the row's own sampler and processors behind the tokens before it, and a step counts if
+    its step would sample it, by the row's own sampler and penalties behind the tokens before it, and a step counts if
     all before it gave what the draft says. Given the logits that is exact: greedy tokens are those of plain steps, one
     by one, and sampled ones have their distribution.
     """
+    logits = biased(logits, [job] * len(logits))
     if job.greedy:
         likeliest: list[int] = mx.argmax(logits, axis=-1).tolist()  # type: ignore[assignment]
         right = next((at for at, token in enumerate(draft) if likeliest[at] != token), len(draft))
         return likeliest[: right + 1]
-    history = list(job.history) if job.changes else []
+    history = list(job.history) if job.penalties else []
     found: list[int] = []
     for at in range(len(draft) + 1):
-        own = logits[at : at + 1]
-        for change in job.changes:
-            own = change(mx.array([*history, *draft[:at]], dtype=mx.uint32), own)
+        own = penalized(logits[at : at + 1], job, mx.array([*history, *draft[:at]], dtype=mx.uint32))
         found.append(cast(int, job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).item()))
         if at == len(draft) or found[-1] != draft[at]:
             break

@@ -12,6 +12,7 @@ from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader, FileName
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
+from inference_service.engine.paged.arena import Reading
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.thread import EngineThread
 from inference_service.metrics import WorkerMetrics
@@ -61,8 +62,8 @@ class State:
         taken_over = {name: window for name, window in older.captured.items() if name in names}
         return replace(self, captured={**taken_over, **self.captured})
 
-    def read(self, header: BlockHeader) -> dict[str, bytes] | None:
-        """Return a private copy of a block or window; None if it is not in memory. Engine thread."""
+    def read(self, header: BlockHeader) -> Reading | None:
+        """Begin to read a block or window; None if it is not in memory. Engine thread."""
         arenas, table = self.model.arenas, self.table
         if not header.window:
             return arenas.read_block(table.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
@@ -213,9 +214,10 @@ class Persister:
         self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
-        data = await self.engine.call(lambda: state.read(header))
-        if data is None:
+        reading = await self.engine.call(lambda: state.read(header))
+        if reading is None:
             return None
+        data = await self.engine.call(reading)
         token_ids = b"" if header.window else state.model.memory.pool.full.tokens_of(header.chain_hash)
         target = Target(state.key, state.version, path, token_ids)
         return await transport.write(target, header, data, state.model.geometry)

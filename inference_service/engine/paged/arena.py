@@ -3,7 +3,8 @@ for `put` and `read` of blocks in host memory, which no thread else uses meanwhi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from agentmem.sizes import byte_size
 from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.geometry import HostTensors
 from inference_service.engine.paged.kernels import address, load, store
-from inference_service.engine.paged.layout import BlockLayout, HostTensor
+from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
 from inference_service.engine.tensor_file import Entry, TensorFile
 
 _AT_ONCE: Final = 16 << 20
@@ -23,6 +24,12 @@ each time."""
 
 Placed = tuple[int, int, HostTensors]
 """A block, the first token in it that is written, and the tensors [layers, kv_heads, n, width] of n tokens."""
+
+Reading = Callable[[], dict[str, bytes]]
+"""What is being read: called, on the engine thread, it returns a private copy, as the tensors of a file by name.
+
+What was begun behind a pass is there when the pass is; to wait for it at once leaves the device idle until the next.
+"""
 
 
 class Arena(ABC):
@@ -95,34 +102,38 @@ class Arena(ABC):
     def put(self, placed: Sequence[Placed]) -> None:
         """Copy tensors in host memory to blocks, whose memory is taken; it is done on return."""
 
-    def read(self, block: int, tokens: int) -> dict[str, bytes]:
-        """A private copy of the first `tokens` tokens of a block, as the tensors of a file by name."""
-        return self.layout.read(self._copied(block), tokens)
+    def read(self, block: int, tokens: int) -> Reading:
+        """Begin to read the first `tokens` tokens of a block."""
+        words = self._begun(block)
+        return lambda: self.layout.read(words(), tokens)
 
-    def read_run(self, blocks: Sequence[int], start: int, end: int) -> dict[str, bytes]:
-        """A private copy of the tokens from position `start` up to `end` in blocks of a table, as `read` gives it."""
-        parts = [self.layout.views(self._copied(block)) for block in blocks]
+    def read_run(self, blocks: Sequence[int], start: int, end: int) -> Reading:
+        """Begin to read the tokens from position `start` up to `end` in blocks of a table."""
+        begun = [self._begun(block) for block in blocks]
         tokens = next(iter(self.layout.tensors.values())).shape[2]
         first = start // tokens * tokens
-        return {
-            name: np.concatenate([part[name] for part in parts], axis=2)[:, :, start - first : end - first].tobytes()
-            for name in self.layout.tensors
-        }
+
+        def read() -> dict[str, bytes]:
+            parts = [self.layout.views(words()) for words in begun]
+            joined = {name: np.concatenate([part[name] for part in parts], axis=2) for name in self.layout.tensors}
+            return {name: flat(whole[:, :, start - first : end - first]) for name, whole in joined.items()}
+
+        return read
 
     def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
         """A private copy of the first `tokens` tokens in blocks of a table, [layers, kv_heads, tokens, width]."""
-        parts = [self.layout.views(self._copied(block)) for block in blocks]
+        parts = [self.layout.views(words()) for words in [self._begun(block) for block in blocks]]
         return {
             name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
         }
 
     @abstractmethod
-    def _copied(self, block: int) -> npt.NDArray[np.uint32]:
-        """A block [words] in host memory, which may be the block's own."""
+    def _begun(self, block: int) -> Callable[[], npt.NDArray[np.uint32]]:
+        """Begin to copy a block to host memory; the function returns it [words], which may be the block's own."""
 
     @abstractmethod
     def copy(self, source: int, target: int) -> None:
-        """Copy a block to another, whose memory is taken; it is done on return."""
+        """Copy a block to another, whose memory is taken. Passes that are launched later see it."""
 
 
 class HostArena(Arena):
@@ -152,8 +163,8 @@ class HostArena(Arena):
         for block, first, tensors in placed:
             self.layout.put(self.words(block), tensors, first)
 
-    def _copied(self, block: int) -> npt.NDArray[np.uint32]:
-        return self.words(block)
+    def _begun(self, block: int) -> Callable[[], npt.NDArray[np.uint32]]:
+        return partial(self.words, block)
 
     def copy(self, source: int, target: int) -> None:
         self.words(target)[:] = self.words(source)
@@ -180,16 +191,18 @@ class DeviceArena(Arena):
         for at in range(0, len(placed), step):
             some = placed[at : at + step]
             to = mx.array(self.addresses([block for block, _, _ in some]))
-            old = [self._copied(block) if first else None for block, first, _ in some]
+            old = [self._begun(block)() if first else None for block, first, _ in some]
             mx.eval(store(_Blocks(self.layout, some, old).words(), to))
 
     def copy(self, source: int, target: int) -> None:
         old, new = (mx.array(self.addresses([block])) for block in (source, target))
-        mx.eval(store(load(old, self.layout.words), new))
+        # Not waited for: the device would be idle meanwhile, and takes what is launched one after the other.
+        mx.async_eval(store(load(old, self.layout.words), new))  # type: ignore[no-untyped-call]
 
-    def _copied(self, block: int) -> npt.NDArray[np.uint32]:
-        words: npt.NDArray[np.uint32] = np.array(load(mx.array(self.addresses([block])), self.layout.words))[0]
-        return words
+    def _begun(self, block: int) -> Callable[[], npt.NDArray[np.uint32]]:
+        words = load(mx.array(self.addresses([block])), self.layout.words)
+        mx.async_eval(words)  # type: ignore[no-untyped-call]
+        return lambda: np.array(words, copy=False)[0]
 
 
 class _Blocks(TensorFile):

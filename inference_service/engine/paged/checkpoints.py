@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from inference_service.engine.geometry import Geometry, HostTensors
-from inference_service.engine.paged.arena import Arena
+from inference_service.engine.paged.arena import Arena, Reading
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.sequence import Checkpoint, Sequence, States, WindowTable
 from inference_service.engine.paged.writing import put
@@ -138,15 +138,15 @@ class Checkpoints:
         if sequence.window is not None:
             sequence.window.take_back(pieces)
 
-    def read(self, checkpoint: Checkpoint) -> dict[str, bytes]:
-        """A private copy of a checkpoint, as the tensors of a file by name."""
+    def read(self, checkpoint: Checkpoint) -> Reading:
+        """Begin to read a checkpoint."""
         states, window = self._parts(checkpoint)
-        found: dict[str, bytes] = {}
+        reading: Reading = dict
         if self.windows is not None:
-            found |= self.windows.read_run(window, checkpoint.position - checkpoint.tokens, checkpoint.position)
-        if (group := self._geometry.states) is not None and states is not None:
-            found |= dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))
-        return found
+            reading = self.windows.read_run(window, checkpoint.position - checkpoint.tokens, checkpoint.position)
+        if (group := self._geometry.states) is None or states is None:
+            return reading
+        return lambda: reading() | dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))
 
     def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
         """The states of a checkpoint, and the pieces of its window."""

@@ -64,4 +64,10 @@ class BlockLayout:
 
     def read(self, block: npt.NDArray[np.uint32], tokens: int) -> dict[str, bytes]:
         """A private copy of the first `tokens` tokens of a block [words], as the tensors of a file by name."""
-        return {name: view[:, :, :tokens].tobytes() for name, view in self.views(block).items()}
+        return {name: flat(view[:, :, :tokens]) for name, view in self.views(block).items()}
+
+
+def flat(tensor: HostTensor) -> bytes:
+    """The bytes of a tensor in C order. NumPy copies what is not contiguous a number at a time into bytes, and by rows
+    into an array."""
+    return np.ascontiguousarray(tensor).tobytes()

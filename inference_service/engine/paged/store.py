@@ -15,7 +15,7 @@ import mlx.core as mx
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
-from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
+from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena, Reading
 from inference_service.engine.paged.checkpoints import Checkpoints, Start
 from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
 from inference_service.engine.paged.in_segments import SegmentKVCache, attends_in_segments, places
@@ -124,12 +124,12 @@ class KVStore:
         """A checkpoint where a sequence ends; None of a model of full attention alone, and where layers are lost."""
         return self.checkpoints.capture(sequence, last=True)
 
-    def read_checkpoint(self, checkpoint: Checkpoint) -> dict[str, bytes]:
-        """A private copy of a checkpoint, as the tensors of a file by name."""
+    def read_checkpoint(self, checkpoint: Checkpoint) -> Reading:
+        """Begin to read a checkpoint."""
         return self.checkpoints.read(checkpoint)
 
-    def read_block(self, block: int, tokens: int) -> dict[str, bytes]:
-        """A private copy of the first `tokens` tokens in a block, as the tensors of a file by name."""
+    def read_block(self, block: int, tokens: int) -> Reading:
+        """Begin to read the first `tokens` tokens in a block."""
         return self.full.read(block, tokens)
 
     def host_buffers(self, block: int, tokens: int) -> HostBuffers | None:

@@ -143,12 +143,12 @@ def test_rows_whose_states_are_swapped_are_found_out(model: LoadedModel, fault: 
 def test_a_pass_that_gives_each_row_the_logits_of_another_is_found_out(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = batching._sampled
+    original = batching.next_tokens
 
     def turned(logits: mx.array, jobs: Any) -> mx.array:
         return original(logits[::-1] if len(jobs) > 4 else logits, jobs)
 
-    monkeypatch.setattr(batching, "_sampled", turned)
+    monkeypatch.setattr(batching, "next_tokens", turned)
     with pytest.raises((AssertionError, InvalidArgument)):
         assert all(right(oracle, turn) for turn in mixed(model))
     monkeypatch.undo()
@@ -158,7 +158,7 @@ def test_a_pass_that_gives_each_row_the_logits_of_another_is_found_out(
 def test_a_turn_that_samples_with_a_neighbours_sampler_is_found_out(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = batching._sampled
+    original = batching.next_tokens
 
     def shifted(logits: mx.array, jobs: Any) -> mx.array:
         if len(jobs) < 4:
@@ -168,7 +168,7 @@ def test_a_turn_that_samples_with_a_neighbours_sampler_is_found_out(
             job.sampler = sampler
         return original(logits, jobs)
 
-    monkeypatch.setattr(batching, "_sampled", shifted)
+    monkeypatch.setattr(batching, "next_tokens", shifted)
     with pytest.raises((AssertionError, InvalidArgument, IndexError)):
         mixed(model)
     monkeypatch.undo()
@@ -198,7 +198,7 @@ def test_a_pass_that_fails_leaves_every_grammar_where_it_was(
         case "compute":
             monkeypatch.setattr(model.engine, "compute", failing(model.engine.compute))
         case "sample":
-            monkeypatch.setattr(batching, "_sampled", failing(batching._sampled))
+            monkeypatch.setattr(batching, "next_tokens", failing(batching.next_tokens))
         case "put":
             monkeypatch.setattr(Written, "put", failing(Written.put))
     turns = mixed(model)

@@ -126,13 +126,13 @@ def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequ
     begins, checkpoint = new_kv(model, tokens, kv), store.checkpoints.capture(kv, last=True)
     half, blocks = length // 512, begins.room.blocks
     files = [
-        (own, host(store.read_block(block, count := min(256, length - 256 * at)), geometry.block_shapes(count)))
+        (own, host(store.read_block(block, count := min(256, length - 256 * at))(), geometry.block_shapes(count)))
         for at, (block, own) in enumerate(zip(kv.full.blocks[: -(-length // 256)], blocks, strict=False))
         if at >= half
     ]
     window = None
     if checkpoint is not None:
-        window = host(store.checkpoints.read(checkpoint), geometry.checkpoint_shapes(checkpoint.tokens))
+        window = host(store.checkpoints.read(checkpoint)(), geometry.checkpoint_shapes(checkpoint.tokens))
     begins.start = replace(
         begins.start,
         blocks=[*kv.full.blocks[:half], *blocks[half:]],

@@ -172,7 +172,7 @@ def accepts_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
         calls = 0
 
         class Agreeing:
-            greedy = False
+            greedy, biases = False, sampler.biases
 
             def __call__(self, logprobs: mx.array) -> mx.array:
                 nonlocal calls
@@ -194,17 +194,17 @@ def forgets_context(monkeypatch: pytest.MonkeyPatch) -> None:
     rejected: list[int] = []
 
     def counting(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
-        changes = job.changes
+        penalties = job.penalties
 
-        def beside(change: Any, seen: mx.array, own: mx.array) -> mx.array:
-            changed: mx.array = change(mx.concatenate([seen, mx.array(rejected, dtype=seen.dtype)]), own)
+        def beside(penalty: Any, seen: mx.array, own: mx.array) -> mx.array:
+            changed: mx.array = penalty(mx.concatenate([seen, mx.array(rejected, dtype=seen.dtype)]), own)
             return changed
 
-        job.changes = [partial(beside, change) for change in changes]
+        job.penalties = [partial(beside, penalty) for penalty in penalties]
         try:
             found = sampled_along(logits, job, draft)
         finally:
-            job.changes = changes
+            job.penalties = penalties
         rejected.extend(draft[len(found) - 1 :])
         return found
 

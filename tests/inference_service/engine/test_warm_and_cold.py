@@ -94,7 +94,7 @@ class Computed:
         return [
             part
             for block, tokens in zip(self.kv.full.blocks, counts, strict=False)
-            for part in self.store.read_block(block, tokens).values()
+            for part in self.store.read_block(block, tokens)().values()
         ]
 
 

@@ -53,7 +53,7 @@ def over(model: LoadedModel, prompt: list[int], checkpoints: Items[int] = (), to
 
 
 def captured(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, bytes]:
-    return model.arenas.read_checkpoint(checkpoint)
+    return model.arenas.read_checkpoint(checkpoint)()
 
 
 @pytest.mark.slow("gpt_oss-100", "gemma3-4096")

@@ -51,7 +51,7 @@ class Blocks:
         return self.store.host_buffers(self.place(header), header.token_count)
 
     def at(self, header: BlockHeader) -> dict[str, bytes]:
-        return self.store.read_block(self.place(header), header.token_count)
+        return self.store.read_block(self.place(header), header.token_count)()
 
     def is_garbage_behind(self, header: BlockHeader) -> bool:
         layout = self.store.full.layout

@@ -56,10 +56,10 @@ def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple
     assert checkpoint.position == POSITION
     stored = checkpoint.tokens
     saved = [
-        (header, model.arenas.read_block(block, header.token_count))
+        (header, model.arenas.read_block(block, header.token_count)())
         for header, block in zip(headers(model.fingerprint, "ns", tokens), turn.kv.full.blocks, strict=False)
     ]
-    window = model.arenas.read_checkpoint(checkpoint)
+    window = model.arenas.read_checkpoint(checkpoint)()
     saved += [(header, window) for header in checkpoint_headers(model.fingerprint, "ns", tokens, {POSITION: stored})]
     read = []
     for index, (header, tensors) in enumerate(saved):
@@ -125,7 +125,7 @@ def test_what_a_file_does_not_have_is_in_no_later_checkpoint(
     assert checkpoint is not None
     assert checkpoint.position == POSITION - 90 + 8
     assert checkpoint.position - checkpoint.tokens == POSITION - files[2]
-    found = model.arenas.read_checkpoint(checkpoint)
+    found = model.arenas.read_checkpoint(checkpoint)()
     scales = [np.frombuffer(data, np.float32) for name, data in found.items() if name.endswith("scales")]
     assert len(scales) == 2
     assert not any(np.isnan(each).any() for each in scales)

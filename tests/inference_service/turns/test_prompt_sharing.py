@@ -281,10 +281,10 @@ async def test_what_was_named_stays_as_it_is_where_its_turn_begins_again(
         launch(self, jobs)
 
     def content(store: KVStore, blocks: list[int], checkpoint: Checkpoint | None) -> list[dict[str, bytes]]:
-        found = [store.read_block(block, BLOCK_TOKENS) for block in blocks]
+        found = [store.read_block(block, BLOCK_TOKENS)() for block in blocks]
         if checkpoint is not None and store.windows is not None:
             first = checkpoint.position - checkpoint.tokens
-            found.append(store.windows.read_run(checkpoint.pieces, first, checkpoint.position))
+            found.append(store.windows.read_run(checkpoint.pieces, first, checkpoint.position)())
         return found
 
     def noted(self: PromptSharing, loop: Any, kept: Kept) -> None:

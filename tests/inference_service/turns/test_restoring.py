@@ -49,7 +49,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
         files = [self.tensors[FileName.of(each.header)] for each in self.choice.warm]
         found = sequence(self)
         arenas, counts = self.model.arenas, [each.usable_tokens for each in (*self.choice.hot, *self.choice.warm)]
-        blocks = [arenas.read_block(block, count) for block, count in zip(found.full.blocks, counts, strict=False)]
+        blocks = [arenas.read_block(block, count)() for block, count in zip(found.full.blocks, counts, strict=False)]
         seen.append(Seen(bool(files) and not any(files), self.tokens, blocks))
         return found
 

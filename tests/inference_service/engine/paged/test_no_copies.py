@@ -242,8 +242,8 @@ def test_no_call_copies_a_segment(model: LoadedModel, fault: Any, monkeypatch: p
     start = Start([150, 4], range(100, 140), 300, 256, (3, 4), checkpoint=checkpoint, arrays=False)
     calls = (
         lambda: store.started(start),
-        lambda: store.read_block(150, 256),
-        lambda: checkpoint and store.checkpoints.read(checkpoint),
+        lambda: store.read_block(150, 256)(),
+        lambda: checkpoint and store.checkpoints.read(checkpoint)(),
         lambda: work.fill(kv, 10, store),
     )
     most = max(work.needed(call) for call in calls)

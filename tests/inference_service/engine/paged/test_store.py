@@ -105,10 +105,10 @@ def held(store: KVStore, sequence: Sequence) -> list[dict[str, bytes]]:
     """All that a sequence has in blocks and states."""
     end, found = sequence.length, []
     if store.full.layout.tensors:
-        found.append(store.full.read_run(sequence.full.of(0, end), 0, end))
+        found.append(store.full.read_run(sequence.full.of(0, end), 0, end)())
     if sequence.window is not None and store.windows is not None:
         start = sequence.window.kept_from(end)
-        found.append(store.windows.read_run(sequence.window.of(start, end), start, end))
+        found.append(store.windows.read_run(sequence.window.of(start, end), start, end)())
     if sequence.states is not None:
         arrays = sequence.states.rows([sequence.row]).arrays
         found.append({str(at): np.array(a.astype(mx.float32)).tobytes() for at, a in enumerate(arrays)})
@@ -124,7 +124,7 @@ def block_files(pool: Pool, tokens: int, first: int = 0) -> list[Bits]:
     files = []
     for index in range(first, -(-tokens // BLOCK_TOKENS)):
         count = min(BLOCK_TOKENS, tokens - index * BLOCK_TOKENS)
-        data = pool.store.read_block(pool.one.full.blocks[index], count)
+        data = pool.store.read_block(pool.one.full.blocks[index], count)()
         files.append(as_file(data, pool.model.geometry.block_shapes(count)))
     return files
 
@@ -198,7 +198,7 @@ def test_who_goes_on_from_files_is_who_computed_it(pool: Pool, tokens: int, hot_
     window = None
     if checkpoint is not None:
         shapes = pool.model.geometry.checkpoint_shapes(checkpoint.tokens)
-        data = pool.checkpoints.read(checkpoint)
+        data = pool.checkpoints.read(checkpoint)()
         assert list(data) == list(shapes)
         window = as_file(data, shapes)
     start = Start(blocks, pool.pieces(), tokens, hot_blocks * BLOCK_TOKENS, files=placed, window_file=window)
@@ -206,9 +206,9 @@ def test_who_goes_on_from_files_is_who_computed_it(pool: Pool, tokens: int, hot_
     assert held(pool.store, again) == held(pool.store, pool.one)
     assert np.array_equal(pool.go_on(again), pool.go_on(pool.one))
     if checkpoint is not None:
-        assert pool.checkpoints.read(checkpoint) == data
+        assert pool.checkpoints.read(checkpoint)() == data
         now = pool.checkpoints.capture(again)
-        assert pool.checkpoints.read(now) == pool.checkpoints.read(pool.capture())
+        assert pool.checkpoints.read(now)() == pool.checkpoints.read(pool.capture())()
 
 
 @pytest.mark.parametrize("surplus", [1, 17, 100, SLACK])
@@ -219,7 +219,7 @@ def test_a_window_is_good_for_some_tokens_fewer(gemma: World, surplus: int, from
     assert checkpoint is not None
     if surplus < SLACK:
         pool.run((pool.one, 30))
-    before, tokens = pool.checkpoints.read(checkpoint), 420 - surplus
+    before, tokens = pool.checkpoints.read(checkpoint)(), 420 - surplus
     start = hot(pool, tokens, checkpoint)
     if from_file:
         file = as_file(before, pool.model.geometry.checkpoint_shapes(checkpoint.tokens))
@@ -236,30 +236,30 @@ def test_a_checkpoint_stays_what_it_is(pool: Pool) -> None:
     if checkpoint is None:
         assert pool.model.geometry.resumes_anywhere
         return
-    data = pool.checkpoints.read(checkpoint)
+    data = pool.checkpoints.read(checkpoint)()
     lengths = [300] if pool.model.geometry.states else [300, 290]
     others = [pool.begin(hot(pool, tokens, checkpoint)) for tokens in lengths[:1]]
     for sequence in (pool.one, *others):
         pool.run((sequence, 120))
         for _ in range(5):
             pool.run((sequence, 1))
-        assert pool.checkpoints.read(checkpoint) == data
+        assert pool.checkpoints.read(checkpoint)() == data
     poison(pool.store, [], [piece for piece in range(400) if piece not in checkpoint.pieces])
-    assert pool.checkpoints.read(checkpoint) == data
+    assert pool.checkpoints.read(checkpoint)() == data
     assert np.isfinite(pool.go_on(pool.begin(hot(pool, 300, checkpoint)))).all()
 
 
 def test_shared_blocks_are_not_written_even_where_they_are_computed_again(llama: World) -> None:
     pool = Pool(llama)
     computed(pool, 420)
-    before = [pool.store.full.read(block, BLOCK_TOKENS) for block in pool.one.full.blocks[:2]]
+    before = [pool.store.full.read(block, BLOCK_TOKENS)() for block in pool.one.full.blocks[:2]]
     again = pool.begin(Start([*pool.one.full.blocks[:2], 21], (), 100, 420))
     pool.tokens[again] = pool.tokens[again][::-1]
     pool.run((again, 300))
     pool.run((again, 40))
     pool.run((again, 1))
-    assert [pool.store.full.read(block, BLOCK_TOKENS) for block in pool.one.full.blocks[:2]] != before
-    first, second = (pool.store.full.read(block, BLOCK_TOKENS) for block in pool.one.full.blocks[:2])
+    assert [pool.store.full.read(block, BLOCK_TOKENS)() for block in pool.one.full.blocks[:2]] != before
+    first, second = (pool.store.full.read(block, BLOCK_TOKENS)() for block in pool.one.full.blocks[:2])
     assert first == before[0]
     views = [as_file(data, pool.model.geometry.block_shapes(BLOCK_TOKENS)) for data in (second, before[1])]
     for name in views[0]:
@@ -271,10 +271,10 @@ def test_what_is_over_is_not_written(gemma: World) -> None:
     """Its blocks may be others' by then."""
     pool = Pool(gemma)
     computed(pool, 100)
-    before = [pool.store.full.read(3, BLOCK_TOKENS)]
+    before = [pool.store.full.read(3, BLOCK_TOKENS)()]
     pool.one.ended = True
     pool.run((pool.one, 20))
-    assert [pool.store.full.read(3, BLOCK_TOKENS)] == before
+    assert [pool.store.full.read(3, BLOCK_TOKENS)()] == before
 
 
 def test_free_memory_is_never_read(pool: Pool) -> None:
@@ -381,12 +381,12 @@ def test_files_hold_what_would_be_packed_of_all_tokens(case: Case, window: int, 
 
     for block, start in zip([2, 0, 3], range(0, tokens, BLOCK_TOKENS), strict=False):
         end = min(tokens, start + BLOCK_TOKENS)
-        assert store.read_block(block, end - start) == packed(made.full, start, end)
+        assert store.read_block(block, end - start)() == packed(made.full, start, end)
     checkpoint = store.checkpoints.capture(sequence, last=True)
     assert checkpoint is not None
     assert checkpoint[:2] == (tokens, kept)
     assert len(checkpoint.pieces) <= made.checkpoint_pieces
-    data = store.checkpoints.read(checkpoint)
+    data = store.checkpoints.read(checkpoint)()
     states = {
         "state.5.0": np.full((3, 8), tokens, np.float32).tobytes(),
         "state.5.1": np.array(mx.full((2,), tokens, mx.bfloat16).view(mx.uint16)).tobytes(),
@@ -398,7 +398,7 @@ def test_files_hold_what_would_be_packed_of_all_tokens(case: Case, window: int, 
     captured = store.checkpoints.capture(again, last=True)
     assert captured is not None
     assert set(captured.pieces).isdisjoint(checkpoint.pieces)
-    assert store.checkpoints.read(captured) == data
+    assert store.checkpoints.read(captured)() == data
 
 
 def test_memory_is_taken_by_segments_and_states_go_with_their_pieces() -> None:
@@ -414,13 +414,13 @@ def test_memory_is_taken_by_segments_and_states_go_with_their_pieces() -> None:
     checkpoint = store.checkpoints.capture(sequence, last=True)
     assert checkpoint is not None
     assert store.nbytes == taken + made.state_bytes
-    data = store.checkpoints.read(checkpoint)
+    data = store.checkpoints.read(checkpoint)()
     store.release([1], [1])
-    assert store.checkpoints.read(checkpoint) == data
+    assert store.checkpoints.read(checkpoint)() == data
     store.release([2], [2])
     assert store.nbytes == empty
     with pytest.raises(LookupError):
-        store.checkpoints.read(checkpoint)
+        store.checkpoints.read(checkpoint)()
     store.close()
     assert not store.nbytes
 
@@ -455,13 +455,13 @@ def test_a_long_prompt_keeps_its_latest_checkpoint_in_the_same_pieces(window: in
         assert (latest is None) == made.resumes_anywhere
     if latest is None:
         return
-    data = checkpoints.read(latest)
+    data = checkpoints.read(latest)()
     states_held = checkpoints.nbytes
     sequence.trim(700)
     assert (checkpoints.capture(sequence) is None) == states, "a window's blocks are the same; a state is one more"
     end = checkpoints.capture(sequence, last=True)
     assert end is not None
-    assert checkpoints.read(end) == checkpoints.read(latest) == data
+    assert checkpoints.read(end)() == checkpoints.read(latest)() == data
     assert checkpoints.nbytes - states_held == made.state_bytes
 
 
@@ -498,7 +498,7 @@ def test_what_assigns_to_elements_of_a_state_does_not_change_the_checkpoint() ->
     fed(store, sequence, kv, 300)
     checkpoint = store.checkpoints.capture(sequence)
     assert checkpoint is not None
-    data = store.checkpoints.read(checkpoint)
+    data = store.checkpoints.read(checkpoint)()
     again = store.started(Start([2, 0], range(20, 40), 300, 300, checkpoint=checkpoint))
     for each in (sequence, again):
         cache = store.caches(Pass([Piece(each, 1)]))[-1]
@@ -506,7 +506,7 @@ def test_what_assigns_to_elements_of_a_state_does_not_change_the_checkpoint() ->
         assert cache.cache[0] is not None
         cache.cache[0][0, 0] = 7.0
         mx.eval(cache.state)
-    assert store.checkpoints.read(checkpoint) == data
+    assert store.checkpoints.read(checkpoint)() == data
 
 
 def test_views_of_a_chunk_do_not_keep_the_chunk() -> None:
@@ -538,7 +538,7 @@ def test_a_file_is_read_into_its_block() -> None:
         wanted[name] = rng.integers(0, 1 << 16, shape).astype(buffers[name][0].dtype)
         for view, layer in zip(buffers[name], wanted[name], strict=True):
             np.copyto(view, layer)
-    assert store.read_block(2, 100) == data_of(wanted)
+    assert store.read_block(2, 100)() == data_of(wanted)
 
 
 @pytest.mark.parametrize("cancel", [False, True])
@@ -563,8 +563,8 @@ def test_a_prompt_that_can_be_resumed_needs_no_more_pieces_the_longer_it_is(worl
     while model.engine.step():
         checkpoint = checkpoint or job.captured.get(700)
         if checkpoint is not None:
-            data = data or store.checkpoints.read(checkpoint)
-            assert store.checkpoints.read(checkpoint) == data
+            data = data or store.checkpoints.read(checkpoint)()
+            assert store.checkpoints.read(checkpoint)() == data
         if cancel and job.latest is not None and job.latest.position > 1800:
             job.cancelled.set()
     assert (job.future.exception(0) is not None) == cancel
@@ -572,7 +572,7 @@ def test_a_prompt_that_can_be_resumed_needs_no_more_pieces_the_longer_it_is(worl
     assert job.latest is not None
     assert job.latest.position > 1800
     assert job.latest.position % BLOCK_TOKENS == 0
-    assert store.checkpoints.read(job.latest) != data
+    assert store.checkpoints.read(job.latest)() != data
     if cancel:
         return
     kv, _ = job.future.result(0)
@@ -608,9 +608,9 @@ def test_files_come_out_of_the_pool_as_they_went_in(kind: type[Arena], case: Cas
         assert captured[:2] == (tokens - fewer, window - fewer)
         names = made.shapes(made.sliding, 1)  # type: ignore[arg-type]
         wanted = {name: x[:, :, : window - fewer] if name in names else x for name, x in file.items()}
-        assert store.checkpoints.read(captured) == data_of(wanted)
-        assert store.full.read_run(again.full.blocks, 0, tokens) == data_of(cut(blocks, 0, tokens))
-    assert store.checkpoints.read(checkpoint) == data_of(file)
+        assert store.checkpoints.read(captured)() == data_of(wanted)
+        assert store.full.read_run(again.full.blocks, 0, tokens)() == data_of(cut(blocks, 0, tokens))
+    assert store.checkpoints.read(checkpoint)() == data_of(file)
 
 
 def released_a_step_early(slide: Callable[[WindowTable, int], None]) -> Callable[[WindowTable, int], None]:
@@ -625,7 +625,7 @@ def released_a_step_early(slide: Callable[[WindowTable, int], None]) -> Callable
 def test_a_windows_block_that_is_released_early_is_found(gemma: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def window_of(pool: Pool) -> dict[str, bytes]:
         checkpoint = computed(pool, 450)
-        return pool.checkpoints.read(checkpoint)  # type: ignore[no-any-return]
+        return pool.checkpoints.read(checkpoint)()  # type: ignore[no-any-return]
 
     wanted = window_of(Pool(gemma))
     assert window_of(Pool(gemma)) == wanted
