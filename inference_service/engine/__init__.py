@@ -13,7 +13,8 @@ headroom.py        what is done where the device has less than is about to be ta
 prefill.py         a chunk that can stop between layers
 pausing.py         pauses of long work on the thread, in which turns go on
 prompt_blocks.py   full blocks of a prompt, which are named as they are computed
-sampling.py        the next token: penalties, filters, grammars, log-probabilities
+sampling.py        the next token of a turn: biases, penalties, filters, grammars, log-probabilities; `choosing` has the
+                   next tokens of a pass
 attention/         over quantized K and V: the backend in models, the kernels' device code, their proof
 products.py        products of rows with quantized weights: the ways in a model's layers; `product_speeds` chooses, and
                    `skinny` is a kernel for few rows
