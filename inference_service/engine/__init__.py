@@ -1,7 +1,7 @@
 """The engine: everything that touches MLX. One thread owns it (`thread.EngineThread`); call nothing here from another
 thread unless its docstring says so. Where to read:
 
-batching.py        the engine of one model: a pass for all running rows and short prompts, then a chunk of a long prompt;
+batching.py        the engine of one model: a pass for all running rows and short prompts, then a chunk of a long one;
                    `prompts` is its half that computes prompts
 paged/             KV in the pool's blocks: sequences there, passes over them, checkpoints, kernels, traces, and the way
                    to files and back; begin at `paged.sequence`
