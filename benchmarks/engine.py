@@ -44,6 +44,7 @@ _NOTE = (
     "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
     "are of memory over the weights. –: it cannot, or was not asked."
 )
+_IN_CACHES = "Ours goes on in caches that were made of KV in the pool or in files, as the engine of that commit did."
 
 
 def _speed(tokens: int, sample: dict[str, float]) -> float:
@@ -239,7 +240,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         rest.append((f"from files, {tokens} tokens", shown, "–"))
     if size := figures.get("kv_bytes"):
         rest.append((f"KV of {size['tokens']} tokens", *(f"{size[name] / 1e6:.0f} MB" for name in _NAMES[:2])))
-    return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest)] if rest else [])]
+    note = _IN_CACHES if "join_and_leave" in figures else ""
+    return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest, note)] if rest else [])]
 
 
 def _row(key: str, row: dict[str, Any]) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.engine_alone MODEL_DIRECTORY
 
-Answers questions on stdin (`benchmarks.children`). Weights, dtype, caches, batches and attention are the worker's; what
-is missing is text, turns, streams and the other processes. "products" times what the engine rests on.
+Answers questions on stdin (`benchmarks.children`). Weights, dtype, KV in blocks, passes and attention are the worker's;
+what is missing is text, turns, streams and the other processes. "products" times what the engine rests on.
 """
 
 import sys

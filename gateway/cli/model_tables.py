@@ -129,8 +129,8 @@ def arithmetic(memory: model_pb2.ModelMemory) -> Table:
         ("weights", memory.weight_bytes, ""),
         ("activations", memory.activation_bytes, "computing, at its peak"),
         ("other models", memory.other_models_bytes, "loaded beside it"),
-        ("pool", memory.pool_bytes, "KV of agents that are hot"),
-        ("arrays", memory.batch_bytes, "K and V of running requests"),
+        ("pool", memory.pool_bytes, "KV of hot agents and running requests"),
+        ("arrays", memory.batch_bytes, "K and V of running requests, unpacked"),
     )
     left = memory.usable_bytes - sum(size for _, size, _ in parts)
     rest = "for other models" if left > memory.usable_bytes / 100 else "less than a block"

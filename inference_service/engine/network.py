@@ -25,7 +25,7 @@ class Network:
         self.model = model
         self.shows_arrays = shows_arrays
         self.rows_together = True
-        """Whether a batch may have several rows; `models.proof` finds out."""
+        """Whether rows of several sequences may be in one pass; `models.proof` finds out."""
         self.rides = True
         """Whether several tokens of a sequence may be rows of one pass; `models.proof` finds out."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))

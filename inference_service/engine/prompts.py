@@ -62,7 +62,7 @@ class PromptEngine(ABC):
     stepped: Callable[[str], object] = lambda _: None
     """Called, on the engine thread, for each chunk of a prompt ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
-    """What is free on the device: looked at before KV is restored, before a chunk, and before a batch grows."""
+    """What is free on the device: looked at before KV is restored, before a chunk, and before a pass."""
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
     """Of chunks under way."""

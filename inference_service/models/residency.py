@@ -34,7 +34,7 @@ class Sized(Protocol):
 class Needs:
     """What a model takes, in bytes, besides the KV of agents: its weights, and what computing takes at its peak.
 
-    `least_kv_bytes` is the KV memory without which it cannot run, `useful_kv_bytes` that for an agent of 4096 tokens.
+    `least_kv_bytes` is the KV memory without which it cannot run, `useful_kv_bytes` that of four agents of 4096 tokens.
     """
 
     weight_bytes: int
@@ -127,7 +127,7 @@ class MemoryLimits:
 def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> list[str]:
     """The models that must go before this one can be loaded: least recently used first, no pinned one, the fewest.
 
-    Others rather go than that the new one gets a pool without room for an agent of 4096 tokens. Raises
+    Others rather go than that the new one gets memory for fewer than four agents of 4096 tokens. Raises
     FailedPrecondition, saying what is missing, where all that may go are not enough.
     """
     staying = list(residents)

@@ -1,4 +1,4 @@
-"""Where a turn's KV goes when it has committed: into the pool, and from there to disk.
+"""What becomes of a turn's KV when it has committed: its blocks in the pool get names, and it is written to disk.
 
 Whatever goes wrong here costs time later and nothing else: the ledger has the turn, or never had it.
 """

@@ -225,7 +225,8 @@ class TurnRunner:
     async def _generated(self, turn: Turn, model: LoadedModel, sharing: PromptSharing) -> AsyncIterator[TurnJob]:
         """Have the engine compute the prompt and generate; the caller gets tokens meanwhile.
 
-        The block begins when all is said; the caches come later. It ends when the engine has let go of the turn.
+        The block begins when all is said; KV of the last token comes later. It ends when the engine has let go of the
+        turn.
         """
         loop, plan, timing = asyncio.get_running_loop(), turn.plan, turn.timing
 

@@ -8,7 +8,7 @@ class PathReport:
     """What the self-test found for one phase, or for one of the paths that a phase takes.
 
     `relative_error` is the largest difference over the largest output. `note` says where the path is taken, what was
-    measured there, and which paths are not taken because they fail.
+    measured of products, and which paths are not taken because they fail.
     """
 
     phase: str

@@ -105,7 +105,7 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
 
 
 _ROWS, _TILE = 128, 32
-"""As in flash_prefill.py."""
+"""Rows of queries of a block of threads, and tokens of a tile, as flash_prefill.cu has them."""
 _PREFILL_BLOCKS: Final = 132
 _SHARED_BYTES: Final = 48 << 10
 

@@ -1,9 +1,9 @@
-"""Quantized caches as the arrays that they stand for, for layers that compute attention by themselves.
+"""Caches of a pass as arrays, for layers that compute attention by themselves.
 
 Attention of DeepSeek V3's latents, of Gemma 2's capped scores or of StableLM in float32 wants K and V as arrays, where
-all others read them packed through `engine.attention`. A `View` takes a cache's place while the model is called: the
-cache keeps what it always keeps, and the layer sees it dequantized. That costs a layer's K and V in the compute dtype
-for as long as the layer is computed.
+all others attend through `engine.attention`. A `View` takes a cache's place while the model is called: the cache keeps
+what it always keeps, and the layer sees it dequantized. Where K and V are in blocks alone, that costs a layer's in the
+compute dtype for as long as the layer is computed.
 """
 
 from typing import Any
@@ -54,7 +54,7 @@ class View:
         return self.keys, self.values
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
-        """Bool [n, total], or [rows, 1, n, total] of a batch; None where one query sees all. Never a name."""
+        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Never a name."""
         mask: mx.array | None = self.cache.arrays_mask(n, window_size, return_array=return_array)
         return mask
 
