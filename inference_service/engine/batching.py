@@ -99,11 +99,11 @@ class BatchEngine(PromptEngine):
                 continue  # A plain step would take its time, and tell what the next draft does besides.
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
-        if self._waiting:
-            if any(not job.prompted for flight in self._flights for job in flight.jobs):
+        if (job := self._next()) is not None:
+            if any(not other.prompted for flight in self._flights for other in flight.jobs):
                 before, self._flights = self._flights, []
                 self._take_all(before)  # A first token does not wait for another's chunk.
-            self._advance()
+            self._advance(job)
         if self._to_clear:
             self._to_clear = False
             mx.clear_cache()

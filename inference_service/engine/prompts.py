@@ -23,6 +23,7 @@ from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.scheduling import (
+    AGING_TOKENS,
     SECONDS_ALONE,
     SECONDS_OF_A_LAYER,
     SECONDS_WHILE_OTHERS_DECODE,
@@ -91,39 +92,41 @@ class PromptEngine(ABC):
     def _riders(self) -> list[TurnJob]:
         """The turns whose prompts, or the rest of them, are in the next pass. They are started.
 
-        The shortest come first, aging counted; recurrent layers take the tokens of a sequence in order, so of their
-        models one token rides.
+        The shortest come first, aging counted. Whom the pass has no rows for rides in a later one.
         """
-        limit, left = (_RIDES_ON_CPU, _ROWS_ON_CPU) if on_cpu() else (_RIDES, _ROWS)
-        if not self.model.rides or self.store.geometry.states is not None:
-            limit = 1
-        found: list[TurnJob] = []
-        waiting = [job for job in self._ready if job.decoding is not None and job.chunk is None]
-        waiting.sort(key=lambda job: job.remaining - job.waited_steps)
-        for job in waiting:
-            if job.remaining > min(limit, left) or self._waits_for_another(job) or job in found:
+        left, found = _ROWS_ON_CPU if on_cpu() else _ROWS, []
+        waiting = [job for job in self._ready if self._rides(job)]
+        for job in sorted(waiting, key=lambda job: job.remaining - AGING_TOKENS * job.waited_steps):
+            if job.remaining > left:
+                job.waited_steps += 1
+                continue
+            if self._waits_for_another(job):
                 continue
             if not job.started:
                 guarded(partial(self._start, job), partial(self._fail, job))
-            if job.started and job in self._waiting and 0 < job.remaining <= min(limit, left):
-                if self._stops_inside(job):
-                    continue
+            if job.started and job in self._waiting and self._rides(job) and job.remaining <= left:
                 left -= job.remaining
                 found.append(job)
         return found
 
-    def _stops_inside(self, job: TurnJob) -> bool:
-        """Return whether a checkpoint is to be made before a prompt's end: then it is computed in chunks."""
-        return any(job.position < at < job.tokens for at in job.checkpoints)
+    def _rides(self, job: TurnJob) -> bool:
+        """Return whether what is left of a prompt is computed as rows of a pass, and not in chunks.
+
+        Recurrent layers take the tokens of a sequence in order, so of their models one token rides. Where a checkpoint
+        is to be made before its end a prompt does not ride.
+        """
+        if job.decoding is None or job.chunk is not None:
+            return False
+        in_order = not self.model.rides or self.store.geometry.states is not None
+        limit = 1 if in_order else _RIDES_ON_CPU if on_cpu() else _RIDES
+        return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob) -> None:
         self.headroom.require(self.store.start_bytes(job.reused), f"KV of {job.reused} tokens")
         job.start()
 
-    def _advance(self) -> None:
-        """Compute one chunk of the prompt that has the least left to do, or go on with its chunk."""
-        if (job := self._next()) is None:
-            return
+    def _advance(self, job: TurnJob) -> None:
+        """Compute one chunk of a prompt, or go on with its chunk."""
         if job.chunk is None:  # Stops are many where much arrives; chunks are what a prompt waits for.
             for other in self._waiting:
                 other.waited_steps = 0 if other is job else other.waited_steps + 1
@@ -140,7 +143,8 @@ class PromptEngine(ABC):
         A prompt that would begin with a block that another is about to compute lets that one go on, which takes it no
         time: each block is computed once, and found by all.
         """
-        if not (ready := self._ready):
+        ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job)]
+        if not (ready := [job for job in ready if not job.blocks.looking]):
             return None
         job = ready[next_prompt([Waiting(each.remaining, each.waited_steps) for each in ready])]
         if job.started or not (name := job.next_block):
