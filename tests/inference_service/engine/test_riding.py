@@ -55,13 +55,13 @@ def rides(monkeypatch: pytest.MonkeyPatch) -> None:
 def computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Of each pass that gives logits, the tokens of its pieces."""
     found: list[list[int]] = []
-    compute = model.engine.compute
+    compute = model.arenas.compute
 
-    def noted(of: Pass, tokens: mx.array) -> Any:
+    def noted(network: Any, of: Pass, tokens: mx.array) -> Any:
         found.append([piece.tokens for piece in of.pieces])
-        return compute(of, tokens)
+        return compute(network, of, tokens)
 
-    monkeypatch.setattr(model.engine, "compute", noted)
+    monkeypatch.setattr(model.arenas, "compute", noted)
     return found
 
 
@@ -160,18 +160,18 @@ def test_only_the_guilty_one_of_a_pass_fails(
     other = begin(model, prompt_of(model, 8, 1), 20)
     until_told(model, [other], 3)
     bad, *stay = (begin(model, prompt) for prompt in some_prompts(model, *LENGTHS[1:]))
-    compute = model.engine.compute
+    compute = model.arenas.compute
 
     def refused(*_: Any) -> Any:
         raise ValueError("no such token")
 
-    def failing(of: Pass, tokens: mx.array) -> Any:
-        found = compute(of, tokens)
+    def failing(network: Any, of: Pass, tokens: mx.array) -> Any:
+        found = compute(network, of, tokens)
         return refused() if any(piece.sequence is bad.job.kv for piece in of.pieces) else found
 
     match where:
         case "compute":
-            monkeypatch.setattr(model.engine, "compute", failing)
+            monkeypatch.setattr(model.arenas, "compute", failing)
         case "emit":
             bad.job.emit = refused
         case "begin":
@@ -270,7 +270,7 @@ def test_prompts_that_begin_with_the_same_block_do_not_ride_together(
 def test_one_token_rides_of_a_model_that_takes_one_at_a_time(
     model: LoadedModel, oracle: Oracle, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model.engine.model, "ahead", False)
+    monkeypatch.setattr(model.engine.model, "rides", False)
     turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
     run(model)
     assert {tokens for each in computed for tokens in each} == {1} and max(map(len, computed)) > 3
@@ -284,13 +284,13 @@ def test_one_token_rides_of_a_model_with_recurrent_layers(write: Callable[[Path]
     directory = write(tmp_path / "model")
     model = load("tiny", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
     pieces: set[tuple[int, ...]] = set()
-    compute = model.engine.compute
+    compute = model.arenas.compute
 
-    def noted(of: Pass, tokens: mx.array) -> Any:
+    def noted(network: Any, of: Pass, tokens: mx.array) -> Any:
         pieces.add(tuple(piece.tokens for piece in of.pieces))
-        return compute(of, tokens)
+        return compute(network, of, tokens)
 
-    model.engine.compute = noted  # type: ignore[method-assign]
+    model.arenas.compute = noted  # type: ignore[method-assign]
     turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
     run(model)
     assert {tokens for each in pieces for tokens in each} == {1} and max(map(len, pieces)) > 3
