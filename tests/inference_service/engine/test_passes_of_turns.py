@@ -122,13 +122,13 @@ def test_a_model_whose_rows_are_not_right_together_gets_one_a_pass(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model.engine.model, "rows_together", False)
-    compute, pieces = model.engine.compute, set()
+    compute, pieces = model.arenas.compute, set()
 
-    def counted(of: Pass, tokens: mx.array) -> Any:
+    def counted(network: Any, of: Pass, tokens: mx.array) -> Any:
         pieces.add((len(of.pieces), of.rows))
-        return compute(of, tokens)
+        return compute(network, of, tokens)
 
-    monkeypatch.setattr(model.engine, "compute", counted)
+    monkeypatch.setattr(model.arenas, "compute", counted)
     turns = decoded(model, ORDERS["one after the other"])
     assert pieces == {(1, False)}
     assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in turns)
@@ -233,22 +233,22 @@ def test_faults_of_rows_are_found(
     fault: Callable[[pytest.MonkeyPatch, Pass], None],
 ) -> None:
     """By what turns are told, by the length of their KV, or by what goes on from it."""
-    compute = model.engine.compute
+    compute = model.arenas.compute
     met: list[Pass | None] = []
 
-    def faulty(of: Pass, tokens: mx.array) -> Any:
+    def faulty(network: Any, of: Pass, tokens: mx.array) -> Any:
         if len(of.pieces) > 1 and not met:
             met.append(of)
             with pytest.MonkeyPatch.context() as patch:
                 fault(patch, of)
-                return compute(Pass(of.pieces), tokens)
-        return compute(of, tokens)
+                return compute(network, Pass(of.pieces), tokens)
+        return compute(network, of, tokens)
 
     if fault is put_into_anothers:
         put_into_anothers(monkeypatch, None)
         met.append(None)
     else:
-        monkeypatch.setattr(model.engine, "compute", faulty)
+        monkeypatch.setattr(model.arenas, "compute", faulty)
     turns = decoded(model, ORDERS["at once"])
     assert met
     monkeypatch.undo()
