@@ -46,8 +46,8 @@ from benchmarks.user_cache import user_cache
 from inference_service.domain import MessagesInput, Sampling, TokenEvent
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
-from inference_service.engine.paged.store import Start
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
