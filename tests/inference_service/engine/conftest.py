@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_encoding, metal_kernel, skinny
+from inference_service.engine import cuda_encoding, metal_kernel, prompts, skinny
 from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, metal_attention
@@ -39,6 +39,12 @@ def oracle(directory: Path) -> Oracle:
 @pytest.fixture(scope="module")
 def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
+
+
+@pytest.fixture
+def rides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tokens ride as on a GPU."""
+    monkeypatch.setattr(prompts, "on_cpu", lambda: False)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
-"""Rows of a pass equal each alone, for every architecture; and faults that must be found."""
+"""Rows of a pass equal each alone, for every architecture."""
 
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import Any
 
@@ -11,89 +9,41 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.sequence import States, WorkingKV
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import (
-    Packed,
-    Turn,
-    begin,
-    codes,
-    difference,
-    packed,
-    prompt_of,
-    run,
+from tests.inference_service.engine.batch_rows import (
+    BFLOAT16,
+    LENGTHS,
+    REPEATS,
+    TOLERANCE,
+    WITH_KV,
+    WRITERS,
+    Fault,
+    Rows,
+    decoded,
+    differences,
+    inject,
+    names,
+    swapped_rows,
 )
+from tests.inference_service.engine.batch_turns import Packed, begin, codes, difference, packed, prompt_of, run
 from tests.oracle import Oracle
-from tests.tiny_hybrids import HYBRIDS, WITHOUT_POSITIONS
-from tests.tiny_models import (
-    write_deepseek2,
-    write_gemma3,
-    write_gpt_oss,
-    write_llama,
-    write_llama_80,
-    write_phi,
-    write_qwen2,
-    write_qwen3,
-)
-from tests.tiny_own_attention import OWN_ATTENTION, write_kimi_linear
-from tests.tiny_states import STATES
 
 pytestmark = pytest.mark.sampled(4)
 
-TOLERANCE = 1e-3
 FLIPPED_CODES = 0.005
 KL_ALONE, KL_ONE_PASS = 1e-3, 0.07
-SLIDING = [write_gemma3, write_gpt_oss]
-OTHERS = [write_llama, write_llama_80, write_qwen2, write_qwen3, write_phi, write_deepseek2]
-WRITERS = [*OTHERS, *SLIDING, *HYBRIDS, *OWN_ATTENTION, *STATES]
-WITH_KV = [writer for writer in WRITERS if writer not in STATES]
-RECURRENT = [*HYBRIDS, *STATES]
-POSITIONED = [writer for writer in WITH_KV if writer not in (*WITHOUT_POSITIONS, write_kimi_linear)]
-BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
-REPEATS, LENGTHS = (1, 9, 16, 3), (24, 10, 14, 30)
 ORDERS = {
     "late joins": {0: 0, 1: 3, 2: 5, 3: 9},
     "longest leaves first": {2: 0, 3: 2, 0: 13, 1: 16},
     "one row": {1: 0},
 }
-FAULTY = {0: 0, 1: 0, 2: 0, 3: 2}
-
-
-def names(writers: Items[Callable[[Path], Path]]) -> list[str]:
-    return [writer.__name__.removeprefix("write_") for writer in writers]
 
 
 @pytest.fixture(scope="module", params=WRITERS, ids=names(WRITERS))
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: Path = request.param(tmp_path_factory.mktemp("model"))
     return made
-
-
-Rows = dict[int, Turn]
-
-
-def decoded(model: LoadedModel, joins: dict[int, int]) -> Rows:
-    """Turns that join at given ticks, none of which fails."""
-    rows = begun(model, joins)
-    assert all(row.whole and not row.job.alone for row in rows.values())
-    return rows
-
-
-def begun(model: LoadedModel, joins: dict[int, int]) -> Rows:
-    rows: Rows = {}
-    for tick in range(10_000):
-        for number in (number for number, at in joins.items() if at == tick):
-            rows[number] = begin(model, prompt_of(model, number, REPEATS[number]), LENGTHS[number])
-        if not model.engine.step() and len(rows) == len(joins):
-            return rows
-    raise AssertionError("the engine does not come to an end")
-
-
-def differences(oracle: Oracle, rows: Rows) -> Iterator[float]:
-    """Each row's largest, of its tokens' log-probabilities; short rows first."""
-    for row in sorted(rows.values(), key=lambda row: len(row.job.sequence)):
-        yield difference(oracle, row)
 
 
 def alone(model: LoadedModel, rows: Rows) -> Rows:
@@ -160,7 +110,7 @@ def kl(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
     return float((np.exp(wanted) * (wanted - found)).sum(axis=-1).mean())
 
 
-def distributions(model: LoadedModel, joins: dict[int, int], fault: "Fault | None" = None) -> dict[int, Any]:
+def distributions(model: LoadedModel, joins: dict[int, int], fault: Fault | None = None) -> dict[int, Any]:
     """Of each turn, its tokens and the distributions that they were sampled of."""
     found: dict[int, list[Any]] = {}
     begun: Rows = {}
@@ -209,114 +159,3 @@ def test_bfloat16_is_as_good_as_alone(directory: Path, tmp_path: Path) -> None:
 def rooms(model: LoadedModel) -> tuple[list[int], list[int]]:
     pool = model.memory.pool
     return pool.full.allocate(4), pool.pieces.allocate(2 * pool.checkpoint_pieces)
-
-
-Fault = Callable[[Pass], None]
-
-
-def inject(model: LoadedModel, patch: pytest.MonkeyPatch, fault: Fault) -> None:
-    """Before each fifth pass of several rows."""
-    compute, passes = model.engine.compute, [0]
-
-    def faulty(of: Pass, tokens: mx.array) -> Any:
-        if len(of.pieces) > 1:
-            passes[0] += 1
-            if passes[0] % 5 == 4:
-                fault(of)
-        return compute(of, tokens)
-
-    patch.setattr(model.engine, "compute", faulty)
-
-
-def arrays(of: Pass) -> Iterator[WorkingKV]:
-    for sequence, _ in of.pieces:
-        yield from sequence.working.values()
-
-
-def one_position_off(of: Pass) -> None:
-    """RoPE: every row believes to be one token further."""
-    of.offset = of.offset + 1
-
-
-def swapped_rows(of: Pass) -> None:
-    """The first and the last go on from each other's K and V."""
-    one, other = of.pieces[0].sequence, of.pieces[-1].sequence
-    one.working, other.working = other.working, one.working
-
-
-def stale(of: Pass) -> None:
-    """The newest tokens of every layer are those of some steps before."""
-    for working in arrays(of):
-        end = working.filled
-        for array in working._arrays:
-            array[:, :, end - 8 : end] = array[:, :, end - 16 : end - 8] + 0
-
-
-def stale_window(of: Pass) -> None:
-    for working in arrays(of):
-        if working.window:
-            end = working.filled
-            for array in working._arrays:
-                array[:, :, end - 8 : end] = array[:, :, end - 16 : end - 8] + 0
-
-
-def swapped_states(of: Pass) -> None:
-    """A row goes on from its neighbour's state."""
-    one, other = of.pieces[0].sequence, of.pieces[-1].sequence
-    (one.states, one.row), (other.states, other.row) = (other.states, other.row), (one.states, one.row)
-
-
-def short_convolutions(of: Pass) -> None:
-    """Of the tokens that a convolution sees, the first are gone."""
-    for sequence, _ in of.pieces:
-        if sequence.states is not None:
-            layers = sequence.states.rows([sequence.row]).layers
-            for layer in layers:
-                first = layer[0]
-                assert first is not None
-                layer[0] = mx.concatenate([mx.zeros_like(first[:, :1]), first[:, 1:]], axis=1)
-            sequence.states, sequence.row = States(layers), 0
-
-
-def found_out(model: LoadedModel, oracle: Oracle, fault: Fault) -> bool:
-    """By what rows are told, or because a pass failed."""
-    with pytest.MonkeyPatch.context() as patch:
-        inject(model, patch, fault)
-        rows = begun(model, FAULTY)
-    return any(row.job.alone for row in rows.values()) or max(differences(oracle, rows)) > 10 * TOLERANCE
-
-
-@pytest.mark.parametrize("directory", POSITIONED, ids=names(POSITIONED), indirect=True)
-def test_wrong_positions_are_found(model: LoadedModel, oracle: Oracle) -> None:
-    assert found_out(model, oracle, one_position_off)
-
-
-@pytest.mark.slow("qwen3_next-stale", "jamba-swapped_rows")
-@pytest.mark.parametrize("fault", [swapped_rows, stale])
-@pytest.mark.parametrize("directory", WITH_KV, ids=names(WITH_KV), indirect=True)
-def test_injected_faults_are_found(model: LoadedModel, oracle: Oracle, fault: Fault) -> None:
-    assert found_out(model, oracle, fault)
-
-
-@pytest.mark.parametrize("fault", [swapped_states, short_convolutions])
-@pytest.mark.parametrize("directory", RECURRENT, ids=names(RECURRENT), indirect=True)
-def test_a_state_of_another_is_found(model: LoadedModel, oracle: Oracle, fault: Fault) -> None:
-    assert found_out(model, oracle, fault)
-
-
-@pytest.mark.parametrize("directory", RECURRENT, ids=names(RECURRENT), indirect=True)
-def test_a_state_of_a_token_before_is_found(model: LoadedModel, oracle: Oracle) -> None:
-    before: dict[int, tuple[States | None, int]] = {}
-
-    def stale_states(of: Pass) -> None:
-        for sequence, _ in of.pieces:
-            if id(sequence) in before:
-                sequence.states, sequence.row = before[id(sequence)]
-            before[id(sequence)] = sequence.states, sequence.row
-
-    assert found_out(model, oracle, stale_states)
-
-
-@pytest.mark.parametrize("directory", SLIDING, ids=names(SLIDING), indirect=True)
-def test_a_stale_window_is_found(model: LoadedModel, oracle: Oracle) -> None:
-    assert found_out(model, oracle, stale_window)

@@ -241,8 +241,8 @@ def test_a_pass_that_fails_once_loses_nobody(
                 model.engine, "_make_room", failing(model.engine._make_room, lambda of: several(of), first=True)
             )
         case "compute":
-            compute = failing(model.engine.compute, lambda of, _: several(of), first=False)
-            monkeypatch.setattr(model.engine, "compute", compute)
+            compute = failing(model.arenas.compute, lambda _, of, __: several(of), first=False)
+            monkeypatch.setattr(model.arenas, "compute", compute)
         case "put":
             monkeypatch.setattr(Written, "put", failing(Written.put, lambda self: several(self._of), first=False))
         case "take":

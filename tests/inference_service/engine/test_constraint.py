@@ -196,7 +196,7 @@ def test_a_pass_that_fails_leaves_every_grammar_where_it_was(
 
     match what:
         case "compute":
-            monkeypatch.setattr(model.engine, "compute", failing(model.engine.compute))
+            monkeypatch.setattr(model.arenas, "compute", failing(model.arenas.compute))
         case "sample":
             monkeypatch.setattr(batching, "next_tokens", failing(batching.next_tokens))
         case "put":

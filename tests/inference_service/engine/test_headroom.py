@@ -202,15 +202,15 @@ def test_a_pass_without_memory_is_done_again_by_each_turn(
 ) -> None:
     turns = [begin(model, prompt_of(model, n, 3 * n + 1), 20) for n in range(3)]
     until_told(model, turns, 4)
-    compute, failed = model.engine.compute, [CUDA]
+    compute, failed = model.arenas.compute, [CUDA]
 
-    def fails_once(of: Pass, tokens: mx.array) -> Any:
+    def fails_once(network: Any, of: Pass, tokens: mx.array) -> Any:
         assert not failed or len(of.pieces) == 3
         if failed:
             raise RuntimeError(str(failed.pop()))
-        return compute(of, tokens)
+        return compute(network, of, tokens)
 
-    monkeypatch.setattr(model.engine, "compute", fails_once)
+    monkeypatch.setattr(model.arenas, "compute", fails_once)
     run(model)
     assert all(right(oracle, turn) and turn.generated.sampled == 20 and turn.whole for turn in turns)
     assert all(turn.job.cramped for turn in turns)

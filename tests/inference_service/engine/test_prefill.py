@@ -32,7 +32,7 @@ def test_the_first_token_comes_from_the_pass_that_the_last_one_rides_in(
 
 
 def test_nobody_asks_for_logits_where_nothing_is_generated(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.engine, "compute", lambda *_: 1 / 0)
+    monkeypatch.setattr(model.arenas, "compute", lambda *_: 1 / 0)
     turn = begin(model, prompt_of(model, 3, 20)[:50], tokens=None)
     run(model)
     assert [chunk.tokens for chunk in turn.job.chunks] == [50]

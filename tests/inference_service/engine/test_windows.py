@@ -120,11 +120,12 @@ def test_a_windows_pieces_are_not_written_again(model: LoadedModel, prompt: list
     run(model)
     assert captured(model, checkpoint) == before
     assert turn.kv.window is not None
-    assert turn.kv.window.own.isdisjoint(checkpoint.pieces)
+    assert turn.kv.window.first > checkpoint.position - checkpoint.tokens
+    assert set(turn.kv.window.spare).isdisjoint(checkpoint.pieces)
 
 
 def test_a_piece_that_is_written_again_is_found(model: LoadedModel, prompt: list[int]) -> None:
-    """As if a window's pieces were still the sequence's own."""
+    """As if a window's pieces were in no checkpoint."""
     turn = begin(model, prompt[:333], 200, checkpoints=(330,))
     while not turn.job.captured:
         model.engine.step()
@@ -132,7 +133,7 @@ def test_a_piece_that_is_written_again_is_found(model: LoadedModel, prompt: list
     before = captured(model, checkpoint)
     window = turn.job.kv.window if turn.job.kv is not None else None
     assert window is not None
-    window.own |= set(checkpoint.pieces)
+    window.take_back(checkpoint.pieces)
     run(model)
     assert captured(model, checkpoint) != before
 
@@ -176,7 +177,7 @@ def test_a_turn_that_starts_again_captures_again(
     before = dict(turn.job.captured)
     tensors = {at: captured(model, checkpoint) for at, checkpoint in before.items()}
     with monkeypatch.context() as patch:
-        patch.setattr(model.engine, "compute", lambda *_: 1 / 0)
+        patch.setattr(model.arenas, "compute", lambda *_: 1 / 0)
         model.engine.step()
     assert turn.job.alone
     run(model)
