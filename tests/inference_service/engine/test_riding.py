@@ -87,10 +87,25 @@ def test_on_a_cpu_few_tokens_ride(model: LoadedModel, oracle: Oracle, computed: 
     model.engine.step()
     assert computed == [[5, 10, 16]], "32 rows at most"
     run(model)
-    assert [len(each) for each in computed[1:3]] == [4, 5]
-    assert {tokens for each in computed[1:] for tokens in each} == {1}
+    assert computed[1] == [1, 1, 1, 16, 1]
+    assert {tokens for each in computed[2:] for tokens in each} == {1}
     assert all(right(oracle, turn) and turn.whole for turn in turns)
-    assert [[chunk.tokens for chunk in turn.job.chunks] for turn in turns] == [[10], [16], [15, 1], [5], [16, 1]]
+    assert [[chunk.tokens for chunk in turn.job.chunks] for turn in turns] == [[10], [16], [16], [5], [16, 1]]
+
+
+@pytest.mark.usefixtures("rides")
+def test_whom_a_pass_has_no_rows_for_rides_in_the_next(
+    model: LoadedModel, oracle: Oracle, computed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not computed in a chunk of its own, for which all weights are read once more."""
+    monkeypatch.setattr(prompts, "_ROWS", 40)
+    monkeypatch.setattr(prompts, "_ROWS_ON_CPU", 40)
+    turns = [begin(model, prompt) for prompt in some_prompts(model, 15, 14, 16, 30, 13, 12)]
+    for _ in range(4):
+        model.engine.step()
+    assert [sum(each) for each in computed[:4]] == [39, 34, 35, 6]
+    run(model)
+    assert all(right(oracle, turn) and turn.whole and len(turn.job.chunks) == 1 for turn in turns)
 
 
 @pytest.mark.usefixtures("rides")
