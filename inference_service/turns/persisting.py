@@ -217,7 +217,8 @@ class Persister:
         reading = await self.engine.call(lambda: state.read(header))
         if reading is None:
             return None
-        data = await self.engine.call(reading)
+        await self.engine.call(reading.wait)
+        data = await asyncio.to_thread(reading.tensors)
         token_ids = b"" if header.window else state.model.memory.pool.full.tokens_of(header.chain_hash)
         target = Target(state.key, state.version, path, token_ids)
         return await transport.write(target, header, data, state.model.geometry)

@@ -25,11 +25,36 @@ each time."""
 Placed = tuple[int, int, HostTensors]
 """A block, the first token in it that is written, and the tensors [layers, kv_heads, n, width] of n tokens."""
 
-Reading = Callable[[], TensorBytes]
-"""What is being read: called, on the engine thread, it returns a private copy, as the tensors of a file by name.
+Words = npt.NDArray[np.uint32]
 
-What was begun behind a pass is there when the pass is; to wait for it at once leaves the device idle until the next.
-"""
+
+class Reading:
+    """Blocks on their way to a file.
+
+    What was begun behind a pass is there when the pass is: to wait for it at once leaves the device idle until the
+    next. Then any thread may make the tensors, which costs more than all before, as long as the blocks are held.
+    """
+
+    def __init__(self, begun: Sequence[Callable[[], Words]], made: Callable[[Sequence[Words]], TensorBytes]) -> None:
+        self._begun, self._made = begun, made
+        self._words: list[Words] = []
+        self.beside: Callable[[], TensorBytes] = dict
+        """Returns tensors that are in no block. Engine thread."""
+        self._others: TensorBytes = {}
+
+    def wait(self) -> None:
+        """Wait for the device. Engine thread."""
+        self._words, self._others = [words() for words in self._begun], self.beside()
+
+    def tensors(self) -> TensorBytes:
+        """Return a private copy as the tensors of a file by name; what was read is let go."""
+        words, self._words = self._words, []
+        return {**self._made(words), **self._others}
+
+    def __call__(self) -> TensorBytes:
+        """Do both. Engine thread."""
+        self.wait()
+        return self.tensors()
 
 
 class Arena(ABC):
@@ -91,8 +116,12 @@ class Arena(ABC):
         """A block's segment, and its place there."""
         segment, place = divmod(block, self._segment_blocks)
         if segment not in self._segments:
-            raise LookupError(f"segment {segment} of the pool has no memory: nothing was written there")
+            raise self._missing(segment)
         return segment, place
+
+    @staticmethod
+    def _missing(segment: int) -> LookupError:
+        return LookupError(f"segment {segment} of the pool has no memory: nothing was written there")
 
     @abstractmethod
     def _taken(self, segment: int, words: mx.array) -> None:
@@ -104,21 +133,19 @@ class Arena(ABC):
 
     def read(self, block: int, tokens: int) -> Reading:
         """Begin to read the first `tokens` tokens of a block."""
-        words = self._begun(block)
-        return lambda: self.layout.read(words(), tokens)
+        return Reading([self._begun(block)], lambda words: self.layout.read(words[0], tokens))
 
     def read_run(self, blocks: Sequence[int], start: int, end: int) -> Reading:
         """Begin to read the tokens from position `start` up to `end` in blocks of a table."""
-        begun = [self._begun(block) for block in blocks]
         tokens = next(iter(self.layout.tensors.values())).shape[2]
         first = start // tokens * tokens
 
-        def read() -> TensorBytes:
-            parts = [self.layout.views(words()) for words in begun]
+        def made(words: Sequence[Words]) -> TensorBytes:
+            parts = [self.layout.views(each) for each in words]
             joined = {name: np.concatenate([part[name] for part in parts], axis=2) for name in self.layout.tensors}
             return flat({name: whole[:, :, start - first : end - first] for name, whole in joined.items()})
 
-        return read
+        return Reading([self._begun(block) for block in blocks], made)
 
     def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
         """A private copy of the first `tokens` tokens in blocks of a table, [layers, kv_heads, tokens, width]."""
@@ -128,7 +155,7 @@ class Arena(ABC):
         }
 
     @abstractmethod
-    def _begun(self, block: int) -> Callable[[], npt.NDArray[np.uint32]]:
+    def _begun(self, block: int) -> Callable[[], Words]:
         """Begin to copy a block to host memory; the function returns it [words], which may be the block's own."""
 
     @abstractmethod
@@ -142,10 +169,10 @@ class HostArena(Arena):
     def _taken(self, segment: int, words: mx.array) -> None:
         """Nothing: it is seen as it is."""
 
-    def words(self, block: int) -> npt.NDArray[np.uint32]:
+    def words(self, block: int) -> Words:
         """A block's own memory [words]."""
         segment, place = self._place(block)
-        words: npt.NDArray[np.uint32] = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
+        words: Words = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
         return words
 
     def placed(self, tables: Sequence[Sequence[int]]) -> tuple[list[mx.array], npt.NDArray[np.int32]]:
@@ -163,7 +190,7 @@ class HostArena(Arena):
         for block, first, tensors in placed:
             self.layout.put(self.words(block), tensors, first)
 
-    def _begun(self, block: int) -> Callable[[], npt.NDArray[np.uint32]]:
+    def _begun(self, block: int) -> Callable[[], Words]:
         return partial(self.words, block)
 
     def copy(self, source: int, target: int) -> None:
@@ -182,8 +209,12 @@ class DeviceArena(Arena):
 
     def addresses(self, blocks: Sequence[int]) -> npt.NDArray[np.int64]:
         """Where these blocks begin, whose memory is taken."""
-        places = map(self._place, blocks)
-        return np.array([self._bases[segment] + place * self.layout.nbytes for segment, place in places], np.int64)
+        bases, segment_blocks, nbytes = self._bases, self._segment_blocks, self.layout.nbytes
+        try:
+            found = [bases[block // segment_blocks] + block % segment_blocks * nbytes for block in blocks]
+        except KeyError as error:
+            raise self._missing(error.args[0]) from None
+        return np.array(found, np.int64)
 
     def put(self, placed: Sequence[Placed]) -> None:
         """Blocks that are not written from their first token on are read first."""
@@ -199,7 +230,7 @@ class DeviceArena(Arena):
         # Not waited for: the device would be idle meanwhile, and takes what is launched one after the other.
         mx.async_eval(store(load(old, self.layout.words), new))  # type: ignore[no-untyped-call]
 
-    def _begun(self, block: int) -> Callable[[], npt.NDArray[np.uint32]]:
+    def _begun(self, block: int) -> Callable[[], Words]:
         words = load(mx.array(self.addresses([block])), self.layout.words)
         mx.async_eval(words)  # type: ignore[no-untyped-call]
         return lambda: np.array(words, copy=False)[0]
@@ -209,9 +240,7 @@ class _Blocks(TensorFile):
     """Blocks with new tokens in them, made while MLX reads them: `mx.array` of host memory moves its pages to a GPU one
     fault at a time."""
 
-    def __init__(
-        self, layout: BlockLayout, placed: Sequence[Placed], old: Sequence[npt.NDArray[np.uint32] | None]
-    ) -> None:
+    def __init__(self, layout: BlockLayout, placed: Sequence[Placed], old: Sequence[Words | None]) -> None:
         self._layout, self._placed, self._old = layout, placed, old
         self._failure: Exception | None = RuntimeError("MLX read nothing of blocks that were in memory")
         entry: Entry = "U32", (len(placed), layout.words), len(placed) * layout.nbytes

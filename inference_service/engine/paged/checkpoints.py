@@ -141,12 +141,12 @@ class Checkpoints:
     def read(self, checkpoint: Checkpoint) -> Reading:
         """Begin to read a checkpoint."""
         states, window = self._parts(checkpoint)
-        reading: Reading = dict
+        reading = Reading([], lambda _: {})
         if self.windows is not None:
             reading = self.windows.read_run(window, checkpoint.position - checkpoint.tokens, checkpoint.position)
-        if (group := self._geometry.states) is None or states is None:
-            return reading
-        return lambda: {**reading(), **dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))}
+        if (group := self._geometry.states) is not None and states is not None:
+            reading.beside = lambda: dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))
+        return reading
 
     def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
         """The states of a checkpoint, and the pieces of its window."""
