@@ -123,7 +123,7 @@ class BatchEngine(PromptEngine):
         times. Recurrent states cannot be trimmed.
         """
         job = self._running[0] if len(self._running) == 1 else None
-        if job is None or not (self.speculative and self.model.rides and job.prompted) or job.over:
+        if job is None or not (self.speculative and job.prompted) or job.over:
             for each in self._running:
                 each.drafter = None
             return None

@@ -227,7 +227,7 @@ class Loader:
                 others_decode,
             )
         )
-        loaded.engine.speculative = self._settings.speculation and network.rides
+        loaded.engine.speculative = self._settings.speculation
         await self._on_file_thread(loaded.prepare)
         return loaded
 

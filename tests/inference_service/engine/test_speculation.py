@@ -133,6 +133,15 @@ def test_drafts_that_are_right_follow_each_other(llama: LoadedModel, monkeypatch
     assert steps + accepted == STEPS
 
 
+def test_a_model_whose_prompts_do_not_ride_speculates(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft is a chunk, as of a prompt, and not rows."""
+    monkeypatch.setattr(llama.engine.model, "rides", False)
+    plain, turn, steps, accepted = both_ways(llama)
+    assert same(llama, plain, turn)
+    assert accepted > TOKENS / 4
+    assert steps + accepted >= STEPS
+
+
 @pytest.mark.slow
 def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[LoadedModel, Oracle]]) -> None:
     """Past 256 tokens of buffers, and past what a window keeps."""
