@@ -118,6 +118,8 @@ class TurnJob:
     checkpoints: Collection[int] = ()
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
+    arrays: bool = True
+    """There is memory for its K and V as arrays, where the device attends over these."""
     capture: Callable[[Sequence], Checkpoint | None] = lambda kv: None  # noqa: ARG005
     """Makes a checkpoint where the KV stands; None where there is none to be made, or no memory for it."""
     drop: Callable[[Sequence, Checkpoint], None] = lambda kv, checkpoint: None  # noqa: ARG005

@@ -122,7 +122,8 @@ class PromptEngine(ABC):
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob) -> None:
-        self.headroom.require(self.store.start_bytes(job.reused), f"KV of {job.reused} tokens")
+        if job.arrays:
+            self.headroom.require(self.store.start_bytes(job.reused), f"KV of {job.reused} tokens")
         job.start()
 
     def _advance(self, job: TurnJob) -> None:

@@ -247,6 +247,7 @@ class TurnRunner:
             captures,
             sharing.blocks,
             resumable=turn.reservation.checkpoints > len(captures),
+            arrays=turn.reservation.array_bytes > 0,
         )
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")

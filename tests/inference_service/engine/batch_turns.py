@@ -149,7 +149,8 @@ def begin(
     room = len(prompt) + (GROWS if tokens is None else tokens + 1)
     reused = 0 if warm is None else min(warm.length, len(prompt) - (tokens is not None))
     make = make or new_kv(model, room, warm, reused=reused, checkpoints=1 + len(checkpoints), arrays=arrays)
-    turn.job = TurnJob(prompt, make, how, turn.events.append, turn.cancelled, reused=reused, checkpoints=checkpoints)
+    options: dict[str, Any] = {"reused": reused, "checkpoints": checkpoints, "arrays": arrays}
+    turn.job = TurnJob(prompt, make, how, turn.events.append, turn.cancelled, **options)
     model.engine.add(turn.job)
     return turn
 

@@ -252,6 +252,19 @@ def test_a_turn_that_grows_in_blocks_alone_needs_nothing_more(
     assert right(oracle, turn) and turn.whole and not free.asked
 
 
+def test_a_start_in_blocks_alone_needs_nothing_more(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(model, 3, 4)
+    past = begin(model, prompt[:-1], None)
+    run(model)
+    free = Free(0)
+    monkeypatch.setattr(model.engine, "headroom", free.headroom(0))
+    turn = begin(model, prompt, 5, warm=past.kv, arrays=False)
+    run(model)
+    assert right(oracle, turn) and turn.whole and not free.asked
+
+
 CHILD = """
 import resource, sys
 from pathlib import Path
