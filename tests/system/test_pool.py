@@ -77,7 +77,7 @@ async def settled(stack: Stack, agents: Iterable[str]) -> None:
 @pytest.mark.essential("memory for KV is bounded")
 @pytest.mark.slow("qwen3_next")
 @pytest.mark.parametrize("write", BYTES, ids=[write.__name__.removeprefix("write_") for write in BYTES])
-async def test_turns_of_many_agents_in_a_pool_for_six(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     """Memory ends where it began, and the worker, which checks its pool whenever it is idle, is still there.
 
     While turns run, their K and V are arrays, too, which are made of what is on disk.
