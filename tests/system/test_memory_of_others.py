@@ -89,7 +89,7 @@ async def test_who_runs_goes_on_and_who_comes_waits_for_the_others_memory(tmp_pa
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await client.turn("b", messages=messages, max_tokens=900)
             assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "the device's memory is taken: 0 B are left for requests" in str(refused.value.details())
+            assert "the device's memory is taken: 0 B are left for the pool of KV" in str(refused.value.details())
             assert len((await first).token_ids) == 2500
         served = await client.turn("b", messages=messages, max_tokens=900, sampling=IGNORE_EOS)
         assert len(served.token_ids) == 900
