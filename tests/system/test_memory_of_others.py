@@ -139,7 +139,7 @@ async def test_beside_a_process_that_takes_nearly_all_of_a_gpu(tmp_path: Path) -
 def test_allocations_that_fail_end_no_other_turn(tmp_path: Path) -> None:
     """Without a look ahead, so that the allocator has to say it."""
     hashes = ContentHashes(tmp_path / "hashes.json")
-    model = load("wide", str(write_wide(tmp_path / "m")), hashes=hashes, pool_bytes=1 << 26, batch_bytes=1 << 33)
+    model = load("wide", str(write_wide(tmp_path / "m")), hashes=hashes, pool_bytes=1 << 28)
     begin(model, prompt_of(model, 0, 100), 20)
     run(model)
     mx.clear_cache()
