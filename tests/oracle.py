@@ -194,8 +194,7 @@ class _Latents(nn.Module):
         kv = its.kv_b_proj(latents[:, 0]).reshape(rows, n, its.num_heads, -1).transpose(0, 2, 1, 3)
         k = mx.concatenate([kv[..., : its.qk_nope_head_dim], mx.repeat(rotary, its.num_heads, axis=1)], axis=-1)
         q = mx.concatenate([q[..., : its.qk_nope_head_dim], of_rope], axis=-1)
-        scores = (q @ k.transpose(0, 1, 3, 2)) * its.scale + mx.where(cache.make_mask(n), 0.0, -mx.inf)
-        out = mx.softmax(scores, axis=-1) @ kv[..., its.qk_nope_head_dim :]
+        out = _attention(q, k, kv[..., its.qk_nope_head_dim :], its.scale, cache.make_mask(n), None)
         return its.o_proj(out.transpose(0, 2, 1, 3).reshape(rows, n, -1))
 
 
