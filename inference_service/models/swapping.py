@@ -208,6 +208,7 @@ class Swapper:
         assert opened is not None
         began = time.monotonic()
         model = await self._loader.load(opened, self._residents(), slot.report, lambda: self._others_decode(slot))
+        await self._tidy()
         model.engine.asked = lambda: self._engine.asked
         growth = model.memory.admission.growth
         growth.closed = partial(self._give_back, model.arenas)
@@ -216,6 +217,12 @@ class Swapper:
         self._engine.attach(model.engine.step)
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
+
+    async def _tidy(self) -> None:
+        """Collect garbage now that a model has come or gone, where a process wants none to be looked for in its turns:
+        it has frozen what was there before (see `process`). A full collection stops all threads for 0.3 s."""
+        if gc.get_freeze_count():
+            await self._engine.call(_collect)
 
     def _give_back(self, arenas: KVStore, closed: Closed) -> None:
         with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
@@ -270,6 +277,8 @@ class Swapper:
             if slot.wanted:
                 self.want(slot)
             self.notify()
+        with suppress(Unavailable):
+            await self._tidy()
         self._listener.left(model, reason)
         logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
 
@@ -308,5 +317,14 @@ def _shutting_down() -> Unavailable:
 
 def _sweep() -> None:
     """Give back what a failed load has left in memory. Engine thread."""
-    gc.collect()
+    _collect()
     mx.clear_cache()
+
+
+def _collect() -> None:
+    """Collect all garbage, and freeze what stays if what was there before was frozen, too."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    gc.collect()
+    if frozen:
+        gc.freeze()
