@@ -45,7 +45,7 @@ if FULL:
         write_jamba: (192, 19_456),
         write_kimi_linear: (160, 41_984),
         write_qwen3_5: (320, 38_912),
-        write_llama4: (160, 204_800),
+        write_llama4: (160, 6 * 64 * 640),
         write_deepseek32: (320, 0),
         write_mamba2: (0, 11_648),
     }
