@@ -6,7 +6,7 @@ import http.client
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -68,7 +68,10 @@ CUT = -1
 
 @dataclass
 class Proxy:
-    """Passes requests on, unless `fault` says otherwise. `seen` counts them by method."""
+    """Passes requests on, unless `fault` says otherwise. `seen` counts them by method.
+
+    One PUT is passed on at a time: S3 looks at its condition and writes in one step, and moto's server in two.
+    """
 
     address: str
     fault: Fault = lambda method, path: 0
@@ -79,7 +82,7 @@ class Proxy:
 def proxy(endpoint: str) -> Iterator[Proxy]:
     """A proxy of `endpoint` on a port of its own."""
     upstream = endpoint.removeprefix("http://")
-    lock = threading.Lock()
+    lock, writing = threading.Lock(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -93,12 +96,13 @@ def proxy(endpoint: str) -> Iterator[Proxy]:
                 self._answer(fault, {}, b"<Error><Code>SlowDown</Code></Error>")
                 return
             connection = http.client.HTTPConnection(upstream, timeout=30)
-            try:
-                connection.request(self.command, self.path, body, dict(self.headers))
-                response = connection.getresponse()
-                data = response.read()
-            finally:
-                connection.close()
+            with writing if self.command == "PUT" else nullcontext():
+                try:
+                    connection.request(self.command, self.path, body, dict(self.headers))
+                    response = connection.getresponse()
+                    data = response.read()
+                finally:
+                    connection.close()
             headers = {name: value for name, value in response.getheaders() if name.lower() not in _HOP_BY_HOP}
             if fault == CUT:
                 self._answer(response.status, headers, data[: len(data) // 2], len(data))

@@ -232,12 +232,12 @@ def test_a_prefix_is_handed_over_by_deleting_its_manifest(bucket: s3.Bucket) -> 
     tier(bucket).claim(Claim("second owner", "x"))
 
 
-def test_of_many_that_claim_at_once_one_has_it(bucket: s3.Bucket) -> None:
+def test_of_many_that_claim_at_once_one_has_it(bucket: s3.Bucket, proxy: s3.Proxy) -> None:
     claims = [Claim(f"owner {number}", "s") for number in range(6)]
 
     def claim(each: Claim) -> bool:
         try:
-            tier(bucket).claim(each)
+            tier(bucket, proxy.address).claim(each)
         except NotOwner:
             return False
         return True
