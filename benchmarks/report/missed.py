@@ -20,10 +20,10 @@ _FEW_ANSWERS = (
 )
 
 _ALL_AT_ONCE = (
-    "all agents speak at once, and the prompts of 32 turns fill six passes. One takes 30 ms in the engine alone and 50 to "
-    "80 in the worker, whose threads share an interpreter: each turn is planned, committed and named meanwhile. By the "
-    "worker's log the last two rounds have 348 and 323 ms, the first two 473 and 471, in which the KV of all contexts "
-    "is written to disk"
+    "all agents speak at once, and the prompts of 32 turns fill six passes. One takes 30 ms in the engine alone and 50 "
+    "to 80 in the worker, whose threads share an interpreter: each turn is planned, committed and named meanwhile. By "
+    "the worker's log the last two rounds have 348 and 323 ms, the first two 473 and 471, in which the KV of all "
+    "contexts is written to disk"
 )
 
 REASONS: Mapping[tuple[str, str], str] = {
