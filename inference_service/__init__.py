@@ -14,6 +14,7 @@ models/       which models there are, how one is loaded, and how they come and g
 hub/          models of a hub: looked for, judged by this machine's memory, fetched ahead
 portable/     agents as files: exported and imported
 open_files.py  the limit of open files, which mlx-lm would lower
+heap.py       when garbage is looked for
 json_cache.py values that cost seconds to find out, kept in a JSON file: measurements, hashes of weights
 doctor/       the worker's checks for `agentmem doctor`
 """

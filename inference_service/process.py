@@ -1,7 +1,6 @@
 """What the inference worker's process does, once MLX is known to be there."""
 
 import asyncio
-import gc
 import logging
 import os
 from collections.abc import MutableMapping
@@ -51,7 +50,6 @@ async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int:
     loading raises.
     """
     keep_private()
-    gc.freeze()  # Modules stay. And the heap is tidied when models come and go, not in the middle of turns.
     if settings.offline:
         go_offline()
     registry = CollectorRegistry()

@@ -55,8 +55,8 @@ class _GivenTokens(TokenSampler):
         """Log-probabilities before each token; one more than tokens, because the engine computes a step ahead."""
 
     @property
-    def greedy(self) -> bool:
-        return False
+    def by_rows(self) -> bool:
+        return True
 
     def rewind(self, token_ids: Sequence[int]) -> None:
         del self.rows[len(token_ids) :]

@@ -12,7 +12,6 @@ No running request is ended for a swap. If all requests for the model have been 
 """
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,6 +26,7 @@ from agentmem import layout
 from agentmem.errors import AgentmemError, Internal, Unavailable
 from agentmem.process import logs
 from agentmem.process.shielding import run_shielded
+from inference_service import heap
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.thread import EngineThread, Task
@@ -208,7 +208,8 @@ class Swapper:
         assert opened is not None
         began = time.monotonic()
         model = await self._loader.load(opened, self._residents(), slot.report, lambda: self._others_decode(slot))
-        await self._tidy()
+        if heap.kept():
+            await self._engine.call(heap.tidy)
         model.engine.asked = lambda: self._engine.asked
         growth = model.memory.admission.growth
         growth.closed = partial(self._give_back, model.arenas)
@@ -217,12 +218,6 @@ class Swapper:
         self._engine.attach(model.engine.step)
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
-
-    async def _tidy(self) -> None:
-        """Collect garbage now that a model has come or gone, where a process wants none to be looked for in its turns:
-        it has frozen what was there before (see `process`). A full collection stops all threads for 0.3 s."""
-        if gc.get_freeze_count():
-            await self._engine.call(_collect)
 
     def _give_back(self, arenas: KVStore, closed: Closed) -> None:
         with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
@@ -277,8 +272,9 @@ class Swapper:
             if slot.wanted:
                 self.want(slot)
             self.notify()
-        with suppress(Unavailable):
-            await self._tidy()
+        if heap.kept():
+            with suppress(Unavailable):
+                await self._engine.call(heap.tidy)
         self._listener.left(model, reason)
         logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
 
@@ -317,14 +313,5 @@ def _shutting_down() -> Unavailable:
 
 def _sweep() -> None:
     """Give back what a failed load has left in memory. Engine thread."""
-    _collect()
+    heap.tidy()
     mx.clear_cache()
-
-
-def _collect() -> None:
-    """Collect all garbage, and freeze what stays if what was there before was frozen, too."""
-    frozen = gc.get_freeze_count()
-    gc.unfreeze()
-    gc.collect()
-    if frozen:
-        gc.freeze()

@@ -36,7 +36,7 @@ def test_what_is_measured_are_the_files_values(tmp_path: Path) -> None:
         _, _, sequence = pool.restore(loop, files)
     assert sequence.length == 2 * BLOCK_TOKENS
     for block, (_, file) in zip(sequence.full.blocks, files, strict=False):
-        stored = pool.store.read_block(block, BLOCK_TOKENS)
+        stored = pool.store.read_block(block, BLOCK_TOKENS)()
         loaded: Any = mx.load(file.path)
         for name, wanted in loaded.items():
             assert stored[name] == bytes(memoryview(wanted.view(mx.uint8))), name
