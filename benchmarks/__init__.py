@@ -6,8 +6,6 @@ what users wait for
     ttft/           first tokens by length: cold, warm, from the disk, hot; beside their parts and mlx-lm
     work.py         agents at work: short turns that come and go, beside the engine alone and mlx_lm.server
     throughput.py   agents that generate together, beside the engine in process
-    staggered.py    one agent arrives while another's prompt is computed
-    arrivals.py     short prompts that arrive at once, computed together and one by one
     capacity.py     more agents than the pool holds
     restart.py      all agents answer again after a SIGKILL of everything
     starting.py     from `agentmem up` to the first token; at_rest.py: and what a stack takes that does nothing
@@ -25,7 +23,7 @@ what it rests on
     blas.py         OpenBLAS on a CPU against what MLX has there
     store/          the cache store's latencies, memory and files
     transfer.py     KV by path and by stream
-    restoring.py    files of KV to caches, beside reading the same bytes
+    restoring.py    files of KV to blocks, beside reading the same bytes
     checkpoints.py  checkpoints on the way of a long prompt: what they cost and save
     memory/         KV bytes and agents in a budget, by arithmetic and measured
     prefix/         matching by text against matching by tokens
@@ -37,7 +35,7 @@ what they share
     turns.py        a turn by its client's clock, and the check that it was what it should be
     prompts.py      prompts of exactly so many tokens
     conversations.py  agents that send all they have said; known_agents.py: agents that append to what is remembered
-    loading.py      a model loaded without a worker around it
+    loading.py      a model loaded without a worker around it; places.py: blocks and pieces of its KV without a pool
     models.py       where the model of `--model` is; random_models.py writes some of real geometry
     options.py      command lines
     packages.py     files out of public packages, pinned; user_cache.py is where they are kept

@@ -19,7 +19,6 @@ from gateway.cli.up.openblas import preload_here
 NAMES = {
     "all": "benchmarks.series",
     "architectures": "benchmarks.architectures.command",
-    "arrivals": "benchmarks.arrivals",
     "at-rest": "benchmarks.at_rest",
     "blas": "benchmarks.blas",
     "break-even": "benchmarks.break_even",
@@ -45,7 +44,6 @@ NAMES = {
     "scaling": "benchmarks.cluster.scaling",
     "simulation": "benchmarks.cluster.simulation",
     "speculation": "benchmarks.speculation",
-    "staggered": "benchmarks.staggered",
     "start": "benchmarks.starting",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",
@@ -58,7 +56,7 @@ NAMES = {
 
 
 IN_PROCESS = frozenset(
-    {"architectures", "arrivals", "checkpoints", "engine", "key-outliers", "quality", "restoring", "speculation"}
+    {"architectures", "checkpoints", "engine", "key-outliers", "quality", "restoring", "speculation"}
 )
 """Those that compute in their own process, which so gets the BLAS that `agentmem up` gives to a worker."""
 

@@ -4,9 +4,9 @@
 
 A small Nemotron-H with random weights, Mamba 2 beside two layers of attention, whose state weighs as much as KV of
 1,700 tokens. Everything is the worker's own: its engine computes the prompt with and without checkpoints on the way,
-the two by turns; each checkpoint is written as a file, read, verified and put together with blocks of the pool; and
-prompts that keep a beginning of the first one and bring 64 new tokens go on from the last checkpoint before, or from
-nothing. The first round is a warm-up and not counted.
+the two by turns; each checkpoint is written as a file, read, verified and taken up with blocks of the pool; and prompts
+that keep a beginning of the first one and bring 64 new tokens go on from the last checkpoint before, or from nothing.
+The first round is a warm-up and not counted.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from benchmarks.options import at_least
 from benchmarks.prompts import token_ids
 from benchmarks.random_models import write_model
 from benchmarks.tables import Claim, Table, conclude, milliseconds
-from inference_service.engine.arenas import Arenas
-from inference_service.engine.checkpoints import Checkpoint, tensors_of
 from inference_service.engine.generation import TurnJob
-from inference_service.engine.geometry import Caches
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Checkpoint
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.spacing import STEP, periodic_positions
 from inference_service.models.fingerprint import ContentHashes
@@ -82,29 +82,44 @@ class Bench:
         self.prompt = token_ids(tokens, "checkpoints")
         self.positions = periodic_positions(model.checkpoint_distance, tokens)
         self._directory = directory
-        self._blocks = range(-(-tokens // BLOCK_TOKENS))
-        self._arenas = Arenas(model.geometry, len(self._blocks), 1, model.codecs)
         self._files: dict[int, File] = {}
+        # The prompt's blocks and pieces, and those of a prompt that leaves it, which shares the former.
+        whole, pieces = blocks_of(tokens), (1 + len(self.positions)) * model.geometry.checkpoint_pieces
+        self._blocks, self._pieces = list(range(whole)), list(range(pieces))
+        left = blocks_of(tokens + NEW_TOKENS)
+        self._other_blocks = list(range(whole, whole + left))
+        self._other_pieces = list(range(pieces, pieces + model.geometry.checkpoint_pieces))
+        space = model.memory.sizes.space
+        if whole + left > space.blocks or pieces + len(self._other_pieces) > space.pieces:
+            raise SystemExit(f"the pool has no room for two prompts of {tokens} tokens")
 
-    def prefill(self, tokens: Sequence[int], make: Callable[[], Caches], at: Collection[int] = ()) -> TurnJob:
-        """A prompt that is computed behind what `make` gives, with checkpoints at these positions."""
-        job = TurnJob(tokens, make, None, lambda _: None, threading.Event(), checkpoints=at)
+    def computed(self) -> TurnJob:
+        """The prompt from nothing, with checkpoints."""
+        begin = partial(self.model.arenas.sequence, self._blocks, self._pieces)
+        return self._run(self.prompt, begin, self.positions)
+
+    def from_nothing(self, sequence: Sequence[int]) -> TurnJob:
+        """A prompt from nothing, elsewhere and without checkpoints."""
+        return self._run(sequence, lambda: self.model.arenas.sequence(self._other_blocks, self._other_pieces))
+
+    def resumed(self, loop: asyncio.Runner, sequence: Sequence[int], position: int) -> TurnJob:
+        """Another prompt behind blocks of the first and the checkpoint there, whose file is read."""
+        return self._run(sequence, partial(self.restored, loop, position))
+
+    def _run(self, tokens: Sequence[int], begin: Callable[[], KVSequence], at: Collection[int] = ()) -> TurnJob:
+        job = TurnJob(tokens, begin, None, lambda _: None, threading.Event(), checkpoints=at)
         self.model.engine.add(job)
         while self.model.engine.step():
             pass
         job.future.result(0)
         return job
 
-    def keep(self, job: TurnJob) -> None:
-        """Have a computed prompt's blocks in the pool."""
-        self._arenas.write(job.caches, 0, self._blocks, [])
-
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint's file, as the worker does after a turn."""
         ids, geometry = (self.model.fingerprint, "benchmark", self.prompt), self.model.geometry
         (header,) = checkpoint_headers(*ids, {checkpoint.position: checkpoint.tokens})
         path = str(self._directory / f"{header.chain_hash.hex()}.safetensors")
-        digest, size = write_block(path, header, tensors_of(checkpoint, geometry.states), geometry)
+        digest, size = write_block(path, header, self.model.arenas.checkpoints.read(checkpoint)(), geometry)
         file = cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)
         self._files[checkpoint.position] = header, file
 
@@ -116,14 +131,21 @@ class Bench:
         """Remove the checkpoint's file."""
         Path(self._files.pop(position)[1].path).unlink()
 
-    def restored(self, loop: asyncio.Runner, position: int, room: int) -> Caches:
-        """Caches of blocks in the pool and a checkpoint's file, read and verified."""
+    def restored(self, loop: asyncio.Runner, position: int) -> KVSequence:
+        """A sequence of blocks in the pool and a checkpoint's file, read and verified."""
         (found,) = loop.run(PathTransport().read_all([self._files[position]], self.model.geometry))
         if isinstance(found, BlockMiss):
             raise SystemExit("a file that was written a moment ago is damaged")
-        checkpoint = self._arenas.uploaded(found, 0, position)
-        blocks = self._blocks[: position // BLOCK_TOKENS]
-        return self._arenas.caches(position, blocks, [], checkpoint, room)
+        full = position // BLOCK_TOKENS
+        blocks = [*self._blocks[:full], *self._other_blocks[full:]]
+        return self.model.arenas.started(
+            Start(blocks, self._other_pieces, position, full * BLOCK_TOKENS, window_file=found)
+        )
+
+
+def blocks_of(tokens: int) -> int:
+    """Return how many blocks so many tokens take."""
+    return -(-tokens // BLOCK_TOKENS)
 
 
 def measure(bench: Bench, loop: asyncio.Runner, runs: int) -> dict[str, Any]:
@@ -131,26 +153,25 @@ def measure(bench: Bench, loop: asyncio.Runner, runs: int) -> dict[str, Any]:
     samples: dict[str, list[float]] = {}
     for run in range(runs + 1):
         round_: dict[str, float] = {}
-        new = bench.model.new_caches
-        ways = {"without": (), "with": bench.positions}
+        ways: dict[str, Callable[[], TurnJob]] = {
+            "without": partial(bench.from_nothing, bench.prompt),
+            "with": bench.computed,
+        }
         for name in sorted(ways, reverse=bool(run % 2)):
-            round_[name], job = _seconds(partial(bench.prefill, bench.prompt, new, ways[name]))
+            round_[name], job = _seconds(ways[name])
             if name == "with":
-                bench.keep(job)
                 captured = dict(job.captured)
             del job
         for position, checkpoint in captured.items():
             if run:
                 bench.forget(position)
             round_[f"write {position}"] = _seconds(partial(bench.write, checkpoint))[0]
-            room = position + NEW_TOKENS
-            round_[f"read {position}"] = _seconds(partial(bench.restored, loop, position, room))[0]
+            round_[f"read {position}"] = _seconds(partial(bench.restored, loop, position))[0]
         for kept, share in _kept(bench):
             sequence = [*bench.prompt[:kept], *token_ids(NEW_TOKENS, f"behind {share}")]
             at = max(at for at in bench.positions if at <= kept)
-            resume = partial(bench.restored, loop, at, len(sequence) + 1)
-            round_[f"resumed {share}"] = _seconds(partial(bench.prefill, sequence, resume))[0]
-            round_[f"from nothing {share}"] = _seconds(partial(bench.prefill, sequence, new))[0]
+            round_[f"resumed {share}"] = _seconds(partial(bench.resumed, loop, sequence, at))[0]
+            round_[f"from nothing {share}"] = _seconds(partial(bench.from_nothing, sequence))[0]
         for name, seconds in round_.items() if run else ():
             samples.setdefault(name, []).append(seconds)
     found = {name: results.summary(seconds) for name, seconds in samples.items()}

@@ -1,7 +1,7 @@
 """What contestants over one model in one process are, and the engine as one; `mlx_lm_contestants` has the others.
 
-Each computes prompts, lets agents generate together, and lets one more join and leave. An agent is a `Row`: its tokens
-and the caches that hold all of them but the last. Times are in seconds, memory in bytes.
+Each computes prompts, lets agents generate together, and has agents go on that are at rest in memory. Times are in
+seconds, memory in bytes.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,21 +19,24 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.v1 import cache_store_pb2
+from benchmarks.places import Place, Places
 from inference_service.domain import Sampling
-from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.batching import BatchEngine
-from inference_service.engine.checkpoints import space_of
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.geometry import merged
+from inference_service.engine.geometry import HostBuffers
 from inference_service.engine.network import Network
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Checkpoint
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
-from inference_service.models.proof import Speeds, compiled_steps, fastest_products
+from inference_service.models.proof import Speeds, attention_paths, fastest_products, traced_problem
 from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import PathTransport
 
@@ -40,35 +44,47 @@ ENDLESS = 1 << 30
 """Tokens that nobody generates."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """An agent: its tokens, and caches of all of them but the last."""
+class AtRest(Protocol):
+    """An agent: its tokens, and KV of all of them but the last."""
 
-    tokens: list[int]
-    caches: list[Any]
-
-    @classmethod
-    def of(cls, tokens: Sequence[int], caches: list[Any]) -> "Row":
-        """From caches that also hold a few tokens more, whose ids do not matter."""
-        end = next(cache.offset for cache in caches if hasattr(cache, "offset"))  # mlx-lm's of states have none
-        return cls([*tokens, *[tokens[-1]] * (end + 1 - len(tokens))], caches)
-
-    def shortened(self, by: int) -> "Row":
-        """The same without the last tokens; the caches share their arrays."""
-        caches = [copy.copy(cache) for cache in self.caches]
-        for cache in caches:
-            if hasattr(cache, "buffers"):
-                cache.buffers = copy.copy(cache.buffers)
-            if hasattr(cache, "cache"):  # The arrays of states are replaced in their list.
-                cache.cache = list(cache.cache)
-            if by:
-                cache.trim(by)
-        return Row(self.tokens[: len(self.tokens) - by], caches)
+    @property
+    def tokens(self) -> list[int]:
+        """All that it has."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the caches, spare room included."""
-        return sum(int(cache.nbytes) for cache in self.caches)
+        """Bytes of its KV, spare room included."""
+
+    def shortened(self, by: int) -> "AtRest":
+        """The same without the last tokens."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An agent of ours, with its KV in blocks, of which one that is shorter has the same."""
+
+    tokens: list[int]
+    place: Place
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens whose KV is there."""
+        return len(self.tokens) - 1
+
+    @property
+    def blocks(self) -> list[int]:
+        """Those that have them."""
+        return self.place.blocks[: -(-self.length // BLOCK_TOKENS)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks, and of the pieces of its checkpoint."""
+        return self.place.nbytes(len(self.blocks), self.checkpoint)
+
+    def shortened(self, by: int) -> "Row":
+        """The same without the last tokens."""
+        return replace(self, tokens=self.tokens[: len(self.tokens) - by])
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,7 @@ class Prefilled:
 
     seconds: float
     peak: int
-    row: Row
+    row: Any
 
 
 class Running(Protocol):
@@ -86,26 +102,20 @@ class Running(Protocol):
     def step(self) -> None:
         """One token for each."""
 
-    def join(self, row: Row) -> None:
-        """One more agent; returns with its first token."""
-
-    def leave(self) -> None:
-        """The agent that joined last leaves, and its caches are copied out."""
-
 
 class Contestant(Protocol):
-    """One way to serve the model."""
+    """One way to serve the model. Each has rows of its own kind."""
 
     name: str
 
     def prefill(self, tokens: Sequence[int]) -> Prefilled:
         """Compute a prompt from nothing, up to its first token."""
 
-    def running(self, rows: Sequence[Row]) -> Running:
-        """Let agents generate together; returns when each has its first token."""
+    def running(self, rows: Sequence[Any], tokens: int) -> Running:
+        """Let agents generate together, so many tokens each at most; returns when each has its first token."""
 
-    def resume(self, row: Row) -> float:
-        """Turn an agent's KV at rest in memory into caches that can decode."""
+    def resume(self, row: Any) -> float:
+        """Have an agent go on whose KV is at rest in memory, up to where its next token could be computed."""
 
 
 class _NoText:
@@ -119,7 +129,7 @@ class _NoText:
 
 
 class Ours:
-    """The engine: Q4 caches behind the attention backend, turns on the batch engine."""
+    """The engine: KV in the blocks of a store of its own, turns on the batch engine."""
 
     name = "agentmem"
 
@@ -130,101 +140,166 @@ class Ours:
         mx.eval(model.parameters())
         seam.install(model)
         self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
-        paths = seam.self_test(self.geometry, speeds and speeds.paths)
-        weight_bytes = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+        paths, kernels = attention_paths(self.geometry)
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
-        network.steps = compiled_steps(self.name, network, self.geometry, self.paths)
+        if available():
+            traced = kernels._replace(traced=True)
+            kernels = kernels if traced_problem(network, self.geometry, traced) else traced
+        self.places = Places(self.geometry, kernels)
+        self.store = self.places.store
+        if kernels.traced:
+            self.store.trace(network.computed)
         self.engine = BatchEngine(
             model=network,
             tokenizer=_NoText(),  # type: ignore[arg-type]
-            new_caches=self.geometry.new_caches,
+            store=self.store,
             token_bytes=self.geometry.bytes_per_token,
-            weight_bytes=weight_bytes,
         )
 
     def job(
-        self, tokens: Sequence[int], caches: Callable[[], Any], max_tokens: int, emit: Any, reused: int = 0
+        self,
+        tokens: Sequence[int],
+        begin: Callable[[], KVSequence],
+        max_tokens: int,
+        emit: Any = lambda _: None,
+        reused: int = 0,
     ) -> TurnJob:
-        """A turn, queued. The caches will hold `reused` tokens."""
-        decoding = Decoding(max_tokens, sampling=Sampling(ignore_eos=True))
-        turn = TurnJob(tokens, caches, decoding, emit, threading.Event(), reused=reused)
+        """A turn, queued, that generates so many tokens, or nothing. There will be KV of `reused` tokens."""
+        decoding = Decoding(max_tokens, sampling=Sampling(ignore_eos=True)) if max_tokens else None
+        turn = TurnJob(tokens, begin, decoding, emit, threading.Event(), reused=reused)
         self.engine.add(turn)
         return turn
 
     def prefill(self, tokens: Sequence[int]) -> Prefilled:
         """Through the engine's own chunks."""
+        self.places.shrink()
         with fresh_memory() as before:
+            place = self.places.take(len(tokens) + 1)
+            self._take(place)
             first: list[tuple[float, int]] = []
             started = time.perf_counter()
             turn = self.job(
                 tokens,
-                self.geometry.new_caches,
+                lambda: self.store.sequence(place.blocks, place.pieces),
                 1,
                 lambda _: first.append((time.perf_counter() - started, mx.get_peak_memory() - before)),
             )
-            while not turn.future.done():
-                self.engine.step()
-        caches, _ = turn.future.result()
-        return Prefilled(*first[0], Row.of(tokens, caches))
+            row = self.finished(turn, place)
+        return Prefilled(*first[0], row)
+
+    def finished(self, turn: TurnJob, place: Place) -> Row:
+        """Have a turn computed to its end; the agent that is at rest then."""
+        while not turn.future.done():
+            self.engine.step()
+        return self.left(turn, place)
+
+    def left(self, turn: TurnJob, place: Place) -> Row:
+        """The agent that is at rest after a turn. Its last token, which has no KV yet, is any."""
+        kv, generated = turn.future.result()
+        if kv is None:
+            raise RuntimeError("a turn ended without its KV")
+        checkpoint = self.store.checkpoints.capture(kv, last=True)
+        return Row([*turn.sequence, *generated.token_ids, turn.sequence[-1]], place, checkpoint)
+
+    def copied(self, row: Row, tokens: int) -> Row:
+        """The same agent in blocks of its own, where it can grow to so many tokens."""
+        kept, place = self.places.take(0, checkpoints=0), self.places.take(tokens)
+        place.first, kept.first = kept, row.place
+        self._take(kept)
+        self._take(place)
+        for source, target in zip(row.blocks, place.blocks, strict=False):
+            self.store.full.copy(source, target)
+        checkpoint = row.checkpoint
+        if checkpoint is not None and (windows := self.store.windows) is not None:
+            states = int(self.geometry.states is not None)
+            pieces = kept.pieces[: len(checkpoint.pieces) - states]
+            for source, target in zip(checkpoint.pieces[states:], pieces, strict=True):
+                windows.copy(source, target)
+            checkpoint = checkpoint._replace(pieces=(*checkpoint.pieces[:states], *pieces))
+        return Row(row.tokens, place, checkpoint)
+
+    def here(self, row: Row) -> Callable[[], KVSequence]:
+        """What has an agent go on in its own blocks. It is not at rest any more."""
+        start = Start(row.place.blocks, row.place.pieces, row.length, checkpoint=row.checkpoint)
+        return partial(self._begun, row, start)
+
+    def going_on(self, row: Row, tokens: int) -> tuple[Place, Callable[[], KVSequence]]:
+        """A place for an agent that grows to so many tokens, as the worker's turns have one where KV is in memory, and
+        what begins it there: full blocks are shared, one that is not is copied."""
+        full, cut = divmod(row.length, BLOCK_TOKENS)
+        place = self.places.sharing(row.place, full, tokens)
+        self._take(place)
+        copied = (row.blocks[full], place.blocks[full]) if cut else None
+        start = Start(place.blocks, place.pieces, row.length, full * BLOCK_TOKENS, copied, checkpoint=row.checkpoint)
+        return place, partial(self._begun, row, start)
+
+    def _take(self, place: Place) -> None:
+        """Have the memory of a place, which a worker's pool has before."""
+        self.store.full.take(place.blocks)
+        if self.store.windows is not None:
+            self.store.windows.take(place.pieces)
+
+    def _begun(self, _row: Row, start: Start) -> KVSequence:
+        """A sequence that goes on from a row, which is there as long as it may be begun."""
+        return self.store.started(start)
 
     def restored(self, row: Row, directory: Path, samples: int) -> list[float]:
-        """Seconds from the files of an agent's blocks and its checkpoint, each byte verified, to caches; by turns.
+        """Seconds from the files of an agent's blocks and its checkpoint, each byte verified, to KV that can grow.
 
         The worker's own functions write and read them; they are in the page cache.
         """
-        geometry, tokens = self.geometry, row.caches[0].offset
-        arenas, blocks, pieces = self._in_arenas(row)
+        geometry, store, tokens = self.geometry, self.store, row.length
         ids = "benchmark", "benchmark", row.tokens[:tokens]
-        held, _ = space_of(row.caches, geometry)
-        parts = [(header, arenas.read_block(blocks[i], header.token_count)) for i, header in enumerate(headers(*ids))]
-        if pieces:
-            [header] = checkpoint_headers(*ids, {tokens: held})
-            parts.append((header, arenas.read(pieces, held)))
+        blocks = list(headers(*ids))
+        parts = [(each, store.read_block(row.blocks[i], each.token_count)()) for i, each in enumerate(blocks)]
+        if row.checkpoint is not None:
+            [header] = checkpoint_headers(*ids, {tokens: row.checkpoint.tokens})
+            parts.append((header, store.checkpoints.read(row.checkpoint)()))
         files = []
         for number, (header, tensors) in enumerate(parts):
             path = str(directory / str(number))
             digest, size = write_block(path, header, tensors, geometry)
             files.append((header, cache_store_pb2.StoredFile(path=path, digest=digest, size_bytes=size)))
         del parts
+        place = self.places.take(tokens + 2)
+        self._take(place)
+
+        def into(header: BlockHeader) -> HostBuffers | None:
+            return store.host_buffers(place.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
+
         seconds = []
         with asyncio.Runner() as loop:
             for _ in range(samples + 1):
                 mx.clear_cache()
                 started = time.perf_counter()
-                host = loop.run(PathTransport().read_all(files, geometry))
+                host = loop.run(PathTransport().read_all(files, geometry, into))
                 good = [tensors for tensors in host if not isinstance(tensors, BlockMiss)]
-                window = arenas.uploaded(good.pop(), 0, tokens) if pieces else None
-                caches = arenas.caches(tokens, [], good, window, tokens + 2)
-                mx.synchronize()
+                window = good.pop() if row.checkpoint is not None else None
+                read = [(block, file) for block, file in zip(place.blocks, good, strict=False) if file]
+                start = Start(place.blocks, place.pieces, tokens, files=read, window_file=window)
+                _computed(store.started(start))
                 seconds.append(time.perf_counter() - started)
-                del host, good, window, caches
+                del host, good, window, read, start
         return seconds
 
-    def _in_arenas(self, row: Row) -> tuple[Arenas, list[int], list[int]]:
-        """An agent in a pool of its own, with its blocks and the pieces of its checkpoint."""
-        tokens = row.caches[0].offset
-        blocks = list(reversed(range(-(-tokens // BLOCK_TOKENS))))
-        _, count = space_of(row.caches, self.geometry)
-        pieces = list(range(count))
-        arenas = Arenas(self.geometry, len(blocks), len(pieces))
-        arenas.write(row.caches, 0, blocks, pieces)
-        mx.synchronize()
-        return arenas, blocks, pieces
-
-    def running(self, rows: Sequence[Row]) -> "_OursRunning":
-        """On the batch engine."""
-        return _OursRunning(self, rows)
+    def running(self, rows: Sequence[Row], tokens: int) -> "_OursRunning":
+        """On the batch engine. Each has blocks of its own: together they read as much as agents that share nothing."""
+        return _OursRunning(self, rows, tokens)
 
     def resume(self, row: Row) -> float:
-        """Gathering the pool's blocks, which lie in any order, and merging the caches into a batch of one."""
-        tokens = row.caches[0].offset
-        held, _ = space_of(row.caches, self.geometry)
-        arenas, blocks, pieces = self._in_arenas(row)
+        """As of an agent that is in memory: its blocks, which lie in any order, are where they are."""
+        _, begin = self.going_on(row, len(row.tokens) + 1)
+        mx.synchronize()
         started = time.perf_counter()
-        caches = arenas.caches(tokens, blocks, [], arenas.checkpoint(pieces, held, tokens) if pieces else None)
-        mx.eval([cache.state for cache in merged(caches)])
+        _computed(begin())
         return time.perf_counter() - started
+
+
+def _computed(sequence: KVSequence) -> None:
+    """Have all that a sequence goes on from."""
+    mx.eval([each.state for each in sequence.working.values()], sequence.states.arrays if sequence.states else [])
+    mx.synchronize()
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -234,30 +309,30 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 class _OursRunning:
-    def __init__(self, ours: Ours, rows: Sequence[Row]) -> None:
+    def __init__(self, ours: Ours, rows: Sequence[Row], tokens: int) -> None:
         self._ours = ours
         self._turns: list[TurnJob] = []
         for row in rows:
-            self.join(row)
+            self._join(row, tokens)
 
     def step(self) -> None:
         self._ours.engine.step()
+        if any(turn.future.done() for turn in self._turns):
+            raise RuntimeError("a turn is over that was to generate still")
 
-    def join(self, row: Row) -> None:
+    def _join(self, row: Row, tokens: int) -> None:
         first = threading.Event()
-        self._turns.append(self._ours.job(row.tokens, lambda: row.shortened(0).caches, ENDLESS, lambda _: first.set()))
+        begin = self._ours.here(self._ours.copied(row, len(row.tokens) + tokens))
+        self._turns.append(self._ours.job(row.tokens, begin, tokens, lambda _: first.set(), row.length))
         while not first.is_set():
-            self._ours.engine.step()
-
-    def leave(self) -> None:
-        turn = self._turns.pop()
-        turn.cancelled.set()
-        self._ours.engine.step()
-        mx.synchronize()
+            self.step()
 
     def __del__(self) -> None:
-        while self._turns:
-            self.leave()
+        for turn in self._turns:
+            turn.cancelled.set()
+        while self._ours.engine.step():
+            pass
+        mx.synchronize()
 
 
 @contextmanager

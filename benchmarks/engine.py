@@ -6,11 +6,11 @@
 
 Contestants are mlx-lm's BatchGenerator over its default caches, and, where there is one agent, mlx-lm's model over its
 default caches and over QuantizedKVCache without a generator. Measured are: tokens/s and peak memory over the weights of
-prompts up to their first token; tokens/s of agents that generate together; what it costs when one more joins and
-leaves; how long KV at rest takes to become caches, in memory and in files; bytes of KV. The contestants take turns
-sample by sample, and the first sample of each, which compiles, is kept apart. In a batch agents differ in length by 16
-tokens where caches can be trimmed, as agents do. Geometries stand for models: their weights are random and 4-bit
-(`benchmarks/geometries.py`), the demo model's are its own.
+prompts up to their first token; tokens/s of agents that generate together; how long KV at rest takes until an agent can
+go on, in memory and in files; bytes of KV. What it costs that agents come and go, `agentmem bench work` measures. The
+contestants take turns sample by sample, and the first sample of each, which compiles, is kept apart. In a batch agents
+differ in length by 16 tokens where KV can be trimmed, as agents do. Geometries stand for models: their weights are
+random and 4-bit (`benchmarks/geometries.py`), the demo model's are its own.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import mlx_lm
 from mlx.utils import tree_flatten
 
 from benchmarks import options, results
-from benchmarks.contestants import Contestant, Ours, Row, Running
+from benchmarks.contestants import AtRest, Contestant, Ours, Running
 from benchmarks.geometries import GEOMETRIES, random_model
 from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
@@ -37,11 +37,14 @@ from inference_service.models.proof import Speeds
 
 _STAGGER = 16
 _WARM_UP = 8
+_SPARE = 8
+"""Tokens that an agent may generate besides those that are measured."""
 _NAMES = ("agentmem", "mlx-lm", "mlx-lm alone", "mlx-lm QuantizedKVCache")
 _NOTE = (
     "Medians. Ratios are ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence and no generator; peaks "
     "are of memory over the weights. –: it cannot, or was not asked."
 )
+_IN_CACHES = "Ours goes on in caches that were made of KV in the pool or in files, as the engine of that commit did."
 
 
 def _speed(tokens: int, sample: dict[str, float]) -> float:
@@ -77,7 +80,7 @@ class Bench:
             "weights": sum(array.nbytes for _, array in tree_flatten(model.parameters())),
             "paths": [vars(path) for path in self.ours.paths],
         }
-        self._rows: dict[tuple[str, int], Row] = {}
+        self._rows: dict[tuple[str, int], Any] = {}
 
     def prefill(self, lengths: Sequence[int]) -> None:
         """Prompts of each length, the contestants by turns."""
@@ -99,7 +102,7 @@ class Bench:
         self._rows[contestant.name, tokens] = done.row
         return {"seconds": done.seconds, "peak": done.peak}
 
-    def row(self, contestant: Contestant, tokens: int) -> Row:
+    def row(self, contestant: Contestant, tokens: int) -> Any:
         """An agent of so many tokens."""
         if (contestant.name, tokens) not in self._rows:
             self._prefilled(contestant, tokens)
@@ -108,9 +111,10 @@ class Bench:
     def decode(self, agents: int, tokens: int) -> None:
         """Agents that generate together, the contestants by turns: a host's speed changes by half within seconds."""
         contestants = [self.ours, self.plain, *(self.alone if agents == 1 else [])]
+        most = _WARM_UP + self._steps * (self._samples + 1) + agents + _SPARE
 
         def begin(contestant: Contestant) -> Running:
-            running = contestant.running(self._agents(contestant, agents, tokens))
+            running = contestant.running(self._agents(contestant, agents, tokens), most)
             _steps(running)
             return running
 
@@ -135,39 +139,8 @@ class Bench:
         self._note("decode", f"{agents} x {tokens}", runs, lambda s: tokens_made / s["seconds"], "tokens_per_second")
         self._write()
 
-    def joining(self, agents: int, tokens: int) -> None:
-        """The last of so many agents joins and leaves; `step` is an ordinary one with all of them."""
-
-        def measure(contestant: Contestant) -> list[dict[str, float]]:
-            *rows, last = self._agents(contestant, agents, tokens)
-            running = contestant.running(rows)
-            samples = []
-            for _ in range(self._samples + 1):
-                sample = {}
-                acts: dict[str, Callable[[], None]] = {
-                    "join": partial(running.join, last),
-                    "step": partial(_steps, running),
-                    "leave": running.leave,
-                }
-                for what, act in acts.items():
-                    mx.synchronize()
-                    started = time.perf_counter()
-                    act()
-                    sample[what] = (time.perf_counter() - started) / (_WARM_UP if what == "step" else 1)
-                running.step()
-                samples.append(sample)
-            return samples
-
-        runs = self._by_turns([self.ours, self.plain], measure, 0)
-        self.figures["join_and_leave"] = {
-            "agents": agents,
-            "tokens": tokens,
-            **{name: each[0] if isinstance(each, list) else each for name, each in runs.items()},
-        }
-        self._write()
-
     def resume(self, tokens: int) -> None:
-        """KV at rest to caches that can decode, and what the same KV costs to compute; bytes of KV."""
+        """KV at rest to where an agent can go on; bytes of KV."""
         contestants: list[Contestant] = [self.ours, self.plain]
         runs = self._by_turns(contestants, lambda c: {"seconds": c.resume(self.row(c, tokens))}, max(5, self._samples))
         self._note("resume", tokens, runs, lambda s: s["seconds"], "seconds")
@@ -177,7 +150,7 @@ class Bench:
         self._write()
 
     def restore(self, tokens: int) -> None:
-        """KV and states in files to caches, and how much longer it takes to compute them."""
+        """KV and states in files to where an agent can go on, and how much longer it takes to compute them."""
         with tempfile.TemporaryDirectory() as directory:
             _, *seconds = self.ours.restored(self.row(self.ours, tokens), Path(directory), max(5, self._samples))
         computed = statistics.median(self._prefilled(self.ours, tokens)["seconds"] for _ in range(self._samples))
@@ -187,7 +160,7 @@ class Bench:
         print(f"restore {tokens}: {median:.4g} s, {computed / median:.1f}x faster than prefill", flush=True)
         self._write()
 
-    def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[Row]:
+    def _agents(self, contestant: Contestant, agents: int, tokens: int) -> list[AtRest]:
         row = self.row(contestant, tokens)
         stagger = _STAGGER if self.ours.geometry.resumes_anywhere else 0  # rotating caches and states cannot be trimmed
         return [row.shortened(stagger * i) for i in range(agents)]
@@ -259,19 +232,16 @@ def tables(figures: dict[str, Any]) -> list[Table]:
             columns = (what, *(f"{name}, tokens/s" for name in _NAMES), "ratio", "ratio to alone", "ratio of peaks")
             found.append(Table(title, columns, [_row(key, row) for key, row in figures[kind].items()], _NOTE))
     rest = []
-    if joins := figures.get("join_and_leave"):
-        for act in ("join", "leave", "step"):
-            times = (_act(joins.get(name), act) for name in _NAMES[:2])
-            rest.append((f"the last of {joins['agents']} agents at {joins['tokens']}: {act}", *times))
     for tokens, row in figures.get("resume", {}).items():
         times = (f"{row[name]['seconds'] * 1000:.1f} ms" if "seconds" in row[name] else "–" for name in _NAMES[:2])
-        rest.append((f"KV of {tokens} tokens to caches", *times))
+        rest.append((f"an agent of {tokens} tokens goes on, from memory", *times))
     for tokens, row in figures.get("restore", {}).items():
         shown = f"{row['seconds'] * 1000:.1f} ms, {row['ratio']:.1f}x faster than to compute it"
-        rest.append((f"files of {tokens} tokens to caches", shown, "–"))
+        rest.append((f"from files, {tokens} tokens", shown, "–"))
     if size := figures.get("kv_bytes"):
         rest.append((f"KV of {size['tokens']} tokens", *(f"{size[name] / 1e6:.0f} MB" for name in _NAMES[:2])))
-    return [*found, *([Table("Agents that come and go", ("", *_NAMES[:2]), rest)] if rest else [])]
+    note = _IN_CACHES if "join_and_leave" in figures else ""
+    return [*found, *([Table("Agents at rest", ("", *_NAMES[:2]), rest, note)] if rest else [])]
 
 
 def _row(key: str, row: dict[str, Any]) -> tuple[str, ...]:
@@ -284,12 +254,6 @@ def _measured(row: dict[str, Any], name: str) -> bool:
     return "tokens_per_second" in row.get(name, {})
 
 
-def _act(samples: list[dict[str, float]] | str | None, act: str) -> str:
-    if samples is None or isinstance(samples, str):
-        return "–"
-    return f"{statistics.median(sample[act] for sample in samples[1:]) * 1000:.1f} ms"
-
-
 def main(arguments: argparse.Namespace) -> None:
     """Measure all."""
     bench = Bench(arguments.model, arguments.samples, arguments.steps, arguments.layers)
@@ -299,7 +263,6 @@ def main(arguments: argparse.Namespace) -> None:
             bench.decode(agents, tokens)
     for tokens in arguments.alone:
         bench.decode(1, tokens)
-    bench.joining(max(2, *arguments.agents), arguments.decode[-1])
     bench.resume(arguments.resume)
     bench.restore(arguments.resume)
     show(tables(bench.figures))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agentmem.kv.hints import TurnHints
 from inference_service.engine.calibration import TOKENS, calibrate
-from inference_service.engine.device import usable_bytes
+from inference_service.engine.device import has_own_memory, usable_bytes
 from inference_service.engine.quality import sample
 from inference_service.engine.quantization import ROTATED
 from inference_service.models.capability import QuantizationSettings
@@ -33,20 +33,20 @@ def load(
 ) -> LoadedModel:
     """Load a model from a directory, alone on the device, all steps in one. Engine thread.
 
-    Nothing is measured but the means of K and V: decode paths are those preferred by default, unless there are
-    `speeds`. Raises FailedPrecondition for a model that cannot run over quantized KV or in this memory, and for files
-    that are missing or damaged.
+    Nothing is measured but the means of K and V, and with `speeds` products. Raises FailedPrecondition for a model that
+    cannot run over quantized KV or in this memory, and for files that are missing or damaged.
     """
     spec = ModelSpec(model_id, Path(source), dtype=dtype, quantization=quantization or QuantizationSettings())
     info, network = open_network(spec, open_text(spec), ATTENTION)
     for _ in read_weights(info, network):
         pass
-    info, paths = prove(info, network, ATTENTION, speeds)
-    memory = sizes(usable_bytes() - info.weight_bytes, info.geometry, info.context_length, pool_bytes, batch_bytes)
+    info, paths, kernels = prove(info, network, speeds)
+    free, given = usable_bytes() - info.weight_bytes, (pool_bytes, batch_bytes)
+    memory = sizes(free, info.geometry, info.context_length, *given, arrays=not has_own_memory())
     needs = replace(needs_of(info, info.context_length, usable_bytes(), pool_bytes, batch_bytes), activation_bytes=0)
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
     text = sample(info.tokenizer, calibration_tokens)
     calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme == ROTATED else None
-    loaded = take_memory(opened, paths, KVSetup(info.geometry.format, calibration), memory, 0, TurnHints())
+    loaded = take_memory(opened, paths, kernels, KVSetup(info.geometry.format, calibration), memory, 0, TurnHints())
     loaded.prepare()
     return loaded

@@ -1,7 +1,9 @@
 """mlx-lm as a contestant: its batch generator, and its model alone over one sequence."""
 
+import copy
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -10,7 +12,36 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import QuantizedKVCache as MlxLmQuantizedKVCache
 from mlx_lm.models.cache import make_prompt_cache
 
-from benchmarks.contestants import ENDLESS, Prefilled, Row, fresh_memory
+from benchmarks.contestants import ENDLESS, Prefilled, fresh_memory
+
+
+@dataclass(frozen=True)
+class Row:
+    """An agent: its tokens, and caches of all of them but the last."""
+
+    tokens: list[int]
+    caches: list[Any]
+
+    @classmethod
+    def of(cls, tokens: Sequence[int], caches: list[Any]) -> "Row":
+        """From caches that also hold a few tokens more, whose ids do not matter."""
+        end = next(cache.offset for cache in caches if hasattr(cache, "offset"))  # those of states have none
+        return cls([*tokens, *[tokens[-1]] * (end + 1 - len(tokens))], caches)
+
+    def shortened(self, by: int) -> "Row":
+        """The same without the last tokens; the caches share their arrays."""
+        caches = [copy.copy(cache) for cache in self.caches]
+        for cache in caches:
+            if hasattr(cache, "cache"):  # The arrays of states are replaced in their list.
+                cache.cache = list(cache.cache)
+            if by:
+                cache.trim(by)
+        return Row(self.tokens[: len(self.tokens) - by], caches)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the caches, spare room included."""
+        return sum(int(cache.nbytes) for cache in self.caches)
 
 
 class MlxLm:
@@ -34,7 +65,7 @@ class MlxLm:
             mx.eval([cache.state for cache in caches])
         return Prefilled(seconds, peak, Row.of(tokens, caches))
 
-    def running(self, rows: Sequence[Row]) -> "_MlxLmRunning":
+    def running(self, rows: Sequence[Row], tokens: int) -> "_MlxLmRunning":  # noqa: ARG002
         """On a batch generator."""
         return _MlxLmRunning(self.model, rows)
 
@@ -48,26 +79,17 @@ class MlxLm:
 class _MlxLmRunning:
     def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
         self._generator = BatchGenerator(model, max_tokens=ENDLESS)
-        self._uids: list[int] = []
         for row in rows:
-            self.join(row)
+            self._join(row)
 
     def step(self) -> None:
         self._generator.next()
 
-    def join(self, row: Row) -> None:
+    def _join(self, row: Row) -> None:
         caches = row.shortened(0).caches
         [uid] = self._generator.insert([row.tokens[-1:]], caches=[caches], all_tokens=[row.tokens[:-1]])
-        self._uids.append(uid)
         while not any(response.uid == uid for response in self._generator.next()[1]):
             pass
-
-    def leave(self) -> None:
-        uid = self._uids.pop()
-        caches, _ = self._generator.remove([uid], return_prompt_caches=True)[uid]
-        mx.eval([cache.state for cache in caches])
-        self._generator.next()
-        mx.synchronize()
 
 
 class Alone:
@@ -107,7 +129,7 @@ class Alone:
             seconds, peak = time.perf_counter() - started, mx.get_peak_memory() - before
         return Prefilled(seconds, peak, Row.of(tokens, caches))
 
-    def running(self, rows: Sequence[Row]) -> "_AloneRunning":
+    def running(self, rows: Sequence[Row], tokens: int) -> "_AloneRunning":  # noqa: ARG002
         """One row only."""
         [row] = rows
         return _AloneRunning(self.model, row)
@@ -128,9 +150,3 @@ class _AloneRunning:
         self._next = mx.argmax(self._model(now[None], cache=self._caches)[:, -1], axis=-1)
         mx.async_eval(self._next)  # type: ignore[no-untyped-call]
         now.item()
-
-    def join(self, row: Row) -> None:
-        raise NotImplementedError
-
-    def leave(self) -> None:
-        raise NotImplementedError

@@ -1,12 +1,12 @@
 """Plots of those benchmarks that are one module each and long enough without them. Pure.
 
-`benchmarks.capacity`, `restart`, `staggered` and `throughput` have theirs from here, under the name `plots`.
+`benchmarks.capacity`, `restart` and `throughput` have theirs from here, under the name `plots`.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.plots import Plot, Point, exact, line, point
+from benchmarks.plots import Plot, exact, line, point
 
 PERCENTILES = {50: 1, 90: 10, 99: 100}
 """What is said of first tokens, with the fewest turns that say something of it."""
@@ -43,25 +43,6 @@ def of_restart(figures: Mapping[str, Any]) -> list[Plot]:
     }
     title = f"{asked['agents']} agents of {asked['length']:,} tokens after a SIGKILL of everything ({asked['model']})"
     return [Plot("moments", title, "moment", "time from process start (s)", series)]
-
-
-def of_staggered(figures: Mapping[str, Any]) -> list[Plot]:
-    """B's first token alone and with A, and A's total alone and with each B."""
-    alone = figures["alone"]
-    firsts: dict[str, list[Point]] = {"B alone": [], "B after A": []}
-    totals = [point("alone", alone["A"]["total"])]
-    for pair, found in figures["pairs"].items():
-        when, _, who = pair.partition(", ")
-        group = f"{who}, " + ("in A's prefill" if when == "prefill" else f"{figures['sizes']['offset']:g} s after A")
-        firsts["B alone"].append(point(group, alone[who]["first"]))
-        firsts["B after A"].append(point(group, found["B first"]))
-        totals.append(point(f"with {group}", found["A total"]))
-    return [
-        Plot(
-            "first-token", "B's first token, alone and while A is there", "when B comes", _FIRST_TOKEN, firsts, log=True
-        ),
-        Plot("total", "A's whole turn, alone and with B", "when B comes", "A's total (s)", {"A": totals}),
-    ]
 
 
 def of_throughput(figures: Mapping[str, Any]) -> list[Plot]:

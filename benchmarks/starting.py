@@ -5,7 +5,7 @@
 
 The clock begins when the process of `agentmem up` is started. The gateway is asked for its health by gRPC until it lets
 calls through, and then for one token of a prompt of 16. The first start measures what is kept in the data directory
-(products, paths, the quality of quantized KV); it is kept apart, as is its bytecode, which it may write.
+(products, the quality of quantized KV); it is kept apart, as is its bytecode, which it may write.
 """
 
 import argparse

@@ -12,6 +12,9 @@ contexts, are not counted.
 - "warm": all processes are killed by SIGKILL once the KV of the first turns is on disk, and started again.
 - "engine, rows that stay": the same engine in a process of its own whose agents generate without end: the limit.
 - "engine, at work": turns of these lengths as calls of the engine, without text, streams, store or other processes.
+  Of these it is also told what it takes the engine that a turn comes ("join": until there is the KV that it goes on
+  from) and goes ("leave": what a later one goes on from is kept), the bytes that are copied for that, and the most
+  that is allocated. Memory of other processes is not told apart by turns.
 
 A "gap" is the time between two pieces of an answer's text, or two tokens of the engine. Every answer is checked: its
 end, and its number of tokens. A geometry stands for a model: its weights are random and 4-bit. The text of what it
@@ -49,6 +52,14 @@ SHARES = {8: 0.75, 32: 0.6}
 """Share of the rate with rows that stay, to be reached by so many hot agents."""
 FIRST_SECONDS = {32: 0.4}
 """95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
+MOVES = ("join", "leave")
+MOVE_SECONDS = 0.001
+"""What a turn's coming or going may take the engine on a GPU, in the median."""
+_MOVES = ("agents", "join p50", "p99", "leave p50", "p99", "copied a turn", "allocated")
+_MOVES_NOTE = (
+    "A turn joins when it has the KV that it goes on from, and leaves when a later one can go on from its end. Copied "
+    "and allocated are of the turn that took most; on a CPU what is copied are K and V as arrays."
+)
 _WARM_UP = "warm-up"
 _SAMPLES = 3
 
@@ -101,6 +112,7 @@ def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
     turns = list(itertools.chain.from_iterable(found["turns"]))
     gaps = list(itertools.chain.from_iterable(turn.pop("gaps") for turn in turns))
     first, counts = [turn["first"] for turn in turns], (50, 95, 99)
+    moves = {move: [turn[move] for turn in turns] for move in MOVES if move in turns[0]}
     reused = [(turn["cached"], turn["prompt"]) for turn in turns if turn.get("cached") is not None]
     return {
         "gaps": len(gaps),
@@ -108,6 +120,8 @@ def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
         "first": {str(percent): results.percentile(first, percent) for percent in counts},
         "gap": {str(percent): results.percentile(gaps, percent) for percent in counts},
         "from_memory": sum(cached for cached, _ in reused) / sum(prompt for _, prompt in reused) if reused else None,
+        **{move: {str(p): results.percentile(seconds, p) for p in counts} for move, seconds in moves.items()},
+        **{what: max(turn[what] for turn in turns) for what in ("copied", "allocated") if what in turns[0]},
         "samples": found,
     }
 
@@ -173,7 +187,14 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         limit = by_way[STAY]["tokens_per_second"] if STAY in by_way else None
         rows = [_row(name, each, limit) for name, each in by_way.items()]
         found.append(Table(f"{agents} agents at work", columns, rows, note))
-    return found
+    told = {agents: by_way[AT_WORK] for agents, by_way in figures["measured"].items() if AT_WORK in by_way}
+    moves = [_moves(agents, each) for agents, each in told.items() if MOVES[0] in each]
+    return [*found, *([Table("Turns that come and go in the engine", _MOVES, moves, _MOVES_NOTE)] if moves else [])]
+
+
+def _moves(agents: str, each: dict[str, Any]) -> tuple[str, ...]:
+    times = (f"{each[move][percent] * 1000:.2f} ms" for move in MOVES for percent in ("50", "99"))
+    return (agents, *times, *(f"{each[what] / 1e6:.2f} MB" for what in ("copied", "allocated")))
 
 
 def _row(name: str, each: dict[str, Any], limit: float | None) -> tuple[str, ...]:
@@ -192,6 +213,11 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
     """Shares of the limit, first tokens on a GPU, and the peer's rate."""
     found = []
     for agents, by_way in figures["measured"].items():
+        for move in MOVES if figures["backend"] == "gpu" and MOVES[0] in by_way.get(AT_WORK, {}) else ():
+            value = by_way[AT_WORK][move]["50"] * 1000
+            found.append(
+                Claim(f"{move} of a turn, {agents} agents", value, MOVE_SECONDS * 1000, at_most=True, unit=" ms")
+            )
         ours = by_way.get(f"{Agentmem.name}, hot")
         if ours is None:
             continue

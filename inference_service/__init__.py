@@ -8,12 +8,13 @@ memory/       an agent's memory as pure values: match, and the plan of what to r
 text/         tokenizer, templates, and text as it streams
 storage/      the way to the cache store: ledgers and lookups by gRPC, KV by files
 pool/         the bookkeeping of KV in memory, and admission; numbers of blocks, no arrays
-engine/       the thread that owns MLX, and what computes on it: quantized caches, attention, batches,
+engine/       the thread that owns MLX, and what computes on it: KV in blocks, attention, batches,
               and how much quantization changes what a model says
 models/       which models there are, how one is loaded, and how they come and go by request
 hub/          models of a hub: looked for, judged by this machine's memory, fetched ahead
 portable/     agents as files: exported and imported
 open_files.py  the limit of open files, which mlx-lm would lower
+heap.py       when garbage is looked for
 json_cache.py values that cost seconds to find out, kept in a JSON file: measurements, hashes of weights
 doctor/       the worker's checks for `agentmem doctor`
 """

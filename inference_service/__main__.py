@@ -22,13 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
-    """As `process.serve`, which imports MLX. Raises FailedPrecondition where that cannot be imported."""
+    """Do as `process.serve`, which imports MLX. Raises FailedPrecondition where that cannot be imported."""
     from inference_service.doctor import hardware
 
     if problem := hardware.import_problem():
         raise FailedPrecondition(f"{problem.found}; {problem.advice}")
+    from inference_service import heap
     from inference_service.process import serve
 
+    heap.keep()
     return await serve(settings, stopping)
 
 

@@ -179,11 +179,12 @@ class WorkerMetrics:
         self.cache_usage = gauge(
             "kv_cache_usage_ratio", "Share of a loaded model's pool that is in use, from 0 to 1.", "model_id"
         )
-        self.batch_size = gauge("batch_size", "Sequences of a loaded model that decode together now.", "model_id")
+        self.batch_size = gauge("batch_size", "Sequences of a loaded model that generate now.", "model_id")
         self.engine_steps = counter(
             "engine_steps",
-            "Steps of the engine, when they are done: one chunk of a prompt (prefill), or one token for each sequence"
-            " of a batch, several of one that speculates (decode).",
+            "Steps of the engine, when they are done: one chunk of a prompt (prefill), or one pass (decode), which has"
+            " a token of each sequence that generates, several of one that speculates, and short prompts; the last pass"
+            " of a turn computes KV of its last token.",
             "kind",
         )
         self.drafted_tokens = counter(

@@ -64,10 +64,17 @@ class WorkerSettings(ModelSettings):
     )
     default_max_tokens: int = Field(1024, ge=1, description="max_tokens of requests that name none")
     pool_bytes: int | None = Field(
-        None, ge=1, description="bytes of memory for agents' KV (default: half of what the model leaves)"
+        None,
+        ge=1,
+        description="bytes of memory for agents' KV (default: what the model leaves; on CPUs and Macs half of it)",
     )
     batch_bytes: int | None = Field(
-        None, ge=1, description="bytes of memory for the KV of running requests besides (default: what is left)"
+        None,
+        ge=1,
+        description=(
+            "bytes of memory for K and V of running requests as arrays, over which CPUs and Macs compute; a request "
+            "that gets none is slower (default: what is left)"
+        ),
     )
     free_memory_floor: int | None = Field(
         None,

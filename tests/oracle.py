@@ -58,21 +58,8 @@ class _DequantizedCache:
         return (at >= seen) & (at < seen + (window_size or n))
 
     def attend(self, queries: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
-        """Attention over what is left of K and V, as the model would see it: rotated back, and with their means.
-
-        It is computed in the rotated basis as well, where the engine computes, and that is what is returned: what a
-        layer rounds next hangs on the last bits. Both must agree.
-        """
-        k, v, whole = self.k, self.v, sinks is not None
-        truth = _attention(queries, k.values, v.values, scale, mask, sinks)
-        filled = mx.pad(queries, [(0, 0), (0, 0), (0, 0), (0, k.left.shape[-1] - queries.shape[-1])])
-        sides = [side.left + side.rotated_mean if whole else side.left for side in (k, v)]
-        found = _attention(_rotated(filled), *sides, scale, mask, sinks)
-        found = _rotated_back(found)[..., : v.values.shape[-1]]
-        if not whole:
-            found = found + mx.repeat(self._means[1], queries.shape[1] // v.left.shape[1], axis=0)
-        assert mx.allclose(found, truth, rtol=1e-4, atol=1e-4)
-        return found
+        """Attention over what is left of K and V, as the model would see it: rotated back, and with their means."""
+        return _attention(queries, self.k.values, self.v.values, scale, mask, sinks)
 
 
 class _MeansCache(_DequantizedCache):
@@ -109,7 +96,8 @@ class _Packing(NamedTuple):
 class _Side:
     """K or V [rows, kv_heads, tokens, width] centred, rotated and quantized.
 
-    `left` is what that leaves, as wide as whole groups; `values` the same rotated back, with the mean.
+    `values` are what that leaves, rotated back, with the mean. What a layer rounds next hangs on the last bits: it is
+    rotated back as the engine does it; a matrix of signs must agree.
     """
 
     def __init__(self, packing: _Packing, x: mx.array, mean: mx.array, bits: int) -> None:
@@ -118,9 +106,10 @@ class _Side:
         missing = (0, -width % how["group_size"])
         filled = mx.pad(x, [(0, 0), (0, 0), (0, 0), missing])
         filled_mean = mx.pad(mean, [(0, 0), (0, 0), missing])
-        self.rotated_mean = _rotated(filled_mean)
-        self.left = mx.dequantize(*mx.quantize(_rotated(filled - filled_mean), **how), **how)
-        self.values = (self.left @ mx.array(_rotation(filled.shape[-1]).T))[..., :width] + mean
+        left = mx.dequantize(*mx.quantize(_rotated(filled - filled_mean), **how), **how)
+        back = _rotated_back(left)
+        assert mx.allclose(back, left @ mx.array(_rotation(filled.shape[-1]).T), rtol=1e-4, atol=1e-4)
+        self.values = (back + filled_mean)[..., :width]
 
 
 def _attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
@@ -205,8 +194,7 @@ class _Latents(nn.Module):
         kv = its.kv_b_proj(latents[:, 0]).reshape(rows, n, its.num_heads, -1).transpose(0, 2, 1, 3)
         k = mx.concatenate([kv[..., : its.qk_nope_head_dim], mx.repeat(rotary, its.num_heads, axis=1)], axis=-1)
         q = mx.concatenate([q[..., : its.qk_nope_head_dim], of_rope], axis=-1)
-        scores = (q @ k.transpose(0, 1, 3, 2)) * its.scale + mx.where(cache.make_mask(n), 0.0, -mx.inf)
-        out = mx.softmax(scores, axis=-1) @ kv[..., its.qk_nope_head_dim :]
+        out = _attention(q, k, kv[..., its.qk_nope_head_dim :], its.scale, cache.make_mask(n), None)
         return its.o_proj(out.transpose(0, 2, 1, 3).reshape(rows, n, -1))
 
 

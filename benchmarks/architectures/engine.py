@@ -1,7 +1,7 @@
 """Texts as turns of the engine, each token given instead of chosen, and the log-probabilities that it came to.
 
-With quantized KV a text takes the way of an agent: its beginning is prefilled by the batch engine in its chunks, goes
-into blocks of the pool, comes back, and the rest is decoded in a batch with the other texts. Without, the same tokens
+With quantized KV a text takes the way of an agent: its beginning is prefilled by the batch engine in its chunks into
+blocks of the pool, is at rest there, and the rest is decoded in passes with the other texts. Without, the same tokens
 go through the same network over mlx-lm's plain caches. One thread.
 """
 
@@ -9,7 +9,8 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.architectures.texts import Text
 from inference_service.domain import Sampling
-from inference_service.engine.checkpoints import space_of
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.geometry import Caches
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel
 
@@ -37,8 +39,9 @@ class Recorder:
         self._network = network
         self._step: mx.array = mx.zeros((0, 1, 1))
         self._row = 0
-        self.prompts_together = False
-        """Logits are told apart by the order in which prompts are computed."""
+        self.rows_together: bool = network.rows_together
+        self.rides = False
+        """Of each text a step has one token, so that a row is one text's."""
         self.prefill: list[mx.array] | None = None
         """Logits [tokens, vocabulary] of chunks, while this is a list."""
 
@@ -66,6 +69,10 @@ class GivenTokens(TokenSampler):
         self.rows: list[mx.array] = []
         """Logits before each token; one more than tokens, because the engine computes a step ahead."""
 
+    @property
+    def by_rows(self) -> bool:
+        return True
+
     def rewind(self, token_ids: Sequence[int]) -> None:
         del self.rows[len(token_ids) :]
 
@@ -80,26 +87,27 @@ class GivenTokens(TokenSampler):
 
 @contextmanager
 def _recording(model: LoadedModel) -> Iterator[Recorder]:
-    engine: Any = model.engine
-    network = engine.model
+    engine, store = model.engine, model.arenas
+    network, traces = engine.model, store.traces
     engine.model = recorder = Recorder(network)
+    store.traces = None  # They do without the network.
     try:
         yield recorder
     finally:
-        engine.model = network
+        engine.model, store.traces = network, traces
 
 
 def quantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
     """All texts over the model's quantized KV, decoded together. Raises what a turn raises."""
     with _recording(model) as recorder:
-        beginnings = [_prefill(model, recorder, text) for text in texts]
         pool = _Pool(model)
-        parked = [pool.park(caches) for caches, _ in beginnings]
+        beginnings = [_prefill(model, recorder, text, pool.place(len(text.token_ids))) for text in texts]
+        parked = [kept for kept, _ in beginnings]
         turns = []
         for text, kept in zip(texts, parked, strict=True):
             rest = text.token_ids[text.split + 1 :]
             decoding = Decoding(len(rest), sampling=Sampling(ignore_eos=True))
-            turn = TurnJob(text.token_ids[: text.split + 1], kept.caches, decoding, lambda _: None, threading.Event())
+            turn = TurnJob(text.token_ids[: text.split + 1], kept.begin, decoding, lambda _: None, threading.Event())
             turn.sampler = GivenTokens(recorder, rest)
             model.engine.add(turn)
             turns.append(turn)
@@ -116,50 +124,55 @@ def quantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:
     return found
 
 
-def _prefill(model: LoadedModel, recorder: Recorder, text: Text) -> tuple[Caches, LogProbs]:
+class _Place(NamedTuple):
+    """Where a text is: blocks for all of it, pieces to compute its beginning with, and those for the rest."""
+
+    blocks: list[int]
+    pieces: list[int]
+    more_pieces: list[int]
+
+
+class _Parked(NamedTuple):
+    """The beginning of a text in blocks of the pool."""
+
+    store: KVStore
+    start: Start
+
+    def begin(self) -> KVSequence:
+        """As a turn that finds it hot goes on."""
+        return self.store.started(self.start)
+
+
+def _prefill(model: LoadedModel, recorder: Recorder, text: Text, place: _Place) -> tuple[_Parked, LogProbs]:
     """The beginning as a turn that says nothing, and what was expected in it."""
-    recorder.prefill = []
-    turn = TurnJob(text.token_ids[: text.split], model.new_caches, None, lambda _: None, threading.Event())
+    recorder.prefill, store = [], model.arenas
+    begin = partial(store.sequence, place.blocks, place.pieces)
+    turn = TurnJob(text.token_ids[: text.split], begin, None, lambda _: None, threading.Event())
     model.engine.add(turn)
     while model.engine.step():
         pass
-    caches, _ = turn.future.result()
+    kv, _ = turn.future.result()
+    assert kv is not None
     logits, recorder.prefill = mx.concatenate(recorder.prefill), None
-    return caches, _log_probs(logits)
-
-
-class _Parked:
-    """KV in blocks of the pool."""
-
-    def __init__(self, model: LoadedModel, tokens: int, blocks: list[int], pieces: list[int], held: int) -> None:
-        self._model, self._tokens, self._blocks, self._pieces, self._held = model, tokens, blocks, pieces, held
-
-    def caches(self) -> Caches:
-        """As a turn that finds them hot gets them."""
-        arenas = self._model.arenas
-        checkpoint = arenas.checkpoint(self._pieces, self._held, self._tokens) if self._pieces else None
-        return arenas.caches(self._tokens, self._blocks, [], checkpoint)
+    start = Start(place.blocks, place.more_pieces, kv.length, checkpoint=store.checkpoints.capture(kv, last=True))
+    return _Parked(store, start), _log_probs(logits)
 
 
 class _Pool:
-    """The model's own arenas; blocks are given out in no order."""
+    """The model's own pool; blocks are given out in no order."""
 
     def __init__(self, model: LoadedModel) -> None:
         space = model.memory.sizes.space
-        self._model = model
+        self._pieces_of_one = model.geometry.checkpoint_pieces
         self._blocks, self._pieces = list(range(space.blocks)), list(range(space.pieces))
         random.Random(0).shuffle(self._blocks)
         random.Random(0).shuffle(self._pieces)
 
-    def park(self, caches: Caches) -> _Parked:
-        """Copy caches into the pool. Raises IndexError where it is too small."""
-        geometry, tokens = self._model.geometry, caches[0].offset
-        held, count = space_of(caches, geometry)
+    def place(self, tokens: int) -> _Place:
+        """Take a place. Raises IndexError where the pool is too small."""
         blocks = [self._blocks.pop() for _ in range(-(-tokens // BLOCK_TOKENS))]
-        pieces = [self._pieces.pop() for _ in range(count)]
-        self._model.arenas.write(caches, 0, blocks, pieces)
-        caches.clear()
-        return _Parked(self._model, tokens, blocks, pieces, held)
+        pieces = [self._pieces.pop() for _ in range(3 * self._pieces_of_one)]
+        return _Place(blocks, pieces[self._pieces_of_one :], pieces[: self._pieces_of_one])
 
 
 def unquantized(model: LoadedModel, texts: Sequence[Text]) -> list[LogProbs]:

@@ -4,10 +4,11 @@ Two texts take the way of turns, each token given instead of chosen, and every l
 the whole text computed at once (`recomputing`).
 """
 
-import copy
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,14 +16,15 @@ import mlx.core as mx
 import numpy as np
 
 from benchmarks.census.configs import VOCABULARY
-from benchmarks.census.memory import Memory, kept
+from benchmarks.census.memory import GROWTH, AtRest, Memory, Rooms, kept
 from benchmarks.census.recomputing import LogProbs, Recomputed
 from inference_service.domain import Sampling
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.geometry import Caches
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.sampling import TokenSampler
 from inference_service.memory.checkpoints import capture_positions
 from inference_service.models.loaded import LoadedModel
+from inference_service.pool.admission import Reservation
 
 TOLERANCE = 1e-3
 """The most by which a log-probability may differ: roundings in float32."""
@@ -52,6 +54,10 @@ class _GivenTokens(TokenSampler):
         self.rows: list[mx.array] = []
         """Log-probabilities before each token; one more than tokens, because the engine computes a step ahead."""
 
+    @property
+    def by_rows(self) -> bool:
+        return True
+
     def rewind(self, token_ids: Sequence[int]) -> None:
         del self.rows[len(token_ids) :]
 
@@ -63,34 +69,40 @@ class _GivenTokens(TokenSampler):
 class _Turns:
     """Turns on a model's engine."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, rooms: Rooms) -> None:
         self._model = model
+        self._rooms = rooms
         self.decode_steps = 0
         model.engine.stepped = self._stepped
 
     def _stepped(self, phase: str) -> None:
         self.decode_steps += phase == "decode"
 
-    def prefilled(self, token_ids: Sequence[int], checkpoints: Sequence[int] = ()) -> tuple[Caches, TurnJob]:
-        """Caches of a text, and the turn that computed them."""
-        new_caches = self._model.new_caches
-        turn = TurnJob(token_ids, new_caches, None, lambda _: None, threading.Event(), checkpoints=checkpoints)
+    def prefilled(self, token_ids: Sequence[int], checkpoints: Sequence[int] = ()) -> AtRest:
+        """A text that is computed, with checkpoints at these positions."""
+        room, begin = self._rooms.empty(len(token_ids) + GROWTH, len(checkpoints))
+        turn = TurnJob(token_ids, begin, None, lambda _: None, threading.Event(), checkpoints=checkpoints)
         self._run([turn])
-        return turn.future.result()[0], turn
+        return self._rooms.left(turn, room)
 
-    def decoded(self, *texts: tuple[Sequence[int], Callable[[], Caches]]) -> Iterator[tuple[LogProbs, Caches]]:
-        """Texts' last tokens, decoded together: what was expected before each, and caches of the whole text."""
+    def decoded(
+        self, *texts: tuple[Sequence[int], tuple[Reservation, Callable[[], KVSequence]]]
+    ) -> Iterator[tuple[LogProbs, AtRest]]:
+        """Texts' last tokens, decoded together: what was expected before each, and what is at rest then.
+
+        Each text comes with its memory, and what begins it there.
+        """
         turns = []
-        for token_ids, caches in texts:
+        for token_ids, (_, begin) in texts:
             decoding = Decoding(ANSWER, sampling=Sampling(ignore_eos=True))
-            turn = TurnJob(token_ids[:-ANSWER], caches, decoding, lambda _: None, threading.Event())
+            turn = TurnJob(token_ids[:-ANSWER], begin, decoding, lambda _: None, threading.Event())
             turn.sampler = _GivenTokens(token_ids[-ANSWER:])
             turns.append(turn)
         self._run(turns)
-        for turn in turns:
+        for turn, (_, (room, _)) in zip(turns, texts, strict=True):
             assert isinstance(turn.sampler, _GivenTokens)
             rows = np.array(mx.stack(turn.sampler.rows[:ANSWER]).astype(mx.float32))
-            yield rows, turn.future.result()[0]
+            yield rows, self._rooms.left(turn, room)
 
     def _run(self, turns: Sequence[TurnJob]) -> None:
         for turn in turns:
@@ -129,24 +141,42 @@ def texts(seed: int) -> tuple[list[int], list[int]]:
 
 
 def _differences(model: LoadedModel, first: Sequence[int], second: Sequence[int]) -> dict[str, float]:
-    turns = _Turns(model)
     recomputed = Recomputed(model, first)
     whole, other = recomputed.logprobs, Recomputed(model, second).logprobs
     once = first[: PROMPT + ANSWER]
     if (seen := _off(_answer(other, second), whole, once)) < SEEN:
         raise ValueError(f"what it says hangs on what it was told by {seen:.1g}: nothing can be seen of it")
     found = {OWN: _difference(recomputed.by_mlx_lm(), whole)}
-    caches, prefill = turns.prefilled(once[: PROMPT - 1], capture_positions((SYSTEM, GENERATION), PROMPT))
-    other_caches, _ = turns.prefilled(second[: OTHER - ANSWER - 1])
-    [(rows, _)] = turns.decoded((once, lambda: copy.deepcopy(caches)))
-    found["alone"] = _off(rows, whole, once)
+    with closing(Rooms(model)) as rooms:
+        found |= _by_turns(model, rooms, first, second, whole, other)
+    return found
+
+
+def _by_turns(
+    model: LoadedModel,
+    rooms: Rooms,
+    first: Sequence[int],
+    second: Sequence[int],
+    whole: LogProbs,
+    other: LogProbs,
+) -> dict[str, float]:
+    """The ways of turns."""
+    turns, once = _Turns(model, rooms), first[: PROMPT + ANSWER]
+    beginning = turns.prefilled(once[: PROMPT - 1], capture_positions((SYSTEM, GENERATION), PROMPT))
+    other_beginning = turns.prefilled(second[: OTHER - ANSWER - 1])
+    [(rows, _)] = turns.decoded((once, rooms.empty(len(once) + GROWTH)))
+    found = {"alone": _off(rows, whole, once)}
     turns.decode_steps = 0
-    (rows, caches), (other_rows, _) = turns.decoded((once, lambda: caches), (second, lambda: other_caches))
+    (rows, at_rest), (other_rows, _) = turns.decoded(
+        (once, rooms.going_on(beginning, len(once) + GROWTH)),
+        (second, rooms.going_on(other_beginning, len(second) + GROWTH)),
+    )
     together = turns.decode_steps < 2 * (ANSWER - 1)
     if together != model.engine.model.rows_together:
         raise ValueError(f"rows are decoded {'together' if together else 'alone'}, against what was proved")
     found["batched"] = max(_off(rows, whole, once), _off(other_rows, other, second))
-    with TemporaryDirectory() as directory, kept(model, once, caches, prefill.captured, Path(directory)) as memory:
+    at_rest = replace(at_rest, captured=beginning.captured)
+    with TemporaryDirectory() as directory, kept(model, rooms, once, at_rest, Path(directory)) as memory:
         for way, keep_tokens, hot in (
             ("hot", len(once), True),
             ("warm", len(once), False),
@@ -170,7 +200,8 @@ def _resumed(
     exact = keep_tokens == LEFT_AT and model.geometry.states is not None
     if restored.tokens != (wanted := GENERATION if exact else keep_tokens):
         raise ValueError(f"{restored.tokens} tokens are reused instead of {wanted}")
-    [(rows, _)] = turns.decoded((text, restored.caches))
+    assert restored.room is not None
+    [(rows, _)] = turns.decoded((text, (restored.room, restored.sequence)))
     return _off(rows, whole, text)
 
 

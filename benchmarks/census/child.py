@@ -24,7 +24,7 @@ from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import ATTENTION
 
-_POOL_BYTES, _BATCH_BYTES = 16 << 20, 64 << 20
+_POOL_BYTES, _BATCH_BYTES = 64 << 20, 64 << 20
 _CALIBRATION_TOKENS = 64
 """Means only have to be there."""
 

@@ -3,9 +3,10 @@
 Nothing here comes from the engine, so that what is measured has something to agree with.
 
     full attention     every token, in blocks of 256
-    sliding layers     the last window + 256 tokens in Q4, the last window in fp16 (mlx-lm's rotating cache)
+    sliding layers     the last window + 256 tokens in Q4, in pieces of min(256, window); the last window in fp16
+                       (mlx-lm's rotating cache)
     an element in Q4   4 bits, and a scale and a bias for each 64
-    a pool             one window to an agent's tokens of blocks; it is kept in whole pieces of min(256, window)
+    a pool             to an agent's tokens of blocks the pieces of one window, wherever it begins in the first of them
 """
 
 from collections.abc import Mapping
@@ -92,8 +93,8 @@ def q4_window(layers: Layers, scale_bytes: int, tokens: int) -> int:
 
 
 def q4_agent(layers: Layers, tokens: int, scale_bytes: int) -> int:
-    """Bytes of an agent in Q4, its window at its cap."""
-    window = min(tokens, layers.window + SLACK) if layers.sliding else 0
+    """Bytes of an agent in Q4 at rest: its blocks, and the pieces that its window lies in."""
+    window = _pieces(layers, tokens) * _piece(layers) if layers.sliding else 0
     return _blocks(tokens) * BLOCK * q4_token(layers, scale_bytes) + q4_window(layers, scale_bytes, window)
 
 
@@ -120,15 +121,26 @@ def q4_pool(layers: Layers, budget: int, tokens: int, scale_bytes: int, typical:
     """
     typical = typical or tokens
     block_bytes = BLOCK * q4_token(layers, scale_bytes)
-    piece = min(BLOCK, layers.window) if layers.sliding else 1
-    per_window = -(-(layers.window + SLACK) // piece) if layers.sliding else 0
+    piece = _piece(layers)
+    per_window = -(-(layers.window + SLACK) // piece) + 1 if layers.sliding else 0
     piece_bytes = q4_window(layers, scale_bytes, piece)
     units = Fraction(budget) / (Fraction(typical, BLOCK) * block_bytes + per_window * piece_bytes)
     blocks, pieces = int(units * Fraction(typical, BLOCK)), int(units * per_window)
     agents = blocks // _blocks(tokens)
-    if per_window:
-        agents = min(agents, pieces // per_window)
+    if per_window:  # While an agent is computed it has all pieces of a window, and at rest those that it lies in.
+        by_pieces = (pieces - per_window) // _pieces(layers, tokens) + 1 if pieces >= per_window else 0
+        agents = min(agents, by_pieces)
     return Pool(blocks, pieces, blocks * block_bytes + pieces * piece_bytes, agents)
+
+
+def _piece(layers: Layers) -> int:
+    return min(BLOCK, layers.window) if layers.sliding else 1
+
+
+def _pieces(layers: Layers, tokens: int) -> int:
+    """Pieces in which the window of so many tokens lies."""
+    piece = _piece(layers)
+    return -(-tokens // piece) - max(0, tokens - layers.window - SLACK) // piece
 
 
 def _blocks(tokens: int) -> int:

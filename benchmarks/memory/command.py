@@ -2,12 +2,13 @@
 
     agentmem bench memory [--budget 10.2e9] [--tokens 8192] [--lengths 4096 8192 16384 32768] [--models llama-3.1-8b …]
 
-Q4 is what the engine keeps: its own caches, and its own pool of --budget bytes (the paper's on its Mac), into which
-agents of --tokens tokens are let until the next one would cost another its KV. fp16 is what mlx-lm's own default caches
-keep of the same model: they, too, drop what sliding layers no longer see. Both are filled with tokens of the model's
-real shapes; weights are never computed, because KV does not depend on how many there are. What is larger than the
-budget is left out of the measurement. The arithmetic comes from the published configurations alone, and the benchmark
-fails where it and the measurement differ: at all in agents and in bytes of arrays, by over 2 % in memory taken.
+Q4 is what the engine keeps: blocks of its store, and its own pool of --budget bytes (the paper's on its Mac), into
+which agents of --tokens tokens are let until the next one would cost another its KV. fp16 is what mlx-lm's own default
+caches keep of the same model: they, too, drop what sliding layers no longer see. Both are filled with tokens of the
+model's real shapes; weights are never computed, because KV does not depend on how many there are. What is larger than
+the budget is left out of the measurement. The arithmetic comes from the published configurations alone, and the
+benchmark fails where it and the measurement differ: at all in agents and in bytes of arrays, by over 2 % in memory
+taken.
 
 On a GPU scales are bfloat16, on a CPU float32; there both are measured.
 """
@@ -72,7 +73,7 @@ def check(what: str, measured: int, expected: int, tolerance: float = 0.0) -> No
 
 
 async def measured(model: measuring.Model, dtype: str, row: Figures, lengths: Sequence[int], budget: int) -> Figures:
-    """The engine's caches at all lengths, and the pool, checked against the arithmetic of `row`."""
+    """An agent in the engine's store at all lengths, and the pool, checked against the arithmetic of `row`."""
     name, by_arithmetic = f"{model.name}, {dtype}", row["arithmetic"][dtype]
     agents: Figures = {}
     for length in lengths:
@@ -115,7 +116,7 @@ def _table_of_lengths(figures: Figures) -> Table:
         ("model", "layers", "a token, full layers", *(f"{int(n) / 1024:g}K" for n in lengths)),
         rows,
         "fp16 as mlx-lm's default caches keep it; sliding layers keep their window there, and window + 256 tokens in "
-        "Q4. With float32 scales (CPU) Q4 takes 1.11 times as much.",
+        "Q4, in whole pieces. With float32 scales (CPU) Q4 takes 1.11 times as much.",
     )
 
 

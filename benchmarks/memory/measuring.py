@@ -1,40 +1,40 @@
-"""Real KV of a model's geometry, without its weights: mlx-lm's caches, the engine's caches, and a pool that fills up.
+"""Real KV of a model's geometry, without its weights: mlx-lm's caches, an agent in blocks, and a pool that fills up.
 
 Networks are built from their configuration and never evaluated: they say what caches they want and what shape their KV
 has, and that is all that is asked of them. One thread: it is the engine's and the event loop's.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import psutil
 from mlx_lm.models.cache import make_prompt_cache
 
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
 from benchmarks.geometries import GEOMETRIES
-from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.caches import SlidingQuantizedKVCache
-from inference_service.engine.checkpoints import captured, space_of
-from inference_service.engine.geometry import Caches, Geometry
+from inference_service.engine.geometry import Geometry, LayerGroup, TensorBytes
+from inference_service.engine.paged.layout import HostTensor
+from inference_service.engine.paged.sequence import Checkpoint
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quantization import Quantized
 from inference_service.memory.restore import headers
 from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.models.latents import keep_latents
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.hot import HotState
+from inference_service.pool.kv import Table
 from inference_service.pool.memory import ModelMemory, sizes
 
 _CHUNK = 2048
-_UNBOUNDED = 1 << 62
-"""Bytes for running batches: an account that refuses nothing, so that the pool alone does. No memory is taken."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,21 @@ def fp16_caches(model: Model, tokens: int) -> dict[str, int]:
 
 
 def q4_agent(geometry: Geometry, tokens: int) -> dict[str, int]:
-    """An agent in the engine's caches: its arrays, the memory that they took, and a window as it is saved."""
+    """An agent in the engine's store: bytes of what it has there, the memory that the store took, and a window's file.
+
+    While it was computed it may have had a piece more than it has at rest.
+    """
     before = _active()
-    caches = _filled(geometry, tokens, seed=0)
+    blocks, pieces = -(-tokens // BLOCK_TOKENS), geometry.checkpoint_pieces
+    store = KVStore(geometry, blocks, pieces)
     active = _active() - before
-    checkpoint = captured(caches)
-    saved = checkpoint.nbytes if checkpoint else 0
-    return {"bytes": sum(cache.nbytes for cache in caches), "active": active, "saved_window": saved}
+    checkpoint = _Content(geometry, 0).write(store, range(blocks), range(pieces), tokens)
+    held, saved = blocks * store.full.layout.nbytes, 0
+    if checkpoint is not None and store.windows is not None:
+        held += len(checkpoint.pieces) * store.windows.layout.nbytes
+        saved = sum(len(tensor) for tensor in store.checkpoints.read(checkpoint)().values())
+    store.close()
+    return {"bytes": held, "active": active, "saved_window": saved}
 
 
 async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> dict[str, Any]:
@@ -98,10 +106,10 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
     first and the last is read back at the end. Raises RuntimeError where it is not what was written, or the bookkeeping
     does not add up.
     """
-    kinds = [_filled(geometry, tokens, seed) for seed in (0, 1)]
+    kinds = [_Content(geometry, seed) for seed in (0, 1)]
     resident, before = _resident(), _active()
-    memory = ModelMemory(geometry, 0, sizes(0, geometry, tokens, budget, _UNBOUNDED, tokens), TurnHints())
-    arenas = Arenas(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
+    memory = ModelMemory(geometry, sizes(0, geometry, tokens, budget, 0, tokens), TurnHints())
+    store = KVStore(geometry, memory.sizes.space.blocks, memory.sizes.space.pieces)
     taken, taken_resident = _active() - before, _resident() - resident
     gone: list[int] = []
     memory.admission.growth.evicted = gone.append
@@ -109,7 +117,7 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
         agents = len(memory.hot)
         key = AgentKey("benchmark", f"agent-{agents}", name)
         token_ids = range(agents * tokens, (agents + 1) * tokens)
-        await _keep(memory, arenas, geometry, key, kinds[agents % 2], token_ids)
+        await _keep(memory, store, key, kinds[agents % 2], token_ids)
         if gone:
             break
     memory.check_integrity([])
@@ -119,72 +127,102 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
     for key in {*kept[:2], *kept[-3:-1]}:
         state = memory.hot.get(key)
         assert state is not None
-        _compare(geometry, arenas, state, kinds[int(key.agent_id.removeprefix("agent-")) % 2])
+        kinds[int(key.agent_id.removeprefix("agent-")) % 2].compare(store, state.table)
     found = {
         "agents": agents,
         "blocks": memory.sizes.space.blocks,
         "pieces": memory.sizes.space.pieces,
-        "arrays": arenas.nbytes,
+        "arrays": store.nbytes,
         "active": taken,
         "resident": taken_resident,
         "active_when_full": _active() - before,
     }
-    arenas.close()
+    store.close()
     return found
 
 
-async def _keep(
-    memory: ModelMemory, arenas: Arenas, geometry: Geometry, key: AgentKey, caches: Caches, token_ids: range
-) -> None:
-    """What the worker does with a finished turn: room, a table, a copy in the arenas, a name for every block."""
+async def _keep(memory: ModelMemory, store: KVStore, key: AgentKey, content: "_Content", token_ids: range) -> None:
+    """What the worker does with a turn: room, blocks that are written, a table of them, a name for every block."""
     names = [header.chain_hash for header in headers("benchmark", key.namespace, token_ids)]
-    room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids), keeps=True), seconds=1.0)
-    window, pieces = space_of(caches, geometry)
-    table = room.table(len(token_ids), [None] * len(names), pieces, window)
-    arenas.write(caches, 0, table.blocks, table.pieces)
+    room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids)), seconds=1.0)
+    checkpoint = content.write(store, room.places, room.pieces, len(token_ids))
+    window = (checkpoint.tokens, checkpoint.pieces) if checkpoint is not None else (0, ())
+    table = room.claim(memory.pool, Table(len(token_ids), room.places, *window))
     memory.hot.put(key, HotState(Version(key.agent_id, 1), Ledger(), memory.pool.publish(names, table)))
     memory.admission.release(room)
 
 
-def _compare(geometry: Geometry, arenas: Arenas, state: HotState, wrote: Caches) -> None:
-    table = state.table
-    checkpoint = arenas.checkpoint(table.pieces, table.window_tokens, table.tokens) if table.pieces else None
-    for layer, cache in enumerate(arenas.caches(table.tokens, table.blocks, (), checkpoint)):
-        for found, expected in zip(cache.buffers.view(), wrote[layer].buffers.view(), strict=True):
-            if not all(mx.array_equal(a, b) for a, b in zip(found, expected, strict=True)):
-                raise RuntimeError(
-                    f"layer {layer} of {geometry.layers} of an agent in the pool is not what was written"
-                )
+class _Content:
+    """What an agent's blocks have. Agents of another seed have other content, and so has each block and each layer.
 
-
-def _filled(geometry: Geometry, tokens: int, seed: int) -> Caches:
-    """Caches of one sequence; the sliding ones end at their cap.
-
-    One layer of each kind is written chunk by chunk, as prefill does. The others are copies with memory of their own,
-    each with other codes: quantizing them all would take minutes on a CPU, and make arrays of the same sizes.
+    One layer of each kind is packed, of one block. The others have other codes: to pack all of them would take minutes
+    on a CPU, and make tensors of the same sizes.
     """
-    caches = geometry.new_caches()
-    mx.random.seed(seed)
-    for group in filter(None, (geometry.full, geometry.sliding)):
+
+    def __init__(self, geometry: Geometry, seed: int) -> None:
+        mx.random.seed(seed)
+        self._geometry = geometry
+        self._codecs = dict(zip(geometry.kv_layers, geometry.codecs(), strict=True))
+        self._full = [self._packed(group, BLOCK_TOKENS) for group in geometry.full_groups]
+        self._window = [self._packed(geometry.sliding, geometry.piece_tokens)] if geometry.sliding else []
+
+    def _packed(self, group: LayerGroup, tokens: int) -> dict[str, HostTensor]:
+        """The tensors of a file by name, of so many tokens of a group's layers."""
         keys, values = (
-            mx.random.normal((1, group.kv_heads, _CHUNK, width), geometry.dtype) for width in (group.k_dim, group.v_dim)
+            mx.random.normal((1, group.kv_heads, tokens, width), self._geometry.dtype)
+            for width in (group.k_dim, group.v_dim)
         )
-        first, *others = (caches[layer] for layer in group.layers)
-        for count in _chunks(tokens):
-            first.update_and_fetch(keys[:, :, :count], values[:, :, :count])
-            mx.eval(first.state)
-        if isinstance(first, SlidingQuantizedKVCache):
-            first.buffers = first.buffers.last(first.kept)
-        for number, cache in enumerate(others, 1):
-            cache.buffers = first.buffers.map(partial(_copied, number), first.buffers.filled)
-            if isinstance(cache, SlidingQuantizedKVCache):
-                cache.offset = tokens
-            mx.eval(cache.state)
-    return caches
+        sides = zip("kv", self._codecs[group.layers[0]].encode(keys, values), strict=True)
+        found = {}
+        for side, packed in sides:
+            for part in Quantized._fields:
+                array = getattr(packed, part)
+                host = np.array(array.view(mx.uint16) if array.dtype.size == 2 else array)
+                name = f"{self._geometry.prefix(group)}{side}.{part}"
+                found[name] = np.concatenate([_other(host, part, layer) for layer in range(len(group.layers))])
+        return found
+
+    def write(self, store: KVStore, blocks: Sequence[int], pieces: Sequence[int], tokens: int) -> Checkpoint | None:
+        """Fill a sequence's blocks, and the pieces that its window has then; the checkpoint at its end."""
+        sequence = store.sequence(blocks, pieces)
+        for number, block in enumerate(blocks):
+            store.full.put([(block, 0, self._numbered(self._full, number))])
+        if (table := sequence.window) is not None and store.windows is not None:
+            table.slide(tokens)
+            for number, piece in enumerate(table.blocks, table.first // table.tokens):
+                store.windows.put([(piece, 0, self._numbered(self._window, number))])
+        sequence.length = tokens
+        return store.checkpoints.capture(sequence, last=True)
+
+    def compare(self, store: KVStore, table: Table) -> None:
+        """Raise RuntimeError where an agent's blocks and pieces have anything else."""
+        for number, block in enumerate(table.blocks):
+            count = min(BLOCK_TOKENS, table.tokens - number * BLOCK_TOKENS)
+            wanted = {name: t[:, :, :count] for name, t in self._numbered(self._full, number).items()}
+            _same(store.read_block(block, count)(), wanted, f"block {number}")
+        if table.pieces:
+            tokens, start = self._geometry.piece_tokens, table.tokens - table.window_tokens
+            first = start // tokens
+            parts = [self._numbered(self._window, first + at) for at in range(len(table.pieces))]
+            within = slice(start - first * tokens, table.tokens - first * tokens)
+            wanted = {name: np.concatenate([part[name] for part in parts], axis=2)[:, :, within] for name in parts[0]}
+            found = store.checkpoints.read(Checkpoint(table.tokens, table.window_tokens, table.pieces))()
+            _same(found, wanted, "the window")
+
+    @staticmethod
+    def _numbered(groups: Sequence[dict[str, HostTensor]], number: int) -> dict[str, HostTensor]:
+        """The tensors of the block with a number."""
+        return {name: _other(tensor, name, 1000 * number) for group in groups for name, tensor in group.items()}
 
 
-def _copied(number: int, part: Quantized) -> Quantized:
-    return Quantized(part.weights + mx.array(number, mx.uint32), part.scales + 0, part.biases + 0)
+def _other(tensor: HostTensor, name: str, number: int) -> HostTensor:
+    """Other codes; scales and biases are the same."""
+    return tensor ^ np.uint32(number) if name.endswith("weights") else tensor  # type: ignore[operator]
+
+
+def _same(found: TensorBytes, wanted: dict[str, HostTensor], what: str) -> None:
+    if found.keys() != wanted.keys() or any(found[name] != tensor.tobytes() for name, tensor in wanted.items()):
+        raise RuntimeError(f"{what} of an agent in the pool is not what was written")
 
 
 def _chunks(tokens: int) -> Iterator[int]:

@@ -35,7 +35,7 @@ from inference_service.domain import MessagesInput
 from inference_service.engine import quality
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.loading import ATTENTION
+from inference_service.models.proof import attention_paths
 from inference_service.text.template import Template
 
 MODEL: Final = "SmolLM2-135M-Instruct"
@@ -92,7 +92,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
     chats = make_chats(arguments.chats, arguments.chat_tokens, model.tokenizer, render)
     for name, format in formats().items():
         if name in arguments.variants:
-            ATTENTION.self_test(replace(model.geometry, format=format))
+            attention_paths(replace(model.geometry, format=format))
     every = variants(model.geometry, model.calibration)
     chosen = {name: every[name] for name in NAMES if name in arguments.variants}
     check = quality.sample(model.tokenizer, quality.TOKENS)

@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.quality.chats import Chat
 from benchmarks.quality.variants import NewCaches
+from inference_service.engine.paged.alone import SequenceKVCache
 
 BASE = "unquantized"
 """The name of what the others are compared with."""
@@ -74,11 +75,20 @@ def _asked(network: Any, chat: Chat, caches: list[Any]) -> Iterator[Answer]:
         inputs, wanted = question.token_ids[:-1], np.array(question.token_ids[-question.answer :])
         logprobs = np.array(_logprobs(network, mx.array([inputs]), caches, last=question.answer))
         for cache in caches:
-            cache.trim(len(inputs))
+            _trim(cache, len(inputs))
         yield Answer(
             bool((logprobs.argmax(axis=-1) == wanted).all()),
             float(logprobs[np.arange(len(wanted)), wanted].mean()),
         )
+
+
+def _trim(cache: Any, tokens: int) -> None:
+    """Have a cache forget its last tokens."""
+    if isinstance(cache, SequenceKVCache):
+        cache.tokens -= tokens
+        cache.working.trim(tokens)
+    else:
+        cache.trim(tokens)
 
 
 def _all_caches(network: Any, variants: Mapping[str, NewCaches]) -> dict[str, list[Any]]:

@@ -80,5 +80,6 @@ def _parts(cache: Any) -> list[mx.array]:
     """The arrays [1, kv_heads, tokens, …] of one layer."""
     if isinstance(cache, QuantizedKVCache):
         return [*cache.keys, *cache.values]
-    keys, values = cache.buffers.both()
+    one = [array[:, :, :1] for array in cache.working.state]
+    keys, values = cache.codec.encode(*one)  # It has them as arrays: what was packed is not kept.
     return [*keys, *values]

@@ -8,7 +8,6 @@ Each measurement begins with an empty cache of MLX's allocator, as the worker's 
 
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,14 +22,17 @@ from agentmem.kv import blockfile
 from benchmarks import children
 from benchmarks.contestants import Ours, Row
 from benchmarks.mlx_lm_contestants import MlxLm
-from inference_service.engine.arenas import Arenas
-from inference_service.engine.generation import TurnJob
-from inference_service.engine.geometry import Caches, HostTensors
+from benchmarks.places import Place
+from inference_service.engine.geometry import HostTensors
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.models.proof import Speeds
 from inference_service.storage.blocks import verified
 
 STEPS = 5
 KINDS = ("plain", "4 bit")
+_SPARE = 8
+"""Tokens that an agent may generate besides those that are measured."""
 
 
 def saved(scratch: Path, kind: str, tokens: int) -> Path:
@@ -50,7 +52,6 @@ class InProcess:
         if self._ours.geometry.sliding is not None:
             raise SystemExit("the parts are told apart for models whose layers all have full attention only")
         self._network, self._mlx_lm, self._scratch = network, MlxLm(network), scratch
-        self._arenas = Arenas(self._ours.geometry, 1, 0)
 
     def parts(self, files: Sequence[str], tokens: int, new_ids: Sequence[int]) -> dict[str, float]:
         """The parts of a next turn of an agent of `tokens` tokens, whose KV is in these files; each alone.
@@ -62,14 +63,19 @@ class InProcess:
         host, seconds = self._host_tensors(files)
         sequence = [*([new_ids[0]] * tokens), *new_ids]  # What is in the KV does not matter to time, nor do their ids.
 
-        def restored() -> Caches:
-            return self._arenas.caches(tokens, [], host, room=len(sequence) + 1)  # As a warm turn gets them.
+        place = self._ours.places.take(len(sequence) + _SPARE)
+        self._ours.store.full.take(place.blocks)
 
-        prefill, caches = self._prefill(sequence, restored())
+        def restored() -> KVSequence:
+            written = zip(place.blocks, host, strict=False)
+            return self._ours.store.started(Start(place.blocks, (), tokens, files=list(written)))
+
+        prefill, row = self._prefill(sequence, restored(), place)
+        step = self._step(row)
         return {
             "hash": seconds,
             "prefill": prefill,
-            "step": self._step(Row([*sequence, new_ids[0]], caches)),
+            "step": step,
             "engine": self._first_token(sequence, restored()),
         }
 
@@ -129,30 +135,29 @@ class InProcess:
             found.append((header.first_token, verified(content, header, digest, self._ours.geometry)))
         return [tensors for _, tensors in sorted(found, key=lambda each: each[0])], seconds
 
-    def _prefill(self, sequence: Sequence[int], caches: Caches) -> tuple[float, Caches]:
-        job = TurnJob(sequence, lambda: caches, None, lambda _: None, threading.Event(), reused=caches[0].offset)
+    def _prefill(self, sequence: Sequence[int], kv: KVSequence, place: Place) -> tuple[float, Row]:
         _empty()
         started = time.perf_counter()
-        self._ours.engine.add(job)
+        job = self._ours.job(sequence, lambda: kv, 0, reused=kv.length)
         while not job.future.done():
             self._ours.engine.step()
         seconds = time.perf_counter() - started
-        return seconds, job.future.result()[0]
+        return seconds, self._ours.left(job, place)
 
     def _step(self, row: Row) -> float:
-        running = self._ours.running([row])
-        running.step()  # The first ones write into buffers that the row still shares.
+        running = self._ours.running([row], _SPARE + STEPS)
+        running.step()
         running.step()
         started = time.perf_counter()
         for _ in range(STEPS):
             running.step()
         return (time.perf_counter() - started) / STEPS
 
-    def _first_token(self, sequence: Sequence[int], caches: Caches) -> float:
+    def _first_token(self, sequence: Sequence[int], kv: KVSequence) -> float:
         first: list[float] = []
         _empty()
         started = time.perf_counter()
-        job = self._ours.job(sequence, lambda: caches, 1, lambda _: first.append(time.perf_counter() - started))
+        job = self._ours.job(sequence, lambda: kv, 1, lambda _: first.append(time.perf_counter() - started), kv.length)
         while not job.future.done():
             self._ours.engine.step()
         job.future.result()

@@ -137,15 +137,15 @@ def overview() -> Board:
         "Engine",
         lines(
             "Steps",
-            "Steps of the engine a second: chunks of prompts, and decode steps. None while requests run: see "
-            "AgentmemEngineStalled in deploy/RUNBOOK.md.",
+            "Steps of the engine a second: chunks of prompts, and passes of who generates. None while requests run: "
+            "see AgentmemEngineStalled in deploy/RUNBOOK.md.",
             "ops",
             (rate("agentmem_engine_steps_total", "kind", STACK), "{{kind}}"),
         ),
         lines(
-            "Batch",
-            "Sequences that decode together. Always 1 with several that run: they are of very different lengths, or "
-            "wait for one another's prompts.",
+            "Generating",
+            "Sequences that generate, which share passes of the model. Others that run wait for their prompts: long "
+            "ones are computed one after the other.",
             "short",
             (f"max by (model_id) (agentmem_batch_size{{{MODEL}}})", "{{model_id}}"),
         ),

@@ -14,6 +14,9 @@ from gateway.cli.text import FOLD, LINE, RIGHT, described, table
 
 Row = tuple[str, str]
 
+_OPTIONAL = ("other models", "arrays")
+"""Parts of the memory that are shown where there are any."""
+
 
 def models_table(found: Sequence[model_pb2.Model]) -> Table:
     """Return the models, so that only names and notes wrap on 80 columns. `errors_of` says why some are failed."""
@@ -126,15 +129,15 @@ def arithmetic(memory: model_pb2.ModelMemory) -> Table:
         ("weights", memory.weight_bytes, ""),
         ("activations", memory.activation_bytes, "computing, at its peak"),
         ("other models", memory.other_models_bytes, "loaded beside it"),
-        ("pool", memory.pool_bytes, "KV of agents that are hot"),
-        ("batches", memory.batch_bytes, "KV of running requests"),
+        ("pool", memory.pool_bytes, "KV of hot agents and running requests"),
+        ("arrays", memory.batch_bytes, "K and V of running requests, unpacked"),
     )
     left = memory.usable_bytes - sum(size for _, size, _ in parts)
     rest = "for other models" if left > memory.usable_bytes / 100 else "less than a block"
     rows = [
         ("device", byte_size(memory.device_bytes), ""),
         ("usable", byte_size(memory.usable_bytes), "the rest is for other processes"),
-        *((name, f"− {byte_size(size)}", what) for name, size, what in parts if size or name != "other models"),
+        *((name, f"− {byte_size(size)}", what) for name, size, what in parts if size or name not in _OPTIONAL),
         ("left", f"= {byte_size(max(0, left))}", rest),
     ]
     columns = {"name": {**LINE, "min_width": 12}, "size": {**RIGHT, "min_width": 10}, "what": {"style": "dim"}}

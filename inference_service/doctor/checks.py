@@ -98,7 +98,7 @@ def judge_products(flops: float, openblas: bool | None) -> Finding:
 def memory(settings: WorkerSettings) -> Findings:
     """Check the host's memory as it is now, and a GPU's own; a worker that runs has taken its own."""
     total, available, running = host_memory.total_bytes(), host_memory.available_bytes(), listens(settings.address)
-    given = settings.pool_bytes, settings.batch_bytes
+    given = (settings.pool_bytes,) if has_own_memory() else (settings.pool_bytes, settings.batch_bytes)
     wanted = share_bytes() if None in given else min(share_bytes(), sum(each for each in given if each))
     floor = default_floor() if settings.free_memory_floor is None else settings.free_memory_floor
     facts = {"total_bytes": total, "available_bytes": available, "wanted_bytes": wanted, "free_bytes": free_bytes()}
@@ -108,9 +108,10 @@ def memory(settings: WorkerSettings) -> Findings:
         found += f"; the GPU has {byte_size(facts['free_bytes'])} of {byte_size(device_bytes())} free"
     if available < _LITTLE_BYTES and not running:
         return [problem(found, "end other programs, or add memory", facts)]
+    settable = "pool_bytes" if has_own_memory() else "pool_bytes and batch_bytes"
     if (left := facts["free_bytes"] - floor) < wanted and not running:
         less = f"{found}: models and agents get {byte_size(max(0, left))} instead of {byte_size(wanted)}"
-        return [warning(less, "end other programs, or set pool_bytes and batch_bytes in [worker] lower", facts)]
+        return [warning(less, f"end other programs, or set {settable} in [worker] lower", facts)]
     return [ok(found, facts=facts)]
 
 

@@ -14,7 +14,8 @@ import mlx.core as mx
 
 from inference_service.engine.computing import LEAST_CHUNK, EstimatedCost
 from inference_service.engine.device import device_and_version
-from inference_service.engine.geometry import Caches, Geometry
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.paged.alone import SequenceCaches, SequenceKVCache
 from inference_service.engine.scheduling import latest_chunks
 from inference_service.json_cache import JsonCache
 
@@ -103,14 +104,16 @@ def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -
     return max(0, int(mx.get_peak_memory()) - before - kept)
 
 
-def _filled(geometry: Geometry, tokens: int) -> Caches:
+def _filled(geometry: Geometry, tokens: int) -> SequenceCaches:
     """Caches of so many tokens of nothing."""
     caches = geometry.new_caches()
     for group in geometry.groups if tokens else ():
         for layer in group.layers:
             k, v = (mx.zeros((1, group.kv_heads, tokens, dim), geometry.dtype) for dim in (group.k_dim, group.v_dim))
-            caches[layer].update_and_fetch(k, v)
-            mx.eval(caches[layer].state)
+            cache = caches[layer]
+            assert isinstance(cache, SequenceKVCache)
+            cache.update_and_fetch(k, v)
+            mx.eval(cache.state)
     return caches
 
 

@@ -1,53 +1,66 @@
-"""Continuous batching: one decode step for all running rows, then one chunk of one prompt, again and again.
+"""Continuous batching: one pass for all running rows and short prompts, then a chunk of a long prompt, again and again.
 
-Prompts (`prompts`) join the running rows when they are computed. So no stream waits for another turn's long prompt
-longer than one chunk, and a new request waits for some layers of one. Decoding runs in mlx-lm's GenerationBatch over
-our batch caches, in one batch, or in several where the rows' lengths differ so much that padding would cost more.
+Rows are tokens with a position each, wherever their sequence's blocks lie, so a turn joins and leaves without a copy. A
+short prompt rides along as so many rows of its own: the weights are read once for it and for who decodes, and its first
+token comes with the pass. The next pass is on its way to the device before the tokens of the one before are looked at.
 """
 
 import logging
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import mlx.core as mx
 
-from inference_service.engine.caches.buffers import STEP
-from inference_service.engine.caches.full import BatchQuantizedKVCache
-from inference_service.engine.generation import TurnJob
+from agentmem.errors import ResourceExhausted
+from inference_service.engine.choosing import next_tokens
+from inference_service.engine.drafting import Drafter
+from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
-from inference_service.engine.mlx_lm_adapter import GenerationBatch, begun, regrouped, trim
+from inference_service.engine.paged.passes import Pass, Piece
+from inference_service.engine.paged.sequence import SLACK
+from inference_service.engine.paged.writing import Written
 from inference_service.engine.prompts import PromptEngine, guarded
-from inference_service.engine.sampling import processors
-from inference_service.engine.scheduling import split
-from inference_service.engine.speculation import Speculation, StepCosts, can_speculate
+from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+
+class _Flight(NamedTuple):
+    """A pass that is being computed: its jobs, in the order of its pieces, their next tokens [jobs], and what is to be
+    put into blocks. `began` is the time of prompts in it."""
+
+    jobs: list[TurnJob]
+    tokens: mx.array
+    written: Written
+    ends: list[int]
+    """Tokens of each job whose KV is there once it is computed."""
+    began: float
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BatchEngine(PromptEngine):
     """Runs the turns of one model. Engine thread only: `add`, then `step` as long as it says that there is more.
 
-    When a decode step raises, every row is built again from its tokens, in a group of its own, and only those that fail
-    there are ended. `weight_bytes` is what one step reads of the model: see `scheduling`.
+    When a pass raises, every turn in it goes on from the KV that it began with, in passes of its own, and only those
+    that fail there are ended.
     """
 
     tokenizer: Tokenizer
-    weight_bytes: int
     speculative: bool = False
-    """Whether a row that decodes by itself may compute several tokens in a step, where that pays."""
+    """Whether a sequence that decodes by itself may compute several tokens in a step, where that pays."""
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
     """Called, on the engine thread, for each step of a draft: its tokens, and how many of them were right."""
-    _running: dict[int, TurnJob] = field(default_factory=dict, init=False)
-    _groups: list[GenerationBatch] = field(default_factory=list, init=False)
-    _rows_changed: bool = field(default=False, init=False)
-    _next_uid: int = field(default=0, init=False)
     _step_costs: defaultdict[int, StepCosts] = field(default_factory=partial(defaultdict, StepCosts), init=False)
     """By the length of the context, in powers of 4: attention's share of a step grows with it."""
+    _plain_since: float = field(default=0.0, init=False)
+    """When the last step was taken, of one token of one turn."""
+    _running: list[TurnJob] = field(default_factory=list, init=False)
+    _flights: list[_Flight] = field(default_factory=list, init=False)
 
     @property
     def running(self) -> int:
@@ -61,210 +74,212 @@ class BatchEngine(PromptEngine):
     def add(self, job: TurnJob) -> None:
         """Queue a turn, unless its future was cancelled meanwhile."""
         if job.future.set_running_or_notify_cancel():
+            job.capture, job.drop = self.store.checkpoints.capture, self.store.checkpoints.drop
             self._waiting.append(job)
 
     def step(self) -> bool:
-        """Decode one token of each row, or some of a row that speculates, and compute one chunk or as much of it as
-        there is time for.
+        """Have one pass computed, and one chunk of a long prompt, or as much of it as there is time for; take the
+        tokens of the pass before.
 
         Returns whether anything is left to do.
         """
         self._drop_cancelled()
-        for group in list(self._groups):
-            guarded(partial(self._decode, group), partial(self._rebuild, group))
-        if self._waiting:
-            self._advance()
-        if self._rows_changed:
-            self._rows_changed = False
-            message = "rows could not be regrouped; they go on as they are"
-            guarded(self._regroup, lambda error: log.warning(message, exc_info=error))
-        if self._to_clear:  # The prompt's memory is free for its rows' new batch, and what that replaced is released.
+        before, self._flights = self._flights, []
+        if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
+            self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
+            before = []
+        riders = self._riders()
+        drafted = None
+        if not riders and (job := self._speculating()) is not None and self._would_draft(job):
+            self._take_all(before)  # What comes next is guessed from what was sampled last.
+            before, drafted = [], job
+            guarded(partial(self._speculate, job), partial(self._failed, [job]))
+        for lane in self._lanes(riders):
+            if lane == [drafted] and not (lane[0].over or lane[0].alone) and self._would_draft(lane[0]):
+                continue  # A plain step would take its time, and tell what the next draft does besides.
+            guarded(partial(self._launch, lane), partial(self._failed, lane))
+        self._take_all(before)
+        if (job := self._next()) is not None:
+            if any(not other.prompted for flight in self._flights for other in flight.jobs):
+                before, self._flights = self._flights, []
+                self._take_all(before)  # A first token does not wait for another's chunk.
+            self._advance(job)
+        if self._to_clear:
             self._to_clear = False
             mx.clear_cache()
         if not (self._waiting or self._running):
             self._kept.clear()
-        return bool(self._ready or self._running)
+        return bool(self._ready or self._running or self._flights)
 
     def _drop_cancelled(self) -> None:
         self._drop_cancelled_prompts()
-        for group in list(self._groups):
-            gone = [uid for uid in group.uids if self._running[uid].cancelled.is_set()]
-            for uid in gone:
-                job = self._running[uid]
-                if job.blocks.new(job.tokens):
-                    guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
-            guarded(partial(self._leave, group, gone, TurnJob.cancel), partial(self._rebuild, group))
+        for job in [job for job in self._running if job.cancelled.is_set()]:
+            self._running.remove(job)
+            guarded(job.cancel, job.fail)
 
-    def _join(self, jobs: list[TurnJob], logits: mx.array, caches: list[Any]) -> None:
-        self._to_clear = True
-        changes, samplers = [], []
-        for job in jobs:
-            job.prefilled()
-            assert job.decoding is not None
-            changes.append(processors(job.decoding.sampling, len(job.sequence)))
-            samplers.append(job.sampler)
-        uids = list(range(self._next_uid, self._next_uid + len(jobs)))
-        histories = [job.history for job in jobs]
-        group, first = begun(uids, self.model, logits, caches, histories, samplers, changes)
-        self._next_uid += len(jobs)
-        self._groups.append(group)
-        self._rows_changed = True
-        errors: dict[TurnJob, Exception] = {}
-        for uid, job, token in zip(uids, jobs, first, strict=True):
-            self._waiting.remove(job)
-            self._running[uid] = job
-            job.first_taken = True
-            guarded(partial(job.take, token, self.tokenizer), partial(errors.__setitem__, job))
-        failed = [uid for uid in uids if self._running[uid] in errors]
-        leave = partial(self._leave, group, failed, lambda job: job.fail(errors[job]))
-        guarded(leave, partial(self._rebuild, group))
-
-    def _regroup(self) -> None:
-        """Bring the rows into the groups that cost least, but for those that are kept alone."""
-        together = self.model.rows_together
-        alone = [group for group in self._groups if not together or self._running[group.uids[0]].alone]
-        shared = [group for group in self._groups if group not in alone]
-        uids = [uid for group in shared for uid in group.uids]
-        best = split([self._running[uid].tokens for uid in uids], self.token_bytes, self.weight_bytes)
-        self._groups = alone + regrouped(shared, [frozenset(uids[row] for row in rows) for rows in best])
-
-    def _decode(self, group: GenerationBatch) -> None:
-        """One step for every row of a group; those that end, or whose token cannot be emitted, leave."""
-        self._make_room(group)
-        if group not in self._groups:
-            return
-        ended: list[int] = []
-        errors: dict[TurnJob, Exception] = {}
-        failed: list[int] = []
-        sampled = self._sampled(group)
-        self.stepped("decode")
-        for uid, tokens in sampled:
-            job = self._running[uid]
-            if job.first_taken:
-                job.first_taken = False
-                del tokens[0]
-            while tokens and not job.over and job not in errors:
-                take = partial(job.take, tokens.pop(0), self.tokenizer)
-                guarded(take, partial(errors.__setitem__, job))
-            if job in errors:
-                failed.append(uid)
-            elif job.over:
-                ended.append(uid)
-                if tokens:  # Of a row that speculated, which is alone: what follows a stop string is in its caches.
-                    trim(group, len(tokens))
-        self._leave(group, failed, lambda job: job.fail(errors[job]))
-        for uid in ended:
-            job = self._running[uid]
-            guarded(partial(_extract, group, group.uids.index(uid), job), partial(_without_caches, job))
-        self._leave(group, ended, self._finish)
-
-    def _make_room(self, group: GenerationBatch) -> None:
-        """Where a group's buffers are about to grow and there is no memory for that, fail its longest rows until there
-        is."""
-        while (growth := _growth(group)) and not self.headroom.make(growth):
-            longest = max(group.uids, key=lambda uid: self._running[uid].tokens)
-            rows = len(group.uids)
-            error = self.headroom.refusal(f"a batch of {rows} requests" if rows > 1 else "the request", growth)
-            self._leave(group, [longest], partial(TurnJob.fail, error=error))
-            if group not in self._groups:
-                return
-
-    def _sampled(self, group: GenerationBatch) -> list[tuple[int, list[int]]]:
-        """One step of a group: each row's uid, and its token; several where it speculates."""
-        jobs = [self._running[uid] for uid in group.uids]
-        [job, *others] = jobs
-        if others or not self._may_speculate(job, group):
-            for each in jobs:
-                each.speculation = None
-            return [(response.uid, [response.token]) for response in group.next()]
-        assert job.decoding is not None
-        if job.speculation is None:
-            job.speculation = Speculation(job.history, ahead=job.first_taken)
-        left = job.decoding.max_tokens - len(job.result.token_ids) - (not job.first_taken)
-        most = min(left, _room(group) - 1)  # Buffers grow for tokens that are certain.
-        measure = not self._waiting and len(self._groups) == 1
-        costs = self._step_costs[job.tokens.bit_length() // 2]
-        step = job.speculation.step(group, most, self.tokenizer.eos_ids, costs, measure=measure)
-        if step.drafted:
-            self.speculated(step.drafted, step.accepted)
-        return [(group.uids[0], step.tokens)]
-
-    def _may_speculate(self, job: TurnJob, group: GenerationBatch) -> bool:
-        """Whether a row that decodes by itself does. None with a seed: that asks for the same answer again, while how
-        many tokens a step computes, and so how they are rounded, hangs on measured times.
+    def _speculating(self) -> TurnJob | None:
+        """The turn that decodes by itself, if it may compute several tokens in a step. None with a seed does: that asks
+        for the same answer again, while how many tokens a step computes, and so how they are rounded, hangs on measured
+        times. Recurrent states cannot be trimmed.
         """
+        job = self._running[0] if len(self._running) == 1 else None
+        if job is None or not (self.speculative and job.prompted) or job.over:
+            for each in self._running:
+                each.drafter = None
+            return None
         assert job.decoding is not None
         seeded = job.decoding.sampling.seed is not None
-        return self.speculative and not seeded and not job.alone and can_speculate(group)
+        return None if seeded or job.alone or self.store.geometry.states is not None else job
 
-    def _leave(self, group: GenerationBatch, uids: list[int], end: Callable[[TurnJob], None]) -> None:
-        """End the turns of rows, and take these out of the batch.
+    def _would_draft(self, job: TurnJob) -> bool:
+        """Whether there is a guess, as far as the tokens that are taken tell."""
+        job.drafter = job.drafter or Drafter(job.history)
+        while job.drafter.tokens < job.tokens:
+            job.drafter.add(job.between(job.drafter.tokens, job.drafter.tokens + 1)[0])
+        return bool(self._draft(job))
 
-        The turns end before the batch is touched, so that they are over even if that fails.
-        """
-        if not uids:
+    def _draft(self, job: TurnJob) -> list[int]:
+        assert job.drafter is not None
+        assert job.decoding is not None
+        left = job.decoding.max_tokens - len(job.result.token_ids) - 1
+        costs = self._step_costs[job.tokens.bit_length() // 2]
+        return job.drafter.draft(min(left, SLACK), self.tokenizer.eos_ids, costs.of)
+
+    def _speculate(self, job: TurnJob) -> None:
+        """One step of a turn whose tokens are all taken: of its last one and a draft, if there is one still."""
+        if job not in self._running or job.over or not self._would_draft(job) or not (draft := self._draft(job)):
             return
-        self._rows_changed = True
-        keep = [row for row, uid in enumerate(group.uids) if uid not in uids]
-        for uid in uids:
-            end(self._running.pop(uid))
-        if keep:
-            group.filter(keep)
-        else:
-            self._groups.remove(group)
+        assert job.kv is not None
+        began, job.token, self._plain_since = time.perf_counter(), None, 0.0
+        of = Pass([Piece(job.kv, 1 + len(draft))])
+        self._make_room(of)
+        ids = [*job.between(job.tokens - 1, job.tokens), *draft]
+        logits, written = self.store.compute(self.model, of, mx.array(ids, dtype=mx.uint32))
+        found = sampled_along(logits[0], job, draft)
+        mx.eval(written.state)
+        written.put()
+        self.stepped("decode")
+        costs = self._step_costs[job.tokens.bit_length() // 2]
+        if not self._waiting:
+            costs.took(len(ids), time.perf_counter() - began)
+        self.speculated(len(draft), len(found) - 1)
+        job.kv.trim(job.kv.length - (len(draft) + 1 - len(found)))
+        job.filled = job.kv.length
+        for token in found:
+            if not job.over:
+                guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
+        if job.over and job.kv is not None and job.kv.length >= job.tokens:
+            self._running.remove(job)
+            self._finish(job)
 
-    def _rebuild(self, group: GenerationBatch, error: Exception) -> None:
-        """A step failed: go on with every row from its tokens, each in a group of its own.
+    def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
+        """The jobs of each pass: those that may be together, and each other one by itself.
 
-        A row that was alone is the one that fails.
+        Who is over needs the KV of its last token, unless that is under way.
         """
-        log.warning("a step of %d rows failed", len(group.uids), exc_info=error)
-        full = ran_out(error)
+        jobs = [*(job for job in self._running if not job.over or job.position < job.tokens), *riders]
+        together = [job for job in jobs if self.model.rows_together and not job.alone]
+        return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
+
+    def _launch(self, jobs: list[TurnJob]) -> None:
+        """Have the next tokens of these jobs computed: of who decodes the last that was sampled, of a prompt all."""
+        pieces, ids = [], []
+        for job in jobs:
+            assert job.kv is not None
+            new = [] if job.token is not None else job.between(job.position, job.tokens)
+            ids.append(job.token if job.token is not None else mx.array(new, dtype=mx.uint32))
+            pieces.append(Piece(job.kv, max(1, len(new))))
+        of = Pass(pieces, rows=True if len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays else None)
+        began = time.monotonic()
+        self._make_room(of)
+        logits, written = self.store.compute(self.model, of, mx.concatenate(ids))
+        last = [end - 1 for _, _, end, _ in of.spans()]
+        rows = logits[:, 0] if of.rows else logits[0]
+        rows = rows if len(last) == of.tokens else rows[mx.array(last)]
+        tokens = next_tokens(rows, jobs)
+        mx.async_eval(tokens, written.state)  # type: ignore[no-untyped-call]
+        for at, job in enumerate(jobs):
+            job.token = tokens[at : at + 1]
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._running.append(job)
+        self._flights.append(_Flight(jobs, tokens, written, [job.position for job in jobs], began))
+
+    def _take_all(self, flights: Sequence[_Flight]) -> None:
+        for flight in flights:
+            guarded(partial(self._take, flight), partial(self._failed, flight.jobs))
+
+    def _take(self, flight: _Flight) -> None:
+        """Take the tokens of a pass, which is computed first, and end the turns that are over."""
+        tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
+        flight.written.put()
+        self._note_time(flight)
+        self.stepped("decode")
+        for job, token, end in zip(flight.jobs, tokens, flight.ends, strict=True):
+            if job not in self._running:
+                continue
+            if not job.prompted:
+                self._prompt_done(job, flight, end)
+            job.filled = end
+            if job.over:
+                self._running.remove(job)
+                self._finish(job)
+            else:
+                guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
+
+    def _note_time(self, flight: _Flight) -> None:
+        """Note what a step of one token takes, where one follows another and nothing else is computed."""
+        now, [job, *others] = time.perf_counter(), flight.jobs
+        plain = not others and job.prompted and not self._waiting
+        if plain and self._plain_since and job.drafter is not None:
+            self._step_costs[job.tokens.bit_length() // 2].took(1, now - self._plain_since)
+        self._plain_since = now if plain else 0.0
+
+    def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
+        """The last of a prompt was in a pass."""
+        began, tokens = job.filled, end - job.filled
+        together = len(flight.jobs) > 1
+        self._name(job.computed(Chunk(flight.began, time.monotonic(), began, tokens, alone=not together)))
+        job.prefilled()
+
+    def _end(self, job: TurnJob, error: Exception) -> None:
+        self._running.remove(job)
+        job.fail(error)
+
+    def _make_room(self, of: Pass) -> None:
+        """Raise ResourceExhausted where there is no memory for what a pass takes besides computing."""
+        self.headroom.require(self.store.growth(of), f"a step of {len(of.pieces)} requests")
+
+    def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
+        """A pass failed: go on with every turn by itself. One that was alone is the one that fails."""
+        log.warning("a step of %d turns failed", len(jobs), exc_info=error)
+        full = ran_out(error) or isinstance(error, ResourceExhausted)
         error.__traceback__ = None  # Its frames hold arrays.
-        if group in self._groups:
-            self._groups.remove(group)
-        uids = [uid for uid in group.uids if uid in self._running]
+        after = [flight for flight in self._flights if not set(flight.jobs).isdisjoint(jobs)]
+        self._flights = [flight for flight in self._flights if flight not in after]
         if full:
-            vars(group).clear()  # It holds the caches, and graphs that were not computed.
             self.headroom.recover()
         else:
-            self.model.give_up_compiling(error)
-        self._rows_changed = True
-        for uid in uids:
-            job = self._running.pop(uid)
+            self.store.give_up_tracing(error)
+        for job in dict.fromkeys([*jobs, *(job for flight in after for job in flight.jobs)]):
+            if job in self._running:
+                self._running.remove(job)
+            elif job in self._waiting:
+                self._waiting.remove(job)
+            else:
+                continue
             if job.cancelled.is_set():
-                job.cancel()
-            elif job.over:  # Its last token was the first; only KV of that one was to come.
-                job.caches.clear()
+                guarded(job.cancel, job.fail)
+            elif job.over:  # Only KV of its last token was to come.
+                job.drop_kv()
                 self._finish(job)
             elif job.alone:
                 job.fail(self.headroom.explained(error))
             else:
-                job.cramped = full
-                job.restart(self.new_caches())
-                self._waiting.append(job)
+                self._go_on_alone(job, cramped=full)
 
-
-def _growth(group: GenerationBatch) -> int:
-    """Bytes that the next step takes besides computing: where the buffers are full, they are copied to larger ones."""
-    return 0 if _room(group) else sum(int(cache.nbytes) for cache in group.prompt_cache)
-
-
-def _room(group: GenerationBatch) -> int:
-    """Tokens of each row that the buffers have room for; as many as there may be of layers that keep a window only."""
-    full = next((cache for cache in group.prompt_cache if isinstance(cache, BatchQuantizedKVCache)), None)
-    return STEP if full is None else full.buffers.capacity - full.buffers.filled
-
-
-def _extract(group: GenerationBatch, row: int, job: TurnJob) -> None:
-    """Give a row its caches back, copied out of the batch.
-
-    A row whose caches cannot be copied goes without them: its tokens are right, and its KV can be computed again.
-    """
-    job.caches[:] = group.extract_cache(row)
-    mx.eval([cache.state for cache in job.caches])
-
-
-def _without_caches(job: TurnJob, error: Exception) -> None:
-    log.warning("a row's caches could not be copied; they will be computed again", exc_info=error)
-    job.caches.clear()
+    def _go_on_alone(self, job: TurnJob, *, cramped: bool) -> None:
+        job.cramped = cramped
+        guarded(job.restart, job.fail)
+        if not job.future.done():
+            self._waiting.append(job)

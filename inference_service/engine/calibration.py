@@ -19,8 +19,9 @@ from safetensors.numpy import load, load_file, save, save_file
 from agentmem.process import logs
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
-from inference_service.engine.geometry import Caches, Geometry
+from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
+from inference_service.engine.paged.alone import SequenceCaches
 from inference_service.engine.paged.passes import banded
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import PLAIN
@@ -134,7 +135,7 @@ class Calibration:
         }
 
 
-def new_caches(geometry: Geometry, calibration: Calibration | None) -> Caches:
+def new_caches(geometry: Geometry, calibration: Calibration | None) -> SequenceCaches:
     """Empty caches, one per layer, centred where there are means. Engine thread."""
     return geometry.new_caches(calibration.codecs(geometry) if calibration else ())
 
@@ -253,3 +254,6 @@ class _MeansCache:
 
     def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
         return banded(n, n, window_size or n)
+
+    def arrays_mask(self, n: int, window_size: int | None, **_: Any) -> mx.array:
+        return self.make_mask(n, window_size)

@@ -26,11 +26,9 @@ of the demo model, 256 wide; and 2 to 4 % of its prompts of 512 tokens, of 4,096
 with any bits: of 8 and of 32 rows of 4,096 tokens 1 % less, and one row is within its noise of 5 %.
 """
 
-from functools import cached_property
-
 import mlx.core as mx
 
-from inference_service.engine.cuda_encoding import encoded, written
+from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.quantization import (
     FOUR_BITS,
     PLAIN,
@@ -79,90 +77,15 @@ class KVCodec:
             quantize(self._packed_basis(values, self.v_mean), by.v),
         )
 
-    def write(
-        self, keys: mx.array, values: mx.array, into: tuple[Quantized, Quantized], slot: mx.array
-    ) -> mx.array | None:
-        """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into buffers, as `written` does it.
-
-        None where there is no kernel for it; the same for all K and V of a layer.
-        """
-        if not self.rotates:
-            return None
-        return written(keys, values, self.k_mean, self.v_mean, self.format, into, slot)
-
-    def queries(self, queries: mx.array, scale: float = 1.0) -> mx.array:
-        """Queries [rows, heads, n, k_dim] times `scale` in the packed basis, as wide as packed K."""
-        return self._packed_basis(queries, None, scale)
-
-    def outputs(self, outputs: mx.array, weights: mx.array | None = None, *, with_means: bool = False) -> mx.array:
-        """Outputs [rows, heads, n, width of packed V] out of the packed basis, and the mean of V.
-
-        `weights` [rows, heads, n, 1] is what a sink leaves of the weights' sum; None: all of it. `with_means`: of
-        values that have the mean already.
-        """
-        if not self.rotates:
-            return outputs
-        mean = None if with_means else self._v_mean_by_head(outputs.shape[1])
-        return rotated_back(outputs, mean if mean is None or weights is None else weights * mean)
-
-    def dequantize(self, keys: Quantized, values: Quantized, *, with_means: bool) -> tuple[mx.array, mx.array]:
-        """K and V in the packed basis, [rows, kv_heads, n, width]; without their means, unless it is asked for them."""
-        k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
-        return (k + self.k_offset, v + self.v_offset) if with_means and self.centred else (k, v)
-
-    def keys_back(self, keys: mx.array) -> mx.array:
-        """[..., width of packed K] out of K's packed basis, with its mean: K, and weighted means of K."""
-        return rotated_back(keys, self.k_mean) if self.rotates else keys
-
     def decode(self, keys: Quantized, values: Quantized) -> tuple[mx.array, mx.array]:
         """K and V [rows, kv_heads, n, width filled up to whole groups], in the model's own basis, with their means."""
-        k, v = self.dequantize(keys, values, with_means=False)
-        return self.keys_back(k), rotated_back(v, self.v_mean) if self.rotates else v
-
-    def sink_logits(self, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
-        """The logits of `sinks` [heads] beside scores over packed K, float32 [rows, heads, n].
-
-        `queries` [rows, heads, n, k_dim] are in the packed basis.
-        """
-        rows, heads, n, width = queries.shape
-        logits = sinks.astype(mx.float32)[None, :, None]
-        if not self.centred:
-            return mx.broadcast_to(logits, (rows, heads, n))
-        mean = self.k_offset.astype(mx.float32)  # [kv_heads, 1, width]
-        grouped = queries.astype(mx.float32).reshape(rows, mean.shape[0], -1, n, width)
-        return logits - scale * (grouped * mean[:, None]).sum(axis=-1).reshape(rows, heads, n)
+        k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
+        return (rotated_back(k, self.k_mean), rotated_back(v, self.v_mean)) if self.rotates else (k, v)
 
     def release(self) -> None:
         """Give the means' memory back. The codec must not be used afterwards."""
         self.k_mean = self.v_mean = None
-        for name in ("k_offset", "v_offset", "_by_heads"):
-            self.__dict__.pop(name, None)
 
-    @cached_property
-    def k_offset(self) -> mx.array:
-        """The mean of K in the packed basis, [kv_heads, 1, width]."""
-        assert self.k_mean is not None
-        return rotated(self.k_mean)
-
-    @cached_property
-    def v_offset(self) -> mx.array:
-        """The mean of V in the packed basis, [kv_heads, 1, width]."""
-        assert self.v_mean is not None
-        return rotated(self.v_mean)
-
-    def _v_mean_by_head(self, heads: int) -> mx.array | None:
-        """[heads, 1, width] for so many heads of queries."""
-        found = self._by_heads.get(heads)
-        if found is None and self.v_mean is not None:
-            found = self._by_heads[heads] = mx.repeat(self.v_mean, heads // self.v_mean.shape[0], axis=0)
-        return found
-
-    @cached_property
-    def _by_heads(self) -> dict[int, mx.array]:
-        return {}
-
-    def _packed_basis(self, x: mx.array, mean: mx.array | None, scale: float = 1.0) -> mx.array:
+    def _packed_basis(self, x: mx.array, mean: mx.array | None) -> mx.array:
         x = filled_up(x, self.format.group_size)
-        if self.rotates:
-            return rotated(x, mean, scale)
-        return x if scale == 1.0 else x * scale
+        return rotated(x, mean) if self.rotates else x

@@ -1,10 +1,7 @@
-"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on.
+"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on, as `paged.kernels` packs them into
+blocks.
 
 MLX's operations would be eight for each layer and step, so small that a decode step waits for their launches.
-
-`written` packs into the buffers of a cache, where they are: a decode step then takes one kernel to write K and V, and
-not thirteen. MLX has no operation that writes to its inputs, so what reads the buffers within the same graph has to
-take the kernel's output, too.
 """
 
 import logging
@@ -26,7 +23,6 @@ _ENCODE = """
   const int heads = keys_shape[1], n = keys_shape[2], at = blockIdx.x * {warps} + threadIdx.x / 32;
   if (at >= keys_shape[0] * heads * n) return;
   const int token = at % n, head = at / n % heads, row = at / n / heads;
-  {before}
   if (blockIdx.y == 0) {{
     {k}
   }} else {{
@@ -39,22 +35,13 @@ _SIDE = """
         {mean}, {outputs});
 """
 _OUTPUTS: Final = [f"{side}_{part}" for side in ("keys", "values") for part in ("words", "scales", "biases")]
-_NEW = "{array} + int64_t(at) * {axis}"
-_KEPT = (
-    "const_cast<{type}*>({array}) + row * {array}_strides[0] + head * {array}_strides[1]"
-    " + int64_t(slot[0] + token) * {array}_strides[2]"
-)
-_END = """
-  if (at == 0 && blockIdx.y == 0 && threadIdx.x == 0) end[0] = slot[0] + n;
-"""
 
 
 class _Encoder(NamedTuple):
-    """The kernels for one kind of K and V: into new arrays, with the last axes of these, and into those of a cache."""
+    """The kernel for one kind of K and V, and the last axes of its outputs."""
 
     kernel: Any
     axes: list[int]
-    in_place: Any
 
 
 def encoded(
@@ -67,31 +54,6 @@ def encoded(
     """
     encoder = _encoder_of(keys, values, k_mean, v_mean, by)
     return None if encoder is None else _encoded(encoder, keys, values, k_mean, v_mean)
-
-
-def written(
-    keys: mx.array,
-    values: mx.array,
-    k_mean: mx.array | None,
-    v_mean: mx.array | None,
-    by: KVFormat,
-    into: tuple[Quantized, Quantized],
-    slot: mx.array,
-) -> mx.array | None:
-    """As `encoded`, into buffers [rows, kv_heads, capacity, …], from token `slot` on, int32 [1].
-
-    The buffers themselves are changed, when the end of what was written is computed, which is returned, int32 [1]:
-    what reads them in the same graph must take it as an input. They must share memory with no other array. None as of
-    `encoded`.
-    """
-    encoder = _encoder_of(keys, values, k_mean, v_mean, by)
-    if encoder is None:
-        return None
-    inputs = _inputs(keys, values, k_mean, v_mean)
-    [end] = encoder.in_place(
-        inputs=[*inputs, *into[0], *into[1], slot], output_shapes=[(1,)], output_dtypes=[mx.int32], **_threads(keys)
-    )
-    return end  # type: ignore[no-any-return]
 
 
 def _encoder_of(
@@ -155,23 +117,11 @@ def _encoder(dtype: mx.Dtype, k_dim: int, v_dim: int, centred: bool, by: KVForma
     k_width, v_width = (width + -width % by.group_size for width in (k_dim, v_dim))
     axes = [*last_axes(k_width, by.k).values(), *last_axes(v_width, by.v).values()]
     inputs = ["keys", "values", *["k_mean", "v_mean"] * centred]
-    types = ["uint32_t", CUDA_TYPES[dtype], CUDA_TYPES[dtype]] * 2
-
-    def made(name: str, template: str, before: str, inputs: list[str], outputs: list[str]) -> Any:
-        rows = [
-            template.format(array=array, axis=axis, type=type)
-            for array, axis, type in zip(_OUTPUTS, axes, types, strict=True)
-        ]
-        k = _side("keys", "k_mean" if centred else None, k_width, by.k, dtype, rows[:3])
-        v = _side("values", "v_mean" if centred else None, v_width, by.v, dtype, rows[3:])
-        source = _ENCODE.format(warps=_WARPS, before=before, k=k, v=v)
-        return kernel(name, inputs, outputs, source, ["rotation.cu", "encoding.cu"], max(k_width, v_width))
-
-    return _Encoder(
-        made("encoding", _NEW, "", inputs, _OUTPUTS),
-        axes,
-        made("encoding_in_place", _KEPT, _END, [*inputs, *_OUTPUTS, "slot"], ["end"]),
-    )
+    rows = [f"{array} + int64_t(at) * {axis}" for array, axis in zip(_OUTPUTS, axes, strict=True)]
+    k = _side("keys", "k_mean" if centred else None, k_width, by.k, dtype, rows[:3])
+    v = _side("values", "v_mean" if centred else None, v_width, by.v, dtype, rows[3:])
+    source, files = _ENCODE.format(warps=_WARPS, k=k, v=v), ["rotation.cu", "encoding.cu"]
+    return _Encoder(kernel("encoding", inputs, _OUTPUTS, source, files, max(k_width, v_width)), axes)
 
 
 def _side(x: str, mean: str | None, width: int, by: Quantization, dtype: mx.Dtype, outputs: list[str]) -> str:

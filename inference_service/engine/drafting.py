@@ -52,6 +52,11 @@ class Drafter:
         self._right = [_PRIOR_WEIGHT * prior for _, prior in _PRIORS]
         self._look_up()
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that are known."""
+        return self._length
+
     def add(self, token: int) -> None:
         """The next token is known."""
         if self._guess:

@@ -17,7 +17,7 @@ __device__ __forceinline__ float sum_of_warp(float x) {
   return x;
 }
 
-// Packs a row of `given` elements, filled up with zeros. Codes are of scale and bias of each group's whole range, as they
+// Packs a row of `given` elements, filled up with zeros; rotated if BLOCK is not 0. Codes are of scale and bias of each group's whole range, as they
 // would be kept, rounded. What is kept has the least squared error for these codes; but of 8 bits, which is lost in that
 // rounding.
 template <typename T, int BITS, int GROUP, int WIDTH, int BLOCK>
@@ -32,9 +32,9 @@ __device__ void encode_row(
     int i = 32 * j + lane;
     x[j] = i < given ? static_cast<float>(row[i * step]) : 0.0f;
     if (mean != nullptr) x[j] -= static_cast<float>(mean[i * mean_step]);
-    x[j] = with_sign(x[j] * inverse_root(BLOCK), i);
+    if constexpr (BLOCK != 0) x[j] = with_sign(x[j] * inverse_root(BLOCK), i);
   }
-  transform_row<WIDTH, BLOCK>(x);
+  if constexpr (BLOCK != 0) transform_row<WIDTH, BLOCK>(x);
 #pragma unroll
   for (int g = 0; g < WIDTH / GROUP; ++g) {
     float* own = x + g * SHARE;

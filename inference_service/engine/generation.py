@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from collections.abc import Sequence as Items
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,13 +18,11 @@ from agentmem.errors import AgentmemError, Cancelled
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.caches.lengths import CacheLengthError, check_lengths, trim_to
-from inference_service.engine.checkpoints import Checkpoint, captured
-from inference_service.engine.geometry import Caches
+from inference_service.engine.drafting import Drafter
+from inference_service.engine.paged.sequence import Checkpoint, Sequence
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.prompt_blocks import PromptBlocks
-from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
-from inference_service.engine.speculation import Speculation
+from inference_service.engine.sampling import ConstrainedSampler, Processor, TokenSampler, penalties
 from inference_service.text.answering import NO_DELTA, AnswerDelta, AnswerStream
 from inference_service.text.grammar import Grammar
 from inference_service.text.reasoning import ReasoningSplit
@@ -91,40 +90,46 @@ class Chunk(NamedTuple):
 class TurnJob:
     """One turn on the engine: prefill of `sequence`, then generation, if `decoding` says how.
 
-    `make_caches` makes those to start from, which hold a beginning of the sequence; it is called once, on the engine
-    thread, when the turn is started, and `on_start` is called with the time of that, on the monotonic clock, the
-    seconds it took, and how many tokens the caches hold: none where there was no memory for them. `emit` gets every
-    token, on the engine thread. Setting `cancelled` ends the turn within one step: its future then raises Cancelled.
-    Otherwise the future's result is the caches, which then hold exactly the sequence and what was generated, and what
-    was generated. That alone is the result of `said`, which comes as soon as the last token is taken: a step later its
-    KV is there, and the caches are taken out of the batch.
+    `begin` makes the KV to go on from, a beginning of the sequence; it is called on the engine thread when the turn is
+    started, and again if it has to go on from there once more. `on_start` is called with the time of that, on the
+    monotonic clock, the seconds it took, and how many tokens there are. `emit` gets every token, on the engine thread.
+    Setting `cancelled` ends the turn within one step: its future then raises Cancelled. Otherwise the future's result
+    is the KV, which then holds exactly the sequence and what was generated, and what was generated. That alone is the
+    result of `said`, which comes as soon as the last token is taken: a step later its KV is there.
 
-    The list that `make_caches` returns stays the turn's own: it is emptied while the turn is in a batch, and filled
-    again when it leaves; a turn that fails goes without caches.
-
-    `reused` tokens will be in the caches, and for `allocated` of them the memory is taken already.
+    `reused` tokens will be there from the start.
 
     `checkpoints` are positions in the sequence. What prefill has at each of them is kept in `captured`; not at those
-    that the caches held from the start, and not at the sequence's end if decoding follows.
+    that were reached from the start, and not at the sequence's end if decoding follows.
 
-    `blocks` are those that go into the pool while the prompt is computed. With `resumable` a long prompt's latest
-    checkpoint is kept, too, in case the turn is cancelled; for models that need one.
+    `blocks` are those that are named while the prompt is computed. With `resumable` a long prompt's latest checkpoint
+    is kept, too, in case the turn is cancelled; for models that need one.
     """
 
-    sequence: Sequence[int]
-    make_caches: Callable[[], Caches]
+    sequence: Items[int]
+    begin: Callable[[], Sequence]
     decoding: Decoding | None
     emit: Callable[[TokenEvent], None]
     cancelled: threading.Event
     on_start: Callable[[float, float, int], None] = lambda at, seconds, tokens: None  # noqa: ARG005
     reused: int = 0
+    anew: Callable[[], Sequence] | None = None
+    """Makes empty KV, where there was no memory for what `begin` makes."""
     checkpoints: Collection[int] = ()
-    allocated: int = 0
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
-    future: "Future[tuple[Caches, Generated]]" = field(default_factory=Future, init=False)
+    arrays: bool = True
+    """There is memory for its K and V as arrays, where the device attends over these."""
+    capture: Callable[[Sequence], Checkpoint | None] = lambda kv: None  # noqa: ARG005
+    """Makes a checkpoint where the KV stands; None where there is none to be made, or no memory for it."""
+    drop: Callable[[Sequence, Checkpoint], None] = lambda kv, checkpoint: None  # noqa: ARG005
+    """Lets go of one that nobody needs any more."""
+    future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
-    caches: Caches = field(default_factory=list, init=False)
+    kv: Sequence | None = field(default=None, init=False)
+    """Once the turn is started."""
+    filled: int = field(default=0, init=False)
+    """Tokens whose KV is computed: of what `kv` counts the rest may be under way."""
     result: Generated = field(default_factory=Generated, init=False)
     sampler: TokenSampler = field(init=False)
     waited_steps: int = field(default=0, init=False)
@@ -139,23 +144,26 @@ class TurnJob:
     cramped: bool = field(default=False, init=False)
     """There was no memory for an allocation: it was begun again, in the smallest chunks."""
     started: float = field(default=0.0, init=False)
-    """When computing began: the caches were there."""
+    """When computing began: the KV was there."""
     chunks: list[Chunk] = field(default_factory=list, init=False)
     """Those of the prompt that are computed."""
     chunk: PrefillChunk | None = field(default=None, init=False)
-    """The one that is being computed: the caches' offsets count it already."""
-    logits: mx.array | None = field(default=None, init=False)
-    """Behind the last token, once the prompt is computed."""
-    first_taken: bool = field(default=False, init=False)
-    """The token that the batch is about to give was taken when the turn joined it."""
-    speculation: Speculation | None = field(default=None, init=False)
+    """The one that is being computed: the KV counts it already."""
+    token: mx.array | None = field(default=None, init=False)
+    """The last one that was sampled, int [1], while its KV is to come."""
+    drafter: Drafter | None = field(default=None, init=False)
     """While it decodes by itself, and may compute several tokens in a step."""
+    prompted: bool = field(default=False, init=False)
+    """The prompt is computed."""
+    penalties: list[Processor] = field(default_factory=list, init=False)
+    """Change logits by the tokens before."""
     _trace: tracing.Trace | None = field(default_factory=tracing.current, init=False)
 
     def __post_init__(self) -> None:
         self.future.add_done_callback(partial(_end, self.said))
         self.sampler, self._answer = _sampler(self.decoding), AnswerStream()
         if (how := self.decoding) is not None:
+            self.penalties = penalties(how.sampling, len(self.sequence))
             self._answer = AnswerStream(how.stop, how.call_syntax, how.tools, how.reasoning)
 
     @property
@@ -176,8 +184,8 @@ class TurnJob:
 
     @property
     def position(self) -> int:
-        """Tokens in the caches, or that will be in them when the turn is started."""
-        return self.caches[0].offset if self.caches else self.reused
+        """Tokens whose KV is there, or will be when the turn is started."""
+        return self.kv.length if self.kv is not None else self.reused
 
     @property
     def remaining(self) -> int:
@@ -193,52 +201,72 @@ class TurnJob:
     def _computed(self) -> int:
         return self.chunk.position if self.chunk else self.position
 
-    def found(self, make_caches: Callable[[], Caches] | None, reused: int) -> None:
-        """Take the answer to `blocks.look`: other caches to start from, if they hold more."""
+    def found(self, begin: Callable[[], Sequence] | None, reused: int) -> None:
+        """Take the answer to `blocks.look`: other KV to start from, if that is more."""
         self.blocks.looking = False
-        if make_caches is not None and not self.started:
-            self.make_caches, self.reused, self.allocated = make_caches, reused, 0
+        if begin is not None and not self.started:
+            self.begin, self.reused = begin, reused
 
     def start(self) -> None:
-        """Make the caches."""
+        """Have the KV to go on from."""
         began = time.monotonic()
-        self.caches = self.make_caches()
+        self.kv = self.begin()
+        self.filled = self.kv.length
         self.reused = 0
-        check_lengths(self.caches, self.position)
-        if self.position and any(cache.empty() for cache in self.caches):
-            raise CacheLengthError(f"behind {self.position} tokens some layers hold nothing: go on from a checkpoint")
         self.started = time.monotonic()
         self.blocks.begin(self.position)
         self.on_start(began, self.started - began, self.position)
 
-    def computed(self, chunk: Chunk, *, keeps_blocks: bool = False) -> Sequence[bytes]:
+    def computed(self, chunk: Chunk) -> Items[bytes]:
         """A chunk is computed: keep what a later turn can go on from, if it is to do so here.
 
-        With `keeps_blocks` full blocks go to the pool. Returns the names of these.
+        Full blocks are named. Returns the names of new ones.
         """
+        assert self.kv is not None
         self.chunks.append(chunk)
-        position, checkpoint = self.position, None
+        self.filled = position = chunk.position + chunk.tokens
+        checkpoint = None
+        if position < self.position:  # The next token is under way: there is no state of this place any more.
+            return self.blocks.keep(min(position, len(self.sequence)))
         wanted = position in self.checkpoints and not (self.decoding is not None and position == self.tokens)
         ends_block = position % BLOCK_TOKENS == 0 and position <= len(self.sequence)
-        if (wanted or (self.resumable and ends_block)) and (checkpoint := captured(self.caches)):
-            self.captured |= {position: checkpoint} if wanted else {}
-            self.latest = checkpoint if ends_block else self.latest
-        return self.blocks.keep(self.caches, position, checkpoint if wanted else None) if keeps_blocks else ()
+        if wanted or (self.resumable and ends_block):
+            if ends_block or not (checkpoint := self.capture(self.kv)):
+                self._drop_latest()
+            if checkpoint := checkpoint or self.capture(self.kv):
+                self.captured |= {position: checkpoint} if wanted else {}
+                self.latest = checkpoint if ends_block else self.latest
+        return self.blocks.keep(position, checkpoint if wanted else None)
+
+    def _drop_latest(self) -> None:
+        """Make room for another checkpoint. One that is wanted stays."""
+        if self.kv is not None and self.latest is not None and self.latest not in self.captured.values():
+            self.drop(self.kv, self.latest)
+        self.latest = None
+
+    @property
+    def greedy(self) -> bool:
+        """The next token is the likeliest of the biased logits, and nothing else is wanted."""
+        return self.sampler.greedy and not self.penalties
 
     def prefilled(self) -> None:
         """The prompt is computed."""
+        self.prompted = True
         self.result.prefill_seconds = self.result.prefill_seconds or time.monotonic() - self.started
 
-    def restart(self, caches: Caches) -> None:
-        """Go on from the tokens alone, with empty caches."""
+    def restart(self) -> None:
+        """Go on from the tokens, and the KV that the turn began with."""
         self.alone = True
-        self.chunk = self.logits = None
+        self.chunk = self.token = None
         if self.started:
-            self.caches[:] = caches
-        else:
-            self.make_caches, self.reused = lambda: caches, 0
+            self.drop_kv()
+            self.kv = self.begin()
+            self.filled = self.kv.length
+        elif self.anew is not None:
+            self.begin, self.reused = self.anew, 0
         self.captured.clear()
         self.latest = None
+        self.prompted = False
         if not self.result.token_ids:
             self.result.prefill_seconds = 0.0
             self.chunks.clear()
@@ -290,18 +318,16 @@ class TurnJob:
             self.said.set_result(result)
 
     def finish(self) -> None:
-        """Resolve the future. Where the caches cannot be made to fit, they are left empty: the tokens are right."""
+        """Resolve the future."""
         result = self.result
         if not self.said.done():  # It generates nothing.
             self._conclude()
-        try:
-            trim_to(self.caches, len(self.sequence) + len(result.token_ids))
-        except CacheLengthError as error:
-            with tracing.serving(self._trace):
-                log.warning("KV of a turn is dropped: %s", error)
-            self.caches.clear()
+        self.token = None
+        if self.kv is not None:
+            self.kv.trim(len(self.sequence) + len(result.token_ids))
+            self.kv.working.clear()
         if not self.future.done():
-            self.future.set_result((self.caches, result))
+            self.future.set_result((self.kv, result))
 
     def _reason(self) -> "types_pb2.FinishReason.ValueType":
         """Why generation ended, now that all that was held back is decided."""
@@ -311,10 +337,16 @@ class TurnJob:
         by_itself = reason in (types_pb2.FINISH_REASON_STOP, types_pb2.FINISH_REASON_STOP_STRING)
         return types_pb2.FINISH_REASON_TOOL_CALLS if by_itself and self._answer.called else reason
 
+    def drop_kv(self) -> None:
+        """Go without KV: the tokens are right, and it can be computed again."""
+        if self.kv is not None:
+            self.kv.ended = True
+            self.kv = None
+
     def fail(self, error: Exception) -> None:
-        """End the turn by an error, without caches. Its traceback goes to the log only, because it holds on to them."""
-        self.chunk = self.logits = None
-        self.caches.clear()
+        """End the turn by an error. Its traceback goes to the log only, because it holds on to arrays."""
+        self.chunk = self.token = None
+        self.drop_kv()
         self.captured.clear()
         if not isinstance(error, AgentmemError):
             with tracing.serving(self._trace):
@@ -324,8 +356,7 @@ class TurnJob:
 
     def cancel(self) -> None:
         """End the turn because its caller left. Full blocks of its prompt stay in the pool."""
-        if self.started and self.caches and self.chunk is None:
-            self.blocks.keep(self.caches, self.position)
+        self.blocks.keep(min(self.filled, len(self.sequence)))
         self.fail(Cancelled("the request was cancelled"))
 
 
@@ -337,7 +368,7 @@ def _sampler(decoding: Decoding | None) -> TokenSampler:
     return ConstrainedSampler(decoding.sampling, decoding.grammar, decoding.top_logprobs)
 
 
-def _end(said: "Future[Generated]", turn: "Future[tuple[Caches, Generated]]") -> None:
+def _end(said: "Future[Generated]", turn: "Future[tuple[Sequence | None, Generated]]") -> None:
     """A turn that ends before its last token has said nothing, and why is in its future."""
     with suppress(InvalidStateError):
         if turn.cancelled():

@@ -3,29 +3,26 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
-from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.caches.sliding import MOST, SLACK
-from inference_service.engine.caches.states import StateCache
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes, width_of
+from inference_service.engine.paged.alone import SequenceCaches, SequenceKVCache, SequenceStates
+from inference_service.engine.paged.sequence import SLACK
+from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
-LayerCache = QuantizedKVCache | SlidingQuantizedKVCache | StateCache
-
-Caches = list[LayerCache]
-"""All caches of one sequence in the order in which the model has them; a layer may have two (`network`)."""
-
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
 """The tensors of a file by name: KV as [layers, kv_heads, tokens, width], and states; 16-bit floats as uint16."""
+
+TensorBytes = Mapping[str, bytes | memoryview]
+"""The bytes of a file's tensors, in C order, by name."""
 
 HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
 """Host memory that a file's KV goes to: of each tensor by name each layer's, [kv_heads, tokens, width]."""
@@ -89,7 +86,7 @@ class Geometry:
 
     `full` has no layers in a model that is recurrent throughout. `also_full` is full-attention KV of other shapes, as
     the keys of an indexer. `shows_arrays`: layers compute attention by themselves, over K and V as arrays; see
-    `caches.views`. `latents`: K is the latent of multi-head latent attention and V the part of its keys with positions;
+    `paged.views`. `latents`: K is the latent of multi-head latent attention and V the part of its keys with positions;
     see `attention.latents`.
     """
 
@@ -123,15 +120,19 @@ class Geometry:
         """Those with full attention: what blocks hold."""
         return (self.full, *self.also_full) if self.full.layers else ()
 
-    def new_caches(self, codecs: Sequence[KVCodec] = ()) -> Caches:
-        """Empty caches, those with KV with the `codecs` of their layers; without, K and V are not centred."""
+    def new_caches(self, codecs: Sequence[KVCodec] = ()) -> SequenceCaches:
+        """Empty caches of a sequence without a pool, those with KV with the `codecs` of their layers; without, K and V
+        are not centred.
+        """
         each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))
-        caches: dict[int, LayerCache] = {
-            layer: new_cache(group, each[layer]) for group in self.groups for layer in group.layers
+        caches: dict[int, SequenceKVCache | SequenceStates] = {
+            layer: SequenceKVCache(layer, each[layer], group.window or 0)
+            for group in self.groups
+            for layer in group.layers
         }
         if self.states is not None:
             for layer, arrays in zip(self.states.layers, self.states.arrays, strict=True):
-                caches[layer] = StateCache([None] * len(arrays))
+                caches[layer] = SequenceStates(len(arrays))
         return [caches[layer] for layer in sorted(caches)]
 
     def codecs(self) -> tuple[KVCodec, ...]:
@@ -184,7 +185,15 @@ class Geometry:
 
         That is its window with them, or all that it stores.
         """
-        return self._array_bytes(self.sliding) * (self.window + max(new, MOST)) if self.sliding else 0
+        return self._array_bytes(self.sliding) * (self.window + max(new, 2 * SLACK)) if self.sliding else 0
+
+    def array_bytes(self, tokens: int) -> int:
+        """Bytes of K and V of a sequence of so many tokens as arrays of all layers, in the compute dtype."""
+        found = 0
+        for group in self.groups:
+            held = min(tokens, group.window + 2 * SLACK) if group.window else tokens
+            found += len(group.layers) * held * self._array_bytes(group)
+        return found
 
     @property
     def resumes_anywhere(self) -> bool:
@@ -202,24 +211,27 @@ class Geometry:
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
     @property
-    def running_bytes(self) -> int:
-        """Bytes of the same while a sequence is computed: windows of window + 512 tokens at most, and states."""
-        return round(self._token_bytes(self.sliding) * (self.window + MOST)) + self.state_bytes
-
-    @property
     def state_bytes(self) -> int:
         """Bytes of a sequence's recurrent states."""
         return self.states.nbytes if self.states else 0
 
     @property
+    def block_tokens(self) -> int:
+        """Tokens in a block of full attention."""
+        return BLOCK_TOKENS
+
+    @property
     def piece_tokens(self) -> int:
-        """Tokens in a piece of a window, the unit in which the pool keeps windows; 0 without sliding layers."""
-        return min(BLOCK_TOKENS, self.window)
+        """Tokens in a piece of a window, the unit in which the pool keeps windows: a power of two; 0 without sliding
+        layers."""
+        return min(BLOCK_TOKENS, 1 << self.window.bit_length() - 1) if self.window else 0
 
     @property
     def checkpoint_pieces(self) -> int:
-        """Pieces that a checkpoint takes: a window of window + 256 tokens, and states in its first piece."""
-        return -(-(self.window + SLACK) // self.piece_tokens) if self.window else int(self.states is not None)
+        """Pieces that a checkpoint takes: a window of window + 256 tokens, which may begin inside of one, and one for
+        states."""
+        window = -(-(self.window + SLACK) // self.piece_tokens) + 1 if self.window else 0
+        return window + int(self.states is not None)
 
     @property
     def piece_bytes(self) -> int:
@@ -238,60 +250,6 @@ class Geometry:
         return len(group.layers) * group.kv_heads * sum(dim * bytes_per_element(self.dtype, by) for dim, by in sides)
 
 
-def new_cache(group: LayerGroup, codec: KVCodec) -> QuantizedKVCache | SlidingQuantizedKVCache:
-    """An empty cache of a layer of a group."""
-    return QuantizedKVCache(codec) if group.window is None else SlidingQuantizedKVCache(group.window, codec)
-
-
-def merged(*rows: Sequence[Any]) -> list[Any]:
-    """A batch of these rows, per layer: each layer's caches merged by their own kind."""
-    return [type(layer[0]).merge(list(layer)) for layer in zip(*rows, strict=True)]
-
-
 def state_name(layer: int, array: int) -> str:
     """What a file calls an array of a recurrent layer's state."""
     return f"state.{layer}.{array}"
-
-
-def state_group(caches: Sequence[Any]) -> StateGroup | None:
-    """The recurrent layers of a model, from caches that hold its first update; None where it has none.
-
-    Raises ValueError for arrays that are never written, and for those of a dtype that is not stored.
-    """
-    states = {i: cache for i, cache in enumerate(caches) if isinstance(cache, StateCache)}
-    if any(array is None for cache in states.values() for array in cache.cache):
-        raise ValueError("recurrent layers leave some of their arrays empty")
-    if others := {array.dtype for cache in states.values() for array in cache.arrays} - SAFETENSORS_DTYPE.keys():
-        raise ValueError(f"recurrent layers keep {', '.join(sorted(map(str, others)))}, which is not stored")
-    arrays = tuple(
-        tuple(StateArray(tuple(array.shape[1:]), SAFETENSORS_DTYPE[array.dtype]) for array in cache.arrays)
-        for cache in states.values()
-    )
-    return StateGroup(tuple(states), arrays) if states else None
-
-
-def group_layers(caches: Sequence[Any]) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
-    """The layer groups of a model, of full attention and with a sliding window, from caches that hold its first update.
-
-    Raises ValueError, saying what differs, for layers with sliding windows that are not of one shape.
-    """
-    full, sliding = (_grouped(caches, kind) for kind in (QuantizedKVCache, SlidingQuantizedKVCache))
-    if len(sliding) > 1:
-        raise ValueError(f"layers with sliding windows have different KV shapes: {sorted(map(str, sliding))}")
-    return full, sliding[0] if sliding else None
-
-
-def _grouped(caches: Sequence[Any], kind: type[Any]) -> tuple[LayerGroup, ...]:
-    """Those of one kind by shape, in the order of their first layers."""
-    layers: dict[tuple[int, int, int, int | None], list[int]] = {}
-    for i, cache in enumerate(caches):
-        if isinstance(cache, kind):
-            layers.setdefault(_shape(cache), []).append(i)
-    return tuple(LayerGroup(tuple(found), *shape) for shape, found in layers.items())
-
-
-def _shape(cache: QuantizedKVCache | SlidingQuantizedKVCache) -> tuple[int, int, int, int | None]:
-    keys, values = cache.buffers.both()
-    window = cache.window if isinstance(cache, SlidingQuantizedKVCache) else None
-    by = cache.codec.format
-    return int(keys.weights.shape[1]), width_of(keys, by.k), width_of(values, by.v), window

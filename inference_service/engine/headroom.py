@@ -2,7 +2,7 @@
 
 On CUDA a failed allocation is an exception, and one turn is begun again. On a CPU, MLX 0.32 does not check whether an
 allocation succeeded, and crashes; on Metal a command that finds no memory ends the process. So what restored KV, a
-chunk or a batch is about to take is compared with what is free. Where that is less, memory is let go: MLX's freed
+chunk or a pass is about to take is compared with what is free. Where that is less, memory is let go: MLX's freed
 buffers first, then what the pool can spare. Then chunks become smaller, and at last one turn fails.
 """
 

@@ -1,23 +1,20 @@
 """A model as the engine calls it: over one flat list of caches, however mlx-lm's model groups them.
 
-A layer of Falcon-H1 attends and has a recurrent state: mlx-lm gives it a `CacheList` of two. What merges, splits and
-stores caches need not know that.
+A layer of Falcon-H1 attends and has a recurrent state: mlx-lm gives it a `CacheList` of two. What makes and
+reads caches need not know that.
 """
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
-from inference_service.engine.caches.states import BatchStateCache, StateCache
-from inference_service.engine.caches.views import viewed
-from inference_service.engine.compiled_step import CompiledSteps, Model
-from inference_service.engine.headroom import ran_out
+from inference_service.engine.paged.views import viewed
 
-log = logging.getLogger(__name__)
+Model = Callable[[mx.array, Sequence[Any]], mx.array]
+"""(tokens [rows, n], caches) to logits [rows, n, vocabulary]; the caches then hold the tokens."""
 
 
 class Network:
@@ -28,47 +25,17 @@ class Network:
         self.model = model
         self.shows_arrays = shows_arrays
         self.rows_together = True
-        """Whether a batch may have several rows; `models.proof` finds out."""
-        self.ahead = True
-        """Whether several tokens of a row may be computed in one decode step; `models.proof` finds out."""
-        self.prompts_together = False
-        """Whether prompts may be computed in a batch; `models.proof` finds out."""
-        self.steps: CompiledSteps | None = None
-        """What makes decode steps of batches, where that is right and worth it; `models.proof` finds out."""
+        """Whether rows of several sequences may be in one pass; `models.proof` finds out."""
+        self.rides = True
+        """Whether several tokens of a sequence may be rows of one pass; `models.proof` finds out."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
-        """As a call, by the model's layers, one after the other; tokens of recurrent layers are not counted.
-
-        It knows nothing of the network: with `steps` that would be a cycle, which keeps weights until it is collected.
+        """As a call. It knows nothing of the network: a trace of it would be a cycle, which keeps weights until it is
+        collected.
         """
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
-        n = tokens.shape[1]
-        logits = self._compiled(tokens, cache) if n == 1 and self.steps else None
-        if logits is None:
-            logits = self.computed(tokens, cache)
-        for each in cache:
-            if isinstance(each, StateCache | BatchStateCache):
-                each.count(n)
-                if n > 1:
-                    each.settle()
-        return logits
-
-    def _compiled(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array | None:
-        assert self.steps is not None
-        try:
-            return self.steps.step(tokens, cache)
-        except Exception as error:  # whatever a model's code raises, it may not where it is not traced
-            if ran_out(error):
-                raise
-            self.give_up_compiling(error)
-            return None
-
-    def give_up_compiling(self, error: Exception) -> None:
-        """Decode by the model's layers from now on: a step failed, which may be because it was compiled."""
-        if self.steps is not None:
-            self.steps = None
-            log.warning("decode steps are not compiled any more: %s", error)
+        return self.computed(tokens, cache)
 
     def own_caches(self) -> list[Any]:
         """The unquantized caches that mlx-lm makes for the model, for `over_own`."""

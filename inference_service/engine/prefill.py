@@ -13,9 +13,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from inference_service.engine.checkpoints import keeps_checkpoints
 from inference_service.engine.device import on_cpu
-from inference_service.engine.geometry import Caches
+from inference_service.engine.geometry import Geometry
 
 _SECONDS = 0.025
 """Of computing before it is asked whether to stop: after less, a fast backend would idle for more than a percent."""
@@ -25,41 +24,30 @@ _THREAD_CLOCK = 6
 
 
 class PrefillChunk:
-    """`rows` of tokens behind what the caches hold, which count the chunk from the start. Engine thread only.
+    """`tokens` tokens of a prompt from `position` on, computed layer by layer. Engine thread only.
 
-    `position` is that of the first token, of the longest row; `tokens` are those of all rows, padding included.
-    `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once. With
-    `wants_logits` there will be `logits` [rows, 1, vocabulary] behind the last token, lazily; what is beyond the last
-    layer's KV is computed with them only.
+    `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once. `last` is
+    computed with the last layer. What is beyond that layer's KV is not.
     """
 
     def __init__(
-        self,
-        model: Any,
-        caches: Caches,
-        rows: Sequence[Sequence[int]],
-        position: int,
-        tokens_per_second: float,
-        *,
-        wants_logits: bool = False,
+        self, caches: Sequence[Any], last: Sequence[mx.array], position: int, tokens: int, tokens_per_second: float
     ) -> None:
         self.position = position
-        self.tokens = sum(map(len, rows))
+        self.tokens = tokens
         self.began = time.monotonic()
         self.seconds = 0.0
         """Of computing, without the time in which it was stopped; on a CPU as if no other process were there."""
         expected = self.tokens / tokens_per_second if tokens_per_second else float("inf")
         self._at_once = max(1, int(len(caches) * _SECONDS / expected))
-        # Lazy: nothing is computed before it is asked for.
-        logits = model(mx.array([list(row) for row in rows]), cache=caches)
-        self.logits: mx.array | None = logits[:, -1:] if wants_logits else None
+        self._last = list(last)
         self._left = list(caches)
 
     def advance(self, stop: Callable[[], bool]) -> bool:
         """Compute some layers, and again until `stop` says so; whether all are done. Raises what the model raises."""
         while self._left:
             now, self._left = self._left[: self._at_once], self._left[self._at_once :]
-            self.seconds += _seconds_of([cache.state for cache in now])
+            self.seconds += _seconds_of([cache.state for cache in now] + ([] if self._left else self._last))
             if self._left and stop():
                 return False
         return True
@@ -91,11 +79,11 @@ def _processor_seconds() -> dict[str, float]:
     return found
 
 
-def next_stop(caches: Caches, checkpoints: Iterable[int], end: int) -> int:
-    """Where the next chunk must end at the latest: the first checkpoint behind what the caches hold, or `end`.
+def next_stop(geometry: Geometry, position: int, checkpoints: Iterable[int], end: int) -> int:
+    """Where the next chunk must end at the latest: the first checkpoint behind `position`, or `end`.
 
     A model of full attention alone has nothing to capture, and its chunks are not cut.
     """
-    if not keeps_checkpoints(caches):
+    if geometry.resumes_anywhere:
         return end
-    return min((at for at in checkpoints if caches[0].offset < at < end), default=end)
+    return min((at for at in checkpoints if position < at < end), default=end)

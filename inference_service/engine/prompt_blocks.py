@@ -1,23 +1,19 @@
-"""The full blocks of a prompt, which go into the pool while the prompt is computed. Engine thread.
+"""The full blocks of a prompt, which are named while the prompt is computed. Engine thread.
 
 So turns that begin with the same tokens find them at once, and a turn that is cancelled leaves what it has computed.
 A block's name is its chain hash, as everywhere.
 """
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from inference_service.engine.checkpoints import Checkpoint
-from inference_service.engine.geometry import Caches
-
-log = logging.getLogger(__name__)
+from inference_service.engine.paged.sequence import Checkpoint
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Blocks `first` to `end` (exclusive) of a prompt that are in the pool, and the checkpoint at their end."""
+    """Blocks `first` to `end` (exclusive) of a prompt that are computed, and the checkpoint at their end."""
 
     first: int
     end: int
@@ -28,16 +24,11 @@ class Kept:
 class PromptBlocks:
     """The full blocks of one turn's prompt. By default there are none.
 
-    `names` are those of all full blocks of the prompt, `places` where in the arenas those go that the turn computes, by
-    index. `write(caches, first, blocks)` copies KV, and `write_checkpoint` a checkpoint to a place that was set aside
-    for one; None where there is none. `kept` is called for what was written, `look` to have the pool looked through
-    again; both on the engine thread.
+    `names` are those of all full blocks of the prompt. `kept` is called for what was computed, `look` to have the pool
+    looked through again; both on the engine thread.
     """
 
     names: Sequence[bytes] = ()
-    places: Mapping[int, int] = field(default_factory=dict)
-    write: Callable[[Caches, int, Sequence[int]], None] = lambda caches, first, blocks: None  # noqa: ARG005
-    write_checkpoint: Callable[[Checkpoint], None] | None = None
     kept: Callable[[Kept], object] = lambda kept: None  # noqa: ARG005
     look: Callable[[], object] = lambda: None
     looking: bool = False
@@ -62,34 +53,14 @@ class PromptBlocks:
         self.look()
         return True
 
-    def new(self, tokens: int) -> Sequence[bytes]:
-        """Return the names of full blocks of the first `tokens` tokens that could go to the pool, and did not yet."""
-        wanted = range(self._done, self._end(tokens))
-        return self.names[wanted.start : wanted.stop] if all(index in self.places for index in wanted) else ()
+    def keep(self, tokens: int, checkpoint: Checkpoint | None = None) -> Sequence[bytes]:
+        """Full blocks of the first `tokens` tokens are computed; return the names of new ones.
 
-    def _end(self, tokens: int) -> int:
-        return min(tokens // BLOCK_TOKENS, len(self.names))
-
-    def keep(self, caches: Caches, tokens: int, checkpoint: Checkpoint | None = None) -> Sequence[bytes]:
-        """Put full blocks of the first `tokens` tokens in the caches into the pool; return the names of new ones.
-
-        `checkpoint` is at `tokens`, where there is one. It never raises: a turn needs none of this.
+        `checkpoint` is at `tokens`, where there is one.
         """
-        if not (names := self.new(tokens)):
-            return ()
-        first, end = self._done, self._end(tokens)
-        places = [self.places[index] for index in range(first, end)]
-        try:
-            self.write(caches, first, places)
-            kept = Kept(first, end)
-            if checkpoint is not None and tokens == end * BLOCK_TOKENS and self.write_checkpoint is not None:
-                self.write_checkpoint(checkpoint)
-                kept, self.write_checkpoint = Kept(first, end, checkpoint), None
-        except Exception as error:  # noqa: BLE001 - the rim of an attempt: the turn goes on without
-            log.warning("blocks of a prompt are not kept before its turn ends: %s", error)
-            error.__traceback__ = None  # It may hold on to a view of an arena, and the next write would copy it.
-            self.places = {}
+        first, end = self._done, min(tokens // BLOCK_TOKENS, len(self.names))
+        if first >= end:
             return ()
         self._done = end
-        self.kept(kept)
-        return names
+        self.kept(Kept(first, end, checkpoint if tokens == end * BLOCK_TOKENS else None))
+        return self.names[first:end]

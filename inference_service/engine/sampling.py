@@ -1,7 +1,7 @@
-"""Choosing the next token: penalties, filters, grammars, and a random key per request. Engine thread.
+"""A turn's way to its next token: biases, penalties, filters, grammars, and random keys. Engine thread.
 
-Filters and penalties are mlx-lm's, and have the shape that its GenerationBatch expects. The random key is the request's
-own, so that a seeded request gives the same tokens whatever else runs.
+Filters and penalties are mlx-lm's. A random key is made of the request's own seed and of how many tokens it has drawn,
+so that a seeded request gives the same tokens whatever else runs.
 
 A grammar's mask is applied in the sampler, and not by a logits processor, so that log-probabilities stay the model's. A
 grammar needs the last token on the host, while the batch leaves it on the device until a step later: a constrained
@@ -11,8 +11,11 @@ sampler waits for it, with the model's next step already under way.
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
 
 from agentmem.errors import AgentmemError
@@ -23,8 +26,25 @@ Processor = Callable[[mx.array, mx.array], mx.array]
 """(tokens so far [n], logits [1, vocabulary]) to logits."""
 
 _WHOLE_HISTORY = 1 << 30
+_WORD = (1 << 64) - 1
 _BLOCK = 128
 """Tokens whose maximum is taken at once: for 128K and 262K tokens the fastest of 32 to 512."""
+
+
+class Filters(NamedTuple):
+    """How a token is drawn of log-probabilities. A temperature of 0 takes the likeliest."""
+
+    temperature: float
+    top_p: float
+    min_p: float
+    top_k: int
+
+
+class Biases(NamedTuple):
+    """Tokens, int32 [n], and what is added to their logits, float32 [n]."""
+
+    tokens: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
 
 
 class TokenSampler:
@@ -35,18 +55,34 @@ class TokenSampler:
     """
 
     def __init__(self, sampling: Sampling, top_logprobs: int | None = None) -> None:
-        self._sampling = sampling
+        self.filters = Filters(sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
+        self.biases = Biases(
+            np.fromiter(sampling.logit_bias.keys(), np.int32), np.fromiter(sampling.logit_bias.values(), np.float32)
+        )
         self._top_logprobs = top_logprobs
         self._computed: deque[tuple[mx.array, ...]] = deque()
-        self._first_key = mx.random.key(secrets.randbits(63) if sampling.seed is None else sampling.seed)
-        self._key = self._first_key
+        self._seed = mixed(secrets.randbits(64) if sampling.seed is None else sampling.seed)
+        self._drawn = 0
+
+    @property
+    def by_rows(self) -> bool:
+        """More than a token is wanted of a step, or what may come next hangs on the tokens before."""
+        return self._top_logprobs is not None
+
+    @property
+    def greedy(self) -> bool:
+        """The likeliest token is taken, and nothing is reported of it."""
+        return self.filters.temperature == 0 and not self.by_rows
 
     def rewind(self, token_ids: Sequence[int]) -> None:
         """Go on as after these tokens: what was sampled ahead and thrown away does not count."""
         self._computed.clear()
-        self._key = self._first_key
-        for _ in token_ids if self._sampling.temperature else ():
-            self._key, _ = mx.random.split(self._key)
+        self._drawn = len(token_ids)
+
+    def next_key(self) -> int:
+        """The random key of the next token, 64 bits; each is used once."""
+        self._drawn += 1
+        return mixed(self._seed + self._drawn)
 
     def check(self, index: int) -> None:
         """Raise what made the sampled token of this index, from 0, meaningless. Nothing does here."""
@@ -60,7 +96,7 @@ class TokenSampler:
         return own.item(), tuple(zip(ids, values, strict=True))  # type: ignore[arg-type, return-value]
 
     def __call__(self, logprobs: mx.array) -> mx.array:
-        """The next token's id, int32 [1], lazily. mlx-lm calls it once for each step of the row, in order."""
+        """The next token's id [1], lazily. Called once for each step of the row, in order."""
         token = self._choose(logprobs)
         if self._top_logprobs is not None:
             own = logprobs[0, token[0]].astype(mx.float32)
@@ -71,30 +107,46 @@ class TokenSampler:
         return token
 
     def _choose(self, logprobs: mx.array) -> mx.array:
-        s = self._sampling
-        if s.temperature == 0:
-            return mx.argmax(logprobs, axis=-1)
-        logprobs = logprobs.astype(mx.float32)
-        if 0 < s.top_p < 1:
-            logprobs = apply_top_p(logprobs, s.top_p)
-        if s.min_p > 0:
-            logprobs = apply_min_p(logprobs, s.min_p)
-        if 0 < s.top_k < logprobs.shape[-1]:
-            logprobs = apply_top_k(logprobs, s.top_k)
-        self._key, now = mx.random.split(self._key)
-        # From the maximum down, so that a tiny temperature leaves the most likely token and not nothing.
-        return mx.random.categorical((logprobs - logprobs.max(axis=-1, keepdims=True)) / s.temperature, key=now)
+        return sampled(logprobs, self.filters, [self.next_key()] if self.filters.temperature else [])
 
 
-def processors(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
-    """What changes the logits before sampling.
+def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.array:
+    """Draw a token of each row of log-probabilities [rows, vocabulary], by a random key each; ids [rows], lazily.
+
+    A row's token does not hang on the rows beside it.
+    """
+    if filters.temperature == 0:
+        return mx.argmax(logprobs, axis=-1)
+    logprobs = logprobs.astype(mx.float32)
+    if 0 < filters.top_p < 1:
+        logprobs = apply_top_p(logprobs, filters.top_p)
+    if filters.min_p > 0:
+        logprobs = apply_min_p(logprobs, filters.min_p)
+    vocabulary = logprobs.shape[-1]
+    if 0 < filters.top_k < vocabulary:
+        logprobs = apply_top_k(logprobs, filters.top_k)
+    words = mx.array(np.array([divmod(key, 1 << 32) for key in keys], np.uint32))
+    noise = mx.vmap(lambda key: mx.random.gumbel((vocabulary,), key=key))(words)
+    # From the maximum down, so that a tiny temperature leaves the most likely token and not nothing.
+    return mx.argmax((logprobs - logprobs.max(axis=-1, keepdims=True)) / filters.temperature + noise, axis=-1)
+
+
+def mixed(number: int) -> int:
+    """64 bits that look random of a number: the output of SplitMix64 (Steele, Lea and Flood, 2014) for that state."""
+    number = (number * 0x9E3779B97F4A7C15) & _WORD
+    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
+    return number ^ (number >> 31)
+
+
+def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
+    """Return what changes the logits by the tokens before.
 
     The repetition penalty counts the whole history; presence and frequency count only what was generated, which in the
     history begins at `prompt_tokens`.
     """
     penalty = sampling.repetition_penalty
     whole = make_logits_processors(
-        logit_bias=dict(sampling.logit_bias) or None,
         repetition_penalty=penalty if penalty != 1.0 else None,
         repetition_context_size=_WHOLE_HISTORY,
     )
@@ -138,6 +190,10 @@ class ConstrainedSampler(TokenSampler):
         self._grammar = grammar
         self._last: mx.array | None = None
         self._failure: AgentmemError | None = None
+
+    @property
+    def by_rows(self) -> bool:
+        return True
 
     def rewind(self, token_ids: Sequence[int]) -> None:
         super().rewind(token_ids)

@@ -1,10 +1,10 @@
 """Several tokens of a row in one step, where its next tokens are guessed from those it has, and where that pays.
 
 A decode step reads all weights for one token, and takes little longer for a few. So a draft (`engine.drafting`) is
-computed together with the last token, and its tokens are kept as far as they are what is sampled from the step's
-logits (`mlx_lm_adapter.several_steps`): greedy tokens one by one, sampled ones in distribution. As in a batch, these
-logits are rounded otherwise than those of a token alone, so that a near tie may fall otherwise; a request with a seed,
-which asks for the same answer again, is not drafted for (`engine.batching`).
+computed together with the last token, and its tokens are kept as far as they are what is sampled from the pass's
+logits: greedy tokens one by one, sampled ones in distribution. These logits are rounded otherwise than those of a token
+alone, so that a near tie may fall otherwise; a request with a seed, which asks for the same answer again, is not
+drafted for (`engine.batching`).
 
 How much longer a step of several tokens takes differs. Of SmolLM2-135M in float32 on two cores, in steps of one token:
 
@@ -15,19 +15,19 @@ How much longer a step of several tokens takes differs. Of SmolLM2-135M in float
 
 It is measured, by the steps themselves.
 
-Only a row that decodes by itself speculates: rows of a batch would have to be trimmed by different numbers of tokens. A
-batch has less to gain, too, since its rows share the reading of the weights already.
+Only a sequence that decodes by itself speculates: others have less to gain, since they share the reading of the weights
+already, and would wait for what was sampled last.
 """
 
-import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, cast
 
-from inference_service.engine.caches.buffers import BatchCache
-from inference_service.engine.drafting import Drafter
-from inference_service.engine.mlx_lm_adapter import GenerationBatch, sampled_ahead, several_steps
+import mlx.core as mx
+
+from inference_service.engine.choosing import biased, penalized
+from inference_service.engine.generation import TurnJob
 
 _KEPT: Final = 7
 """Steps of each number of tokens whose times are kept."""
@@ -63,51 +63,24 @@ class StepCosts:
         return max(1.0, median(times)) if len(times) >= _TRUSTED else 1 + tokens / 16
 
 
-class Speculated(NamedTuple):
-    """What came of a step: its tokens, the ones of a draft that it computed, and how many of these were right."""
+def sampled_along(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
+    """The tokens that plain steps would have sampled: as many of the draft as are right, and one more.
 
-    tokens: list[int]
-    drafted: int
-    accepted: int
-
-
-class Speculation:
-    """One row that decodes by itself. Engine thread only."""
-
-    def __init__(self, tokens: Sequence[int], *, ahead: bool) -> None:
-        """Of a row with these tokens; `ahead` if the last one of them is what its batch has sampled ahead."""
-        self._drafter = Drafter(tokens)
-        self._ahead = ahead
-
-    def step(
-        self, row: GenerationBatch, most: int, ends: Collection[int], costs: StepCosts, *, measure: bool
-    ) -> Speculated:
-        """One step of the row, of the token that it has sampled ahead and a draft of at most `most`, none of `ends`.
-
-        With `measure` its time counts: nothing else is computed meanwhile. Raises what the model raises.
-        """
-        if not self._ahead and self._drafter.draft(most, ends, costs.of):
-            self._drafter.add(sampled_ahead(row))
-            self._ahead = True
-        goes_on = self._ahead and sampled_ahead(row) not in ends
-        draft = self._drafter.draft(most, ends, costs.of) if goes_on else []
-        began = time.perf_counter()
-        if draft:
-            tokens = several_steps(row, draft)
-            if measure:
-                costs.took(1 + len(draft), time.perf_counter() - began)
-            for token in (*tokens[1:], sampled_ahead(row)):
-                self._drafter.add(token)
-            return Speculated(tokens, len(draft), len(tokens) - 1)
-        [response] = row.next()
-        if not self._ahead:  # Else the token was known already, and was not waited for.
-            self._drafter.add(response.token)
-            if measure:
-                costs.took(1, time.perf_counter() - began)
-        self._ahead = False
-        return Speculated([response.token], 0, 0)
-
-
-def can_speculate(row: GenerationBatch) -> bool:
-    """Whether all its caches can be trimmed: recurrent states cannot."""
-    return len(row.uids) == 1 and all(isinstance(cache, BatchCache) for cache in row.prompt_cache)
+    `logits` [tokens, vocabulary] are those behind the job's last token and each of the draft. Each token is sampled as
+    its step would sample it, by the row's own sampler and penalties behind the tokens before it, and a step counts if
+    all before it gave what the draft says. Given the logits that is exact: greedy tokens are those of plain steps, one
+    by one, and sampled ones have their distribution.
+    """
+    logits = biased(logits, [job] * len(logits))
+    if job.greedy:
+        likeliest: list[int] = mx.argmax(logits, axis=-1).tolist()  # type: ignore[assignment]
+        right = next((at for at, token in enumerate(draft) if likeliest[at] != token), len(draft))
+        return likeliest[: right + 1]
+    history = list(job.history) if job.penalties else []
+    found: list[int] = []
+    for at in range(len(draft) + 1):
+        own = penalized(logits[at : at + 1], job, mx.array([*history, *draft[:at]], dtype=mx.uint32))
+        found.append(cast(int, job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).item()))
+        if at == len(draft) or found[-1] != draft[at]:
+            break
+    return found

@@ -16,7 +16,9 @@ from inference_service.engine.pausing import pause_for
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_SWITCH_INTERVAL_SECONDS = 0.0005
+_SWITCH_INTERVAL_SECONDS = 0.002
+"""How long a thread keeps the interpreter that others wait for. With 32 agents of Llama 3.1 8B on an H200 the engine
+took 27 ms to say what a pass with prompts computes at 0.5 ms, 20 at 2 ms, and 18 at Python's own 5 ms."""
 
 
 class Task(NamedTuple):

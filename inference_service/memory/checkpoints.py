@@ -167,8 +167,8 @@ def stored_tokens(candidates: Iterable[CheckpointCandidate], files: Mapping[byte
 def resume_position(position: int, stored_tokens: int, window: int, limit: int, *, exact: bool = False) -> int:
     """Return where to resume, at most at `limit`, with so many tokens stored up to `position`; 0 if nowhere.
 
-    The rule is that of SlidingQuantizedKVCache.can_trim: all that a query there may see must be stored. With recurrent
-    states it is good `exact`ly there.
+    The rule is that of `Sequence.trim`: all that a query there may see must be stored. With recurrent states it is good
+    `exact`ly there.
     """
     if exact and position > limit:
         return 0

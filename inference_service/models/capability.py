@@ -12,30 +12,20 @@ from textwrap import shorten
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models import cache as own
+from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, RotatingKVCache, make_prompt_cache
 
 from agentmem.errors import AgentmemError, FailedPrecondition
 from agentmem.kv import bits as kv_bits
 from agentmem.kv.bits import KVBits
 from agentmem.process import logs
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.caches.buffers import BufferedCache
-from inference_service.engine.caches.states import StateCache
-from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import (
-    Caches,
-    Geometry,
-    LayerCache,
-    LayerGroup,
-    group_layers,
-    merged,
-    state_group,
-)
+from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.mlx_lm_adapter import model_classes
 from inference_service.engine.network import Network, flat
 from inference_service.engine.quantization import KVFormat
 from inference_service.models.latents import keep_latents
+from inference_service.models.probing import ProbeKV, Probes, ProbeStates, group_layers, state_group
 
 log = logging.getLogger(__name__)
 
@@ -75,59 +65,57 @@ def judged(
 
     `backend` must be installed. Raises FailedPrecondition for what cannot run over quantized KV: it names the layers.
     """
-    own = make_prompt_cache(network)
-    plain = flat(own)
+    made = make_prompt_cache(network)
+    plain = flat(made)
     _check_kinds(model, network, plain)
     with refusing(f"model {model!r} cannot run on this machine, whatever its KV"):
         for tokens in _PROMPTS:
-            logits = network(mx.array(tokens), cache=own)
+            logits = network(mx.array(tokens), cache=made)
     group_size = quantization.group_size or _group_size(plain)
     format = KVFormat(*(quantization.bits or kv_bits.DEFAULT), group_size)
-    caches = _quantized(plain, format)
-    problem = _problem(model, Network(network), caches, backend)
+    probes = _probes(plain, shows_arrays=False)
+    problem = _problem(model, Network(network), probes, backend)
     if shows_arrays := bool(problem):
-        caches = _quantized(plain, format)
-        if problem := _problem(model, Network(network, shows_arrays=True), caches, backend):
+        probes = _probes(plain, shows_arrays=True)
+        if problem := _problem(model, Network(network, shows_arrays=True), probes, backend):
             raise _refusal(model, problem)
     try:
-        full, sliding = group_layers(caches)
-        states = state_group(caches)
+        full, sliding = group_layers(probes, group_size)
+        states = state_group(probes)
     except ValueError as error:
         raise _refusal(model, str(error)) from error
     first, *others = full or (LayerGroup((), 0, 0, 0),)
-    packed_dtypes = (cache.buffers.both()[0].scales.dtype for cache in caches if isinstance(cache, BufferedCache))
-    dtype = next(packed_dtypes, logits.dtype)
+    dtype = next((probe.dtype for probe in probes if isinstance(probe, ProbeKV)), logits.dtype)
     packed = bool(full or sliding) and not shows_arrays
     heads, latents = (backend.heads, backend.latents) if packed else (first.kv_heads, False)
     geometry = Geometry(heads, dtype, format, first, sliding, states, shows_arrays, latents, tuple(others))
     return geometry, int(logits.shape[-1])
 
 
-def _problem(model: str, network: Network, caches: Caches, backend: AttentionBackend) -> str:
-    """Why the layers cannot run over empty quantized caches, which they write to lazily; "" where they can."""
+def _problem(model: str, network: Network, probes: Probes, backend: AttentionBackend) -> str:
+    """Why the layers cannot run over empty probes, to which they write lazily; "" where they can."""
     before = backend.calls
     try:
         with refusing(""):
             for tokens in _PROMPTS:
-                network(mx.array(tokens), cache=caches)
-            network(mx.array([[0]]), cache=merged(caches))
+                network(mx.array(tokens), cache=probes)
     except FailedPrecondition as error:
         words = _words(error.__cause__ or error)
-        layer = max(0, sum(not cache.empty() for cache in caches) - 1)
+        layer = max(0, sum(not probe.empty() for probe in probes) - 1)
         where = f"layer {layer} ({_layer_class(network.model, layer)})"
         if network.shows_arrays:
             return f"{where} reads its cache in a way of its own ({words})"
         logs.event(log, "a model's attention reads K and V as arrays", logging.DEBUG, model=model, error=words)
         return f"{where} computes attention by itself, over K and V as arrays"
     if network.shows_arrays:
-        unused = [layer for layer, cache in enumerate(caches) if cache.empty()]
-        return f"layers {_ranges(unused)} of {len(caches)} keep nothing" if unused else ""
-    if len({cache.buffers.both()[0].weights.shape[1] for cache in caches if type(cache) is QuantizedKVCache}) > 1:
+        unused = [layer for layer, probe in enumerate(probes) if probe.empty()]
+        return f"layers {_ranges(unused)} of {len(probes)} keep nothing" if unused else ""
+    with_kv = [probe for probe in probes if isinstance(probe, ProbeKV)]
+    if len({probe.kv_heads for probe in with_kv if not probe.window}) > 1:
         return "layers have different numbers of heads"
-    with_kv = sum(isinstance(cache, BufferedCache) for cache in caches)
-    if (seen := backend.calls - before) == 3 * with_kv:
+    if (seen := backend.calls - before) == len(_PROMPTS) * len(with_kv):
         return ""
-    how = "by themselves, over K and V as arrays" if seen < 3 * with_kv else "several times over one cache"
+    how = "by themselves, over K and V as arrays" if seen < 2 * len(with_kv) else "several times over one cache"
     return f"layers compute attention {how}"
 
 
@@ -193,7 +181,7 @@ def _check_kinds(model: str, network: Any, caches: Sequence[Any]) -> None:
     """Raise FailedPrecondition for layers with other caches than those of attention and of recurrent layers."""
     if wrong := _WRONG.get(type(network).__module__):
         raise _refusal(model, wrong)
-    known = (KVCache, ChunkedKVCache, ArraysCache)
+    known = (own.KVCache, ChunkedKVCache, ArraysCache)
     others: dict[str, list[int]] = {}
     for layer, cache in enumerate(caches):
         if type(cache) not in known and not (type(cache) is RotatingKVCache and not cache.keep):
@@ -231,17 +219,16 @@ def _group_size(caches: Sequence[Any]) -> int:
     return 32 if any(width % 64 for width in widths) else 64
 
 
-def _quantized(caches: Sequence[Any], format: KVFormat) -> Caches:
-    """An empty cache of ours of the same kind for each."""
-    codec = KVCodec(format)
+def _probes(caches: Sequence[Any], *, shows_arrays: bool) -> Probes:
+    """An empty probe of the same kind for each."""
 
-    def new(cache: Any) -> LayerCache:
+    def new(cache: Any) -> ProbeKV | ProbeStates:
         if type(cache) is ArraysCache:
-            return StateCache([None] * len(cache.cache))
+            return ProbeStates(len(cache.cache))
         if type(cache) is RotatingKVCache:
-            return SlidingQuantizedKVCache(cache.max_size, codec)
+            return ProbeKV(cache.max_size, shows_arrays=shows_arrays)
         if type(cache) is ChunkedKVCache:  # All that a query may see of its chunk is within as many tokens before it.
-            return SlidingQuantizedKVCache(cache.chunk_size, codec)
-        return QuantizedKVCache(codec)
+            return ProbeKV(cache.chunk_size, shows_arrays=shows_arrays)
+        return ProbeKV(0, shows_arrays=shows_arrays)
 
     return [new(cache) for cache in caches]

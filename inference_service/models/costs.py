@@ -7,11 +7,11 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from inference_service.engine.caches.sliding import SLACK
 from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.paged.sequence import SLACK
 from inference_service.models.latents import LatentAttention
 
 _FUSED_WIDTHS: Final = frozenset({64, 80, 128})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
+from inference_service.engine.device import has_own_memory
 from inference_service.models.residency import (
     MemoryLimits,
     Needs,
@@ -17,7 +18,7 @@ from inference_service.models.residency import (
     make_room,
     needs_of,
 )
-from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit, batch_bytes, sizes
+from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit, sizes
 
 LEAST_CONTEXT = 1024
 """Tokens of a context that is worth a load, where the model's own is longer."""
@@ -118,13 +119,12 @@ def _holds(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) ->
     if needs.fixed_bytes + needs.least_kv_bytes > limits.usable_bytes:
         return False
     enough = memory.tokens >= context and memory.space.pieces >= geometry.checkpoint_pieces
-    decodes = batch_bytes(geometry, model.weight_bytes, [context]) <= memory.batch_bytes
-    return (enough or given.pool_bytes is not None) and (decodes or given.batch_bytes is not None)
+    return enough or given.pool_bytes is not None
 
 
 def _divided(model: Sized, context: int, limits: MemoryLimits, given: KVLimits) -> tuple[Needs, Sizes]:
     """Return the needs of the model, and how the memory for KV is divided."""
-    kv = given.pool_bytes, given.batch_bytes
-    needs = needs_of(model, context, limits.usable_bytes, *kv)
+    kv, arrays = (given.pool_bytes, given.batch_bytes), not has_own_memory()
+    needs = needs_of(model, context, limits.usable_bytes, *kv, arrays=arrays)
     free = kv_bytes(needs, (), limits)
-    return needs, sizes(free, model.geometry, context, *kv, given.typical_tokens)
+    return needs, sizes(free, model.geometry, context, *kv, given.typical_tokens, arrays=arrays)

@@ -18,11 +18,7 @@ from mlx.utils import tree_unflatten
 
 from agentmem.process import logs
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.attention.absorbed import MOST_ABSORBED
-from inference_service.engine.attention.latents import over_arrays
-from inference_service.engine.attention.paths import fused
-from inference_service.engine.caches import QuantizedKVCache, TracedKVCache
-from inference_service.engine.caches.buffers import BufferedCache
+from inference_service.engine.attention.latents import MOST_ABSORBED, over_arrays
 from inference_service.engine.paged.passes import KVCache, Pieces
 
 log = logging.getLogger(__name__)
@@ -116,8 +112,6 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
             q_rope, rotary = self.rope(q_rope, offset), self.rope(rotary, offset)
         if isinstance(cache, KVCache):
             out = self._over_seen(q_nope, q_rope, cache.update_and_fetch(latents, rotary), mask)
-        elif isinstance(cache, BufferedCache):
-            out = self._over_packed(q_nope, q_rope, latents, rotary, mask, cache)
         else:
             if cache is not None:
                 latents, rotary = cache.update_and_fetch(latents, rotary)
@@ -128,6 +122,9 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
     def _over_seen(self, q_nope: mx.array, q_rope: mx.array, seen: tuple[Any, Any], mask: Any) -> mx.array:
         """Over what a cache shows as arrays: few queries in the space of latents, many over K and V of all heads."""
         self._backend.note(self.heads, latents=True)
+        if isinstance(seen[0], KVCache):
+            out = seen[0].attend_latents(self.absorbed(q_nope), q_rope, self.scale)
+            return self.of_latents(out[..., : self.latent_width])
         if not isinstance(seen[0], Pieces):
             return self._over_some(q_nope, q_rope, *seen, mask)
         found, row = [], 0
@@ -144,22 +141,6 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
             return self._over_arrays(q_nope, q_rope, latents, rotary, mask)
         return self.of_latents(over_arrays(self.absorbed(q_nope), q_rope, latents, rotary, self.scale, mask))
 
-    def _over_packed(
-        self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any, cache: Any
-    ) -> mx.array:
-        if isinstance(cache, QuantizedKVCache):
-            mask = cache.make_mask(q_nope.shape[2])  # Some models ask for an array, which costs more than "causal".
-        packed = cache.update_and_fetch(latents, rotary)
-        path = self._backend.latent_path(q_nope, packed[0], packed[1], cache)
-        if isinstance(cache, TracedKVCache) and cache.seen:
-            mask = cache.seen
-        if path is None:
-            shown = zip(cache.codec.decode(*packed), (latents, rotary), strict=True)
-            latents, rotary = (whole[..., : new.shape[3]] for whole, new in shown)
-            return self._over_arrays(q_nope, q_rope, latents, rotary, mask)
-        out = path(self.absorbed(q_nope), q_rope, packed[0], packed[1], cache.codec, self.scale, mask)
-        return self.of_latents(out[..., : self.latent_width])
-
     def _over_arrays(
         self, q_nope: mx.array, q_rope: mx.array, latents: mx.array, rotary: mx.array, mask: Any
     ) -> mx.array:
@@ -167,7 +148,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         k, v = self.decompressed(latents)
         rotary = mx.broadcast_to(rotary, (*k.shape[:3], rotary.shape[3]))
         queries, keys = mx.concatenate([q_nope, q_rope], axis=-1), mx.concatenate([k, rotary], axis=-1)
-        return fused(queries, keys, v, self.scale, mask, None)
+        return _fused(queries, keys, v, self.scale, mask)
 
 
 class _TwoMatrices(LatentAttention):
@@ -247,6 +228,14 @@ class _OneMatrix(LatentAttention):
             self._parts = [self.kv_b_proj.weight, *sides]
         found: list[Any] = self._parts[1 + part]
         return found
+
+
+def _fused(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any) -> mx.array:
+    """MLX's fused kernel; V is padded to K's width where it is narrower, because no kernel takes both."""
+    width = v.shape[-1]
+    if width < k.shape[-1]:
+        v = mx.pad(v, [(0, 0), (0, 0), (0, 0), (0, k.shape[-1] - width)])
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)[..., :width]
 
 
 def _keys_first(projection: Any, heads: int, keys: int) -> None:

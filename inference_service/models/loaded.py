@@ -8,20 +8,19 @@ Each is a step of a load: `loading` says on which threads they run, and when.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.hints import TurnHints
-from inference_service.engine.arenas import Arenas
 from inference_service.engine.attention import PathReport
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Caches
 from inference_service.engine.network import Network
+from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.engine.quality import Quality
 from inference_service.models.fingerprint import kv_fingerprint
 from inference_service.models.kv_setup import KVSetup
@@ -54,8 +53,8 @@ class LoadedModel(ModelInfo):
     """A model that serves.
 
     `fingerprint` is that of its KV, `model_fingerprint` of its files. `activation_bytes` is what computing may
-    take besides weights and KV. `engine`, `arenas`, `codecs` and `new_caches` belong to the engine thread, `memory` to
-    the event loop; all else may be read on any thread.
+    take besides weights and KV. `engine`, `arenas` and `codecs` belong to the engine thread, `memory` to the
+    event loop; all else may be read on any thread.
     """
 
     fingerprint: str
@@ -65,7 +64,7 @@ class LoadedModel(ModelInfo):
     activation_bytes: int
     paths: tuple[PathReport, ...]
     engine: BatchEngine
-    arenas: Arenas
+    arenas: KVStore
     memory: ModelMemory
 
     @property
@@ -93,10 +92,6 @@ class LoadedModel(ModelInfo):
     def promised_bytes(self) -> int:
         """Bytes of the device's memory that it has now, or may take without asking again."""
         return self.weight_bytes + self.activation_bytes + self.memory.promised_bytes
-
-    def new_caches(self) -> Caches:
-        """Empty caches, one per layer."""
-        return self.geometry.new_caches(self.codecs)
 
     def prepare(self) -> None:
         """Compute once what turns look up on the event loop. Takes up to a second; neither there nor engine thread."""
@@ -140,6 +135,7 @@ def _evaluate(spec: ModelSpec, piece: list[mx.array]) -> None:
 def take_memory(
     opened: OpenedModel,
     paths: tuple[PathReport, ...],
+    kernels: Kernels,
     setup: KVSetup,
     memory: Sizes,
     activation_bytes: int,
@@ -153,19 +149,18 @@ def take_memory(
         codecs = tuple(calibration.codecs(geometry)) if calibration else geometry.codecs()
         segments = memory.segments(geometry)
         at_once = segments[0].blocks, segments[1].blocks
-        arenas = Arenas(geometry, memory.space.blocks, memory.space.pieces, codecs, at_once)
-        arenas.warm_up()
+        arenas = KVStore(geometry, memory.space.blocks, memory.space.pieces, codecs, at_once, kernels)
+        if kernels.traced:
+            arenas.trace(opened.network.computed)
     except (RuntimeError, MemoryError) as error:
         raise FailedPrecondition(
             f"the device has no memory for a pool of {memory.space.blocks} blocks: {error}; set --pool-bytes lower"
         ) from error
-    weight_bytes = info.weight_bytes
     engine = BatchEngine(
         model=opened.network,
         tokenizer=info.tokenizer,
-        new_caches=partial(geometry.new_caches, codecs),
+        store=arenas,
         token_bytes=geometry.bytes_per_token,
-        weight_bytes=weight_bytes,
         others_decode=others_decode,
     )
     return LoadedModel(
@@ -178,5 +173,5 @@ def take_memory(
         paths=paths,
         engine=engine,
         arenas=arenas,
-        memory=ModelMemory(geometry, weight_bytes, memory, hints),
+        memory=ModelMemory(geometry, memory, hints, arrays=arenas.by_arrays),
     )

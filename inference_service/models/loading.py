@@ -25,7 +25,7 @@ from inference_service.engine.activations import Activations, with_measured_stat
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations
 from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
-from inference_service.engine.device import obtainable_bytes, on_cpu, share_bytes
+from inference_service.engine.device import has_own_memory, obtainable_bytes, on_cpu, share_bytes
 from inference_service.engine.network import Network
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
@@ -136,7 +136,7 @@ class Loader:
     def needs(self, info: ModelInfo) -> Needs:
         """What a model takes; computing is estimated where it was not measured."""
         kv = self._settings.pool_bytes, self._settings.batch_bytes
-        return needs_of(info, info.context_length, share_bytes(), *kv)
+        return needs_of(info, info.context_length, share_bytes(), *kv, arrays=not has_own_memory())
 
     def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
         """Return the fit of the model on the device if it is alone, whatever other processes have."""
@@ -154,7 +154,8 @@ class Loader:
         """How the memory for KV would be divided, beside the models that are loaded."""
         share = kv_bytes(needs, residents, self.limits)
         given = self._settings.pool_bytes, self._settings.batch_bytes
-        return sizes(share, info.geometry, info.context_length, *given, self._settings.typical_tokens)
+        arrays = not has_own_memory()
+        return sizes(share, info.geometry, info.context_length, *given, self._settings.typical_tokens, arrays=arrays)
 
     async def load(
         self,
@@ -195,13 +196,13 @@ class Loader:
         report(SELF_TEST, 0.0)
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
-        proved = partial(prove, backend=ATTENTION, speeds=self._speeds, speculation=self._settings.speculation)
-        info, paths = await call(lambda: proved(info, network))
+        proved = partial(prove, speeds=self._speeds)
+        info, paths, kernels = await call(lambda: proved(info, network))
         report(SELF_TEST, 0.1)
         setup = await self._setup(call, fingerprint, network, info)
         if setup.format != info.geometry.format:
             chosen = self._with_fitting_context(info.with_format(setup.format))
-            info, paths = await call(lambda: proved(chosen, network))
+            info, paths, kernels = await call(lambda: proved(chosen, network))
         if info.context_length < info.own_context_length:
             words = "the context is as long as memory holds; set --context-length for another"
             lengths = {"context": info.context_length, "own_context": info.own_context_length}
@@ -218,6 +219,7 @@ class Loader:
             lambda: take_memory(
                 replace(opened, info=info),
                 paths,
+                kernels,
                 setup,
                 memory,
                 needs.activation_bytes,
@@ -225,7 +227,7 @@ class Loader:
                 others_decode,
             )
         )
-        loaded.engine.speculative = network.ahead
+        loaded.engine.speculative = self._settings.speculation
         await self._on_file_thread(loaded.prepare)
         return loaded
 

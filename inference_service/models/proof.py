@@ -1,30 +1,40 @@
-"""What is proved of a model once its weights are there: that it runs on this backend, with right attention, in batches,
-and in steps that are compiled. And what is chosen then: how it attends, and how products of rows are computed.
+"""What is proved of a model once its weights are there: that it runs on this backend, with right attention, in rows of
+several sequences, in riding prompts, and in passes that are traced. And what is chosen then: how it attends, and how
+products of rows are computed.
 
 A model's own code may be right for one sequence and wrong for two: masks that broadcast over another axis, offsets that
-are taken for numbers. Such rows are decoded by themselves. Engine thread.
+are taken for numbers. Such sequences are computed by themselves. Engine thread.
 """
 
-import copy
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import mlx.core as mx
 
 from agentmem.errors import FailedPrecondition
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.process import logs
-from inference_service.engine.attention import FLASH_DECODING, LATENT_FLASH, AttentionBackend, PathReport, PathSpeeds
-from inference_service.engine.batched_prefill import padded_caches, padded_rows
-from inference_service.engine.checkpoints import keeps_checkpoints
-from inference_service.engine.compiled_step import CompiledSteps
+from inference_service.engine.attention import PathReport
+from inference_service.engine.attention.self_test import (
+    arrays_error,
+    encoding_error,
+    few_queries_error,
+    one_query_error,
+    row_in_segments_error,
+    unpacking_error,
+)
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.device import on_cpu
-from inference_service.engine.geometry import Caches, Geometry, merged
+from inference_service.engine.device import has_own_memory, on_cpu
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.metal_kernel import available as metal_available
 from inference_service.engine.network import Network
+from inference_service.engine.paged.passes import Pass, Piece
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.product_speeds import ProductSpeeds, choose
 from inference_service.engine.quantization import PLAIN
@@ -32,95 +42,94 @@ from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
 
+METAL_IN_BLOCKS: Final = False
+"""Whether rows without arrays attend by the kernel for Apple's GPUs, where it is right. None of these has run it."""
+
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
 """Token ids of a prompt. Every vocabulary has them."""
 _LAST, _COMPARED = 3, 8
 """Tokens that another prompt of the same length has otherwise, and those before them whose logits must not differ."""
 _ROWS = (_TEXT[:32], _TEXT[32:35])
-"""Two prompts in a batch: the second one is padded by far."""
+"""Two prompts whose rows are computed together: of lengths that differ by far."""
 _NEXT = ((2, 4), (9, 1), (5, 3))
-"""The tokens behind them, step by step."""
-_LATENT_ROWS = ((_TEXT * 2)[:72], _TEXT[32:35])
-"""The same of models with latents, which attend by another path from 65 tokens on."""
-_BEHIND = (list(_TEXT[3:8]), list(_TEXT[11:16]))
-"""The same of one more chunk."""
+"""The tokens after them, step by step."""
+_RIDING = tuple(_TEXT[3:13])
+"""The tokens of a prompt that rides along."""
 _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
-"""The same of compiled steps, at half of which buffers grow."""
+"""The same of traced passes, in the middle of which one goes on in a second block."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
-"""Of the largest logit, in 16 bits; GPUs take TF32 for products in float32 (0.02 of a random model on an H100). Rows
-that see padding, another's tokens or later ones are off by 0.1 and more, a token's experts that rounding changes as
-well, but not at each step."""
+"""Of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a token's
+experts that rounding changes as well, but not at each step. GPUs take TF32 for products in float32, and round otherwise
+for each number of rows: what one sequence differs by in other pieces is allowed twice, too."""
 
 _SLOW_SECONDS = 10.0
 """A CPU that takes longer for two short prompts is asked for less: prompts are then computed one by one, which is right
-always, and a batch is proved by one step."""
+always, and rows are proved by one step."""
 
-_WRONG_TOGETHER = {"mlx_lm.models.minimax_m3_vl": "its sparse attention selects blocks of slots, padding among them"}
+_WRONG_TOGETHER = {
+    "mlx_lm.models.minimax_m3_vl": "its sparse attention selects blocks of slots, those of others among them"
+}
 """What short prompts cannot show, by the modules of mlx-lm's models."""
 
 
 class Speeds(NamedTuple):
     """What was measured, or will be."""
 
-    paths: PathSpeeds
     products: ProductSpeeds
 
     @classmethod
     def kept_in(cls, directory: Path) -> Self:
-        """Remembered in files of a directory."""
-        return cls(PathSpeeds(directory / "attention.json"), ProductSpeeds(directory / "products.json"))
+        """Remembered in a file of a directory."""
+        return cls(ProductSpeeds(directory / "products.json"))
 
 
 def prove(
-    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: Speeds | None, *, speculation: bool = True
-) -> tuple[ModelInfo, tuple[PathReport, ...]]:
-    """Run the network in both phases, alone and in a batch, and attention's self-test, which chooses decode paths.
+    info: ModelInfo, network: Network, speeds: Speeds | None
+) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
+    """Run the network in both phases, alone and in rows, and attention's self-test, which chooses kernels.
 
-    `backend` is the one that the network was opened with; `speeds` None takes the decode paths preferred by default,
-    and products as MLX is given them.
-    Without `speculation` it is not looked at whether a step may compute several tokens of a row, and none does.
-    Where the scheme `rotated` fails on this backend, the model comes back with `plain`. `network.rows_together` says
-    afterwards whether a batch may have several rows. Raises FailedPrecondition where no scheme is right, and for a
-    model whose tokens see later ones.
+    `speeds` None takes products as MLX is given them. Where the scheme `rotated` fails on this backend, the model comes
+    back with `plain`. `network.rows_together` and `network.rides` say afterwards what a pass may have. Raises
+    FailedPrecondition where no scheme is right, and for a model whose tokens see later ones.
     """
     try:
-        reports = _proved(info, network, backend, speeds and speeds.paths)
+        reports, kernels = _proved(info, network)
     except FailedPrecondition as error:
         geometry = info.geometry
         if geometry.format.scheme == PLAIN:
             raise
         info = info.with_format(replace(geometry.format, scheme=PLAIN))
-        reports = _proved(info, network, backend, speeds and speeds.paths)
+        reports, kernels = _proved(info, network)
         message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
-    reports = (*reports, *fastest_products(network, info.geometry, speeds))
+    reports = [*reports, *fastest_products(network, info.geometry, speeds)]
     began = work_clock()
     if problem := order_problem(network, info.geometry):
         raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
     slow = on_cpu() and work_clock() - began > _SLOW_SECONDS
-    problem = batch_problem(network, info.geometry, _NEXT[:1] if slow else _NEXT)
+    problem = rows_problem(network, info.geometry, kernels, _NEXT[:1] if slow else _NEXT)
     network.rows_together = not problem
     if problem:
-        message = "rows of the model's batches are decoded one by one: together they are not what each is alone"
+        message = "sequences of the model are decoded one by one: together they are not what each is alone"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-        alone = f"rows one by one, because in a batch {problem}"
-        reports = tuple(
+        alone = f"sequences one by one, because together {problem}"
+        reports = [
             replace(report, note="; ".join(filter(None, [alone, report.note]))) if report.phase == "decode" else report
             for report in reports
-        )
-    network.prompts_together = not (slow or problem or keeps_checkpoints(info.geometry.new_caches()))
-    if network.prompts_together and (problem := prompts_problem(network, info.geometry)):
-        network.prompts_together = False
-        message = "prompts are computed one by one: in a batch they are not what each is alone"
+        ]
+    network.rides = not (slow or info.geometry.states)
+    if network.rides and (problem := riding_problem(network, info.geometry, kernels)):
+        network.rides = False
+        message = "prompts are computed one by one: as rows of a pass they are not what each is alone"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-    problem = ahead_problem(network, info.geometry) if speculation else ""
-    network.ahead = speculation and not problem
-    if problem:
-        message = "no step computes several tokens of a row: they are not what they are one by one"
-        logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-    network.steps = compiled_steps(info.model_id, network, info.geometry, reports)
-    return info, reports
+    if available():
+        kernels = kernels._replace(traced=True)
+        if problem := traced_problem(network, info.geometry, kernels):
+            kernels = kernels._replace(traced=False)
+            message = "passes are not traced, and take more of the processor's time"
+            logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
+    return info, tuple(reports), kernels
 
 
 def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None) -> list[PathReport]:
@@ -131,76 +140,118 @@ def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None
     return choose(network.model, geometry.dtype, speeds.products) if speeds and (on_cpu() or available()) else []
 
 
-def compiled_steps(
-    model: str, network: Network, geometry: Geometry, paths: Sequence[PathReport]
-) -> CompiledSteps | None:
-    """What compiles the decode steps of a network, where the GPU is fast enough to wait for Python, and they are right.
-
-    Where `paths`, which were chosen, are those that read what is written in place, K and V are, if that is right, too.
-    A CPU never waits; Metal was not measured.
-    """
-    if not available():
-        return None
-    flash = any(report.phase == "decode" and report.path in (FLASH_DECODING, LATENT_FLASH) for report in paths)
-    for in_place in (True, False) if flash else (False,):
-        problem = compiled_problem(network, geometry, in_place=in_place)
-        if not problem:
-            return CompiledSteps(network.computed, in_place=in_place)
-        what = (
-            "K and V of compiled decode steps are not written in place" if in_place else "decode steps are not compiled"
-        )
-        message = f"{what}, and take more of the processor's time"
-        logs.event(log, message, logging.WARNING, model=model, error=problem)
-    return None
-
-
-def compiled_problem(network: Network, geometry: Geometry, *, in_place: bool = False) -> str:
-    """What is wrong with decode steps that are compiled, beside the same ones that are not; "" where nothing is."""
-    if problem := _compiled_problem(network, geometry, _LONG_ROWS[:1], in_place):
-        return problem
-    return _compiled_problem(network, geometry, _LONG_ROWS, in_place) if network.rows_together else ""
-
-
-def _compiled_problem(network: Network, geometry: Geometry, prompts: Sequence[Sequence[int]], in_place: bool) -> str:
-    """Most steps behind these prompts must be right: rounding can change which experts the others' tokens have.
-
-    Attention over padding is split otherwise in steps that are not compiled, so rows of a batch are rounded otherwise,
-    too: they may differ by twice what each alone does.
-    """
-    steps = CompiledSteps(network.computed, steps_before=0, in_place=in_place)
-    columns = [tokens[: len(prompts)] for tokens in _STEPS]
-    before, network.steps = network.steps, None
-    try:
-        rows = _prefilled(network, geometry, prompts)
-        wanted = _decoded(network, merged(*rows), columns)
-        rounding = (
-            _typical(wanted, _decoded_alone(network, [merged(row) for row in rows], columns)) if len(rows) > 1 else 0.0
-        )
-        network.steps = steps
-        found = _decoded(network, merged(*_prefilled(network, geometry, prompts)), columns)
-        if network.steps is None or not steps.compiled:
-            return "they cannot be traced"
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    finally:
-        network.steps = before
-    error, most = _typical(found, wanted), _most_error(geometry)
-    if error <= max(most, 2 * min(rounding, most)):
-        return ""
-    return f"logits differ by {error:.2g} of the largest"
-
-
-def _proved(
-    info: ModelInfo, network: Network, backend: AttentionBackend, speeds: PathSpeeds | None
-) -> tuple[PathReport, ...]:
-    caches = info.geometry.new_caches()
+def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernels]:
+    geometry = info.geometry
+    caches = geometry.new_caches()
     try:
         for tokens in ([[0, 0]], [[0]]):
             mx.eval(_run(network, tokens, caches))
-        mx.eval(_run(network, [[0]], merged(caches)))
     except (RuntimeError, ValueError) as error:
         raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
-    return tuple(backend.self_test(info.geometry, speeds))
+    return attention_paths(geometry)
+
+
+def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
+    """Compare attention with plain attention on this backend, for this geometry, and choose kernels.
+
+    Raises FailedPrecondition where K and V cannot be packed and unpacked right: a wrong answer is never served.
+    """
+    if not geometry.groups:
+        return [], Kernels()
+    encoding_error(geometry)
+    if not has_own_memory():
+        error = arrays_error(geometry)
+        reports = [PathReport(phase, "arrays", error, "K and V are unpacked once") for phase in ("prefill", "decode")]
+        if not (METAL_IN_BLOCKS and metal_available()) or geometry.shows_arrays or geometry.latents:
+            return reports, Kernels()
+        try:
+            row_in_segments_error(geometry)
+        except (RuntimeError, ValueError, FailedPrecondition) as failure:
+            return [reports[0], replace(reports[1], note=f"{reports[1].note}; {failure}")], Kernels()
+        note = f"{reports[1].note}; where there is no memory for that, rows attend over packed K and V"
+        return [reports[0], replace(reports[1], note=note)], Kernels(one=True)
+    unpacked = unpacking_error(geometry)
+    reports = [PathReport("prefill", "unpacked", unpacked, "a layer's K and V, for each chunk")]
+    if geometry.shows_arrays:
+        return [*reports, PathReport("decode", "unpacked", unpacked, "the model's own attention")], Kernels()
+    found: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    tests: dict[str, Callable[[Geometry], float]] = {"one": one_query_error, "few": few_queries_error}
+    for name, test in tests.items():
+        try:
+            found[name] = test(geometry)
+        except (RuntimeError, ValueError, FailedPrecondition) as failure:
+            failed[name] = str(failure)
+    if "few" in found:
+        reports.append(PathReport("prefill", "packed", found["few"], "a few queries"))
+    decode = (
+        PathReport("decode", "packed", found["one"]) if "one" in found else PathReport("decode", "unpacked", unpacked)
+    )
+    reports.append(replace(decode, note="; ".join(failed.values())))
+    return reports, Kernels(one="one" in found, few="few" in found)
+
+
+class _Trial:
+    """Sequences of a model in a pool of their own, behind prompts."""
+
+    def __init__(
+        self, network: Network, geometry: Geometry, kernels: Kernels, prompts: Sequence[Sequence[int]]
+    ) -> None:
+        self._network = network
+        blocks = [-(-(len(prompt) + 2 * len(_TEXT)) // BLOCK_TOKENS) for prompt in prompts]
+        pieces = 2 * geometry.checkpoint_pieces
+        self._store = KVStore(geometry, sum(blocks), pieces * len(prompts), kernels=kernels)
+        if kernels.traced:
+            self._store.trace(network.computed, passes_before=0)
+        self.sequences = [
+            self._store.sequence(range(sum(blocks[:at]), sum(blocks[: at + 1])), range(pieces * at, pieces * (at + 1)))
+            for at in range(len(prompts))
+        ]
+        for sequence, prompt in zip(self.sequences, prompts, strict=True):
+            self.run([(sequence, prompt)])
+
+    @property
+    def traced(self) -> bool:
+        """Whether passes are traced still."""
+        return self._store.traces is not None
+
+    def run(self, pieces: Sequence[tuple[KVSequence, Sequence[int]]], *, rows: bool | None = None) -> mx.array:
+        """Logits [tokens, vocabulary] of the next tokens of some sequences, evaluated."""
+        of = Pass([Piece(sequence, len(tokens)) for sequence, tokens in pieces], rows=rows)
+        ids = mx.array([token for _, tokens in pieces for token in tokens], dtype=mx.uint32)
+        logits, written = self._store.compute(self._network, of, ids)
+        compute([logits, written.state])
+        written.put()
+        return logits[:, 0] if of.rows else logits[0]
+
+    def decoded(self, columns: Sequence[Sequence[int]]) -> mx.array:
+        """Logits [sequences, steps, vocabulary] behind each token of all sequences, together."""
+        steps = [
+            self.run([(s, [token]) for s, token in zip(self.sequences, tokens, strict=True)], rows=True)
+            for tokens in columns
+        ]
+        return mx.stack(steps, axis=1)
+
+
+def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
+    """What is wrong with passes that are traced, beside the same ones that are not; "" where nothing is.
+
+    Most steps must be right: rounding can change which experts the others' tokens have.
+    """
+    if geometry.groups and not kernels.one:
+        return "layers attend over arrays, which are others for each pass"
+    prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
+    columns = [tokens[: len(prompts)] for tokens in _STEPS]
+    try:
+        trial = _Trial(network, geometry, kernels, prompts)
+        found = trial.decoded(columns)
+        if not trial.traced:
+            return "they cannot be traced"
+        wanted = _Trial(network, geometry, kernels._replace(traced=False), prompts).decoded(columns)
+    except (RuntimeError, ValueError, TypeError) as raised:
+        return str(raised)
+    error = _typical(found, wanted)
+    return "" if error <= _most_error(geometry) else f"logits differ by {error:.2g} of the largest"
 
 
 def order_problem(network: Network, geometry: Geometry) -> str:
@@ -217,63 +268,56 @@ def order_problem(network: Network, geometry: Geometry) -> str:
     return f"its tokens see later ones, and logits differ by {error:.2g} of the largest" if error else ""
 
 
-def batch_problem(network: Network, geometry: Geometry, steps: Sequence[tuple[int, ...]] = _NEXT) -> str:
-    """Return how a batch of two rows of different lengths differs from each alone; "" if it does not.
+def rows_problem(
+    network: Network, geometry: Geometry, kernels: Kernels, steps: Sequence[tuple[int, ...]] = _NEXT
+) -> str:
+    """Return how two sequences of different lengths in one pass differ from each alone; "" if they do not.
 
     `steps` are the tokens of both that are decoded.
     """
     if wrong := _WRONG_TOGETHER.get(type(network.model).__module__):
         return wrong
     try:
-        rows = _prefilled(network, geometry, _ROWS)
-        found = _decoded(network, merged(*rows), steps)
+        found = _Trial(network, geometry, kernels, _ROWS).decoded(steps)
+        alone = [
+            _Trial(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in steps])
+            for at, prompt in enumerate(_ROWS)
+        ]
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
-    error = _error(found, _decoded_alone(network, [merged(row) for row in rows], steps), geometry)
-    return f"logits differ by {error:.2g} of the largest" if error else ""
+    return _problem(found, mx.concatenate(alone), geometry, lambda: _rounding(network, geometry, kernels))
 
 
-def prompts_problem(network: Network, geometry: Geometry) -> str:
-    """What is wrong with two prompts that are computed in a batch, with what is computed behind them in a batch, and
-    with the tokens behind that, beside each alone; "" where nothing is.
+def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
+    """What is wrong with several tokens of a sequence as rows of a pass, beside the same as a chunk; "" where nothing
+    is. Where rows of several may be in a pass, another one's is among them.
     """
-    prompts = _LATENT_ROWS if geometry.latents else _ROWS
+    others = _ROWS[1:] if network.rows_together else ()
     try:
-        rows = _prefilled(network, geometry, prompts)
-        together = padded_caches([len(row) for row in prompts], geometry.new_caches)
-        _run(network, padded_rows(prompts), together)
-        behind = _run(network, _BEHIND, together)
-        found = _decoded(network, together, _NEXT)
+        together = _Trial(network, geometry, kernels, [_ROWS[0], *others])
+        one, *rest = together.sequences
+        found = together.run([*((other, _RIDING[:1]) for other in rest), (one, _RIDING)], rows=True)[len(rest) :]
+        alone = _Trial(network, geometry, kernels, _ROWS[:1])
+        wanted = alone.run([(alone.sequences[0], _RIDING)])
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
-    alone = [merged(row) for row in rows]
-    wanted = [_run(network, [tokens], row) for tokens, row in zip(_BEHIND, alone, strict=True)]
-    error = _typical(behind, mx.concatenate(wanted))
-    if error <= _most_error(geometry):
-        error = _error(found, _decoded_alone(network, alone, _NEXT), geometry)
-    return f"logits differ by {error:.2g} of the largest" if error else ""
+    return _problem(found[None], wanted[None], geometry, lambda: _rounding(network, geometry, kernels))
 
 
-def ahead_problem(network: Network, geometry: Geometry) -> str:
-    """What is wrong with several tokens of a row in one step, and with the next ones once some of them are dropped,
-    beside tokens one by one; "" where nothing is. Layers that cannot be trimmed are never asked for that.
-    """
-    if geometry.states:
+def _rounding(network: Network, geometry: Geometry, kernels: Kernels) -> float:
+    """What logits of one sequence differ by where its tokens are computed one by one and in one piece."""
+    by_chunk, by_token = (_Trial(network, geometry, kernels, _ROWS[:1]) for _ in range(2))
+    wanted = by_chunk.run([(by_chunk.sequences[0], _RIDING)])
+    found = [by_token.run([(by_token.sequences[0], [token])]) for token in _RIDING]
+    return _typical(mx.concatenate(found)[None], wanted[None])
+
+
+def _problem(found: mx.array, wanted: mx.array, geometry: Geometry, rounding: Callable[[], float]) -> str:
+    """How logits [rows, positions, vocabulary] differ by more than rounding explains; "" where they do not."""
+    error = _error(found, wanted, geometry)
+    if not error or error <= 2 * rounding():
         return ""
-    [row] = _prefilled(network, geometry, _ROWS[:1])
-    plain, ahead = merged(row), merged(copy.deepcopy(row))
-    first = [tokens[0] for tokens in _STEPS]
-    one_by_one = _decoded(network, plain, [[token] for token in first])
-    try:
-        found = network(mx.array([[*first[:4], *_TEXT[:3]]]), cache=ahead)[:, :4]
-        for cache in ahead:
-            cache.trim(3)
-        behind = network(mx.array([first[4:]]), cache=ahead)
-        mx.eval(found, behind)
-    except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
-    error = max(_error(found, one_by_one[:, :4], geometry), _error(behind, one_by_one[:, 4:], geometry))
-    return f"logits differ by {error:.2g} of the largest" if error else ""
+    return f"logits differ by {error:.2g} of the largest"
 
 
 def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any]) -> mx.array:
@@ -281,32 +325,6 @@ def _run(network: Network, rows: Sequence[Sequence[int]], caches: Sequence[Any])
     logits = network(mx.array([list(row) for row in rows]), cache=caches)
     compute(cache.state for cache in caches)
     return logits
-
-
-def _prefilled(network: Network, geometry: Geometry, prompts: Sequence[Sequence[int]]) -> list[Caches]:
-    """Caches of each prompt; logits, which cost a CPU a fourth of a small model, are not computed."""
-    rows = []
-    for prompt in prompts:
-        caches = geometry.new_caches()
-        _run(network, [prompt], caches)
-        rows.append(caches)
-    return rows
-
-
-def _decoded(network: Network, caches: Sequence[Any], columns: Sequence[tuple[int, ...] | list[int]]) -> mx.array:
-    """Logits [rows, steps, vocabulary] behind each token of the rows of a batch, evaluated."""
-    steps = []
-    for tokens in columns:
-        steps.append(network(mx.array(tokens)[:, None], cache=caches))
-        compute([steps[-1]])
-    return mx.concatenate(steps, axis=1)
-
-
-def _decoded_alone(network: Network, batches: Sequence[Sequence[Any]], columns: Sequence[tuple[int, ...]]) -> mx.array:
-    """As `_decoded`, of a batch for each row."""
-    return mx.concatenate(
-        [_decoded(network, batch, [[tokens[row]] for tokens in columns]) for row, batch in enumerate(batches)]
-    )
 
 
 def _error(found: mx.array, wanted: mx.array, geometry: Geometry) -> float:

@@ -9,7 +9,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from inference_service.engine.computing import Cost
 from inference_service.engine.geometry import Geometry
-from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, batch_bytes
+from inference_service.pool.memory import TYPICAL_TOKENS, Sizes
 
 _COMPUTING_SHARE = 4
 """Computing gets at most a fourth of what weights leave, unless the shortest chunks take more."""
@@ -34,7 +34,7 @@ class Sized(Protocol):
 class Needs:
     """What a model takes, in bytes, besides the KV of agents: its weights, and what computing takes at its peak.
 
-    `least_kv_bytes` is the KV memory without which it cannot run, `useful_kv_bytes` that for an agent of 4096 tokens.
+    `least_kv_bytes` is the KV memory without which it cannot run, `useful_kv_bytes` that of four agents of 4096 tokens.
     """
 
     weight_bytes: int
@@ -54,14 +54,19 @@ def needs_of(
     usable_bytes: int,
     pool_bytes: int | None = None,
     batch_bytes: int | None = None,
+    *,
+    arrays: bool = True,
 ) -> Needs:
-    """Return the needs of a model with a context of that length. KV memory that is configured is needed."""
+    """Return the needs of a model with a context of that length. KV memory that is configured is needed; `batch_bytes`
+    only where attention takes K and V as arrays.
+    """
     geometry = model.geometry
+    batch_bytes = batch_bytes if arrays else 0
     given = pool_bytes + batch_bytes if pool_bytes is not None and batch_bytes is not None else None
     return Needs(
         weight_bytes=model.weight_bytes,
         activation_bytes=_for_computing(model.cost, context_length, usable_bytes - model.weight_bytes),
-        least_kv_bytes=_shortest_agent(geometry) + _least_batch_bytes(geometry) if given is None else given,
+        least_kv_bytes=_kv_bytes(geometry, BLOCK_TOKENS) if given is None else given,
         useful_kv_bytes=4 * agent_bytes(geometry, context_length) if given is None else given,
     )
 
@@ -74,29 +79,21 @@ def _for_computing(cost: Cost, context_length: int, left: int) -> int:
 
 
 def agent_bytes(geometry: Geometry, context_length: int) -> int:
-    """KV of one agent of 4096 tokens, or of as many as the context holds."""
-    return geometry.checkpoint_bytes + min(TYPICAL_TOKENS, context_length) * geometry.bytes_per_token
+    """What one agent of 4096 tokens, or of as many as the context holds, takes of the pool."""
+    return _kv_bytes(geometry, min(TYPICAL_TOKENS, context_length))
 
 
-def _shortest_agent(geometry: Geometry) -> int:
-    """KV of the shortest agent: one block, and a checkpoint."""
-    return geometry.checkpoint_bytes + BLOCK_TOKENS * geometry.bytes_per_token
-
-
-def _least_batch_bytes(geometry: Geometry) -> int:
-    """What its request takes besides. Checkpoints are captured where there is more."""
-    return batch_bytes(geometry, 0, [1])
+def _kv_bytes(geometry: Geometry, tokens: int) -> int:
+    """What an agent of so many tokens takes of the pool: they, and a checkpoint in whole pieces."""
+    return geometry.checkpoint_pieces * geometry.piece_bytes + tokens * geometry.bytes_per_token
 
 
 def check_sizes(info: Sized, memory: Sizes) -> None:
     """Raise FailedPrecondition for memory in which no request could run."""
-    geometry = info.geometry
-    least = _least_batch_bytes(geometry)
-    if not memory.space.blocks or memory.space.pieces < geometry.checkpoint_pieces or memory.batch_bytes < least:
+    if not memory.space.blocks or memory.space.pieces < info.geometry.checkpoint_pieces:
         raise FailedPrecondition(
-            f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV and "
-            f"{byte_size(memory.batch_bytes)} for running requests, too little for one; take a smaller model, or set "
-            "--pool-bytes and --batch-bytes"
+            f"model {info.model_id!r} has {memory.space.blocks} blocks of memory for agents' KV, too little for one "
+            "request; take a smaller model, or set --pool-bytes"
         )
 
 
@@ -130,7 +127,7 @@ class MemoryLimits:
 def make_room(model_id: str, needs: Needs, residents: Sequence[Resident], limits: MemoryLimits) -> list[str]:
     """The models that must go before this one can be loaded: least recently used first, no pinned one, the fewest.
 
-    Others rather go than that the new one gets a pool without room for an agent of 4096 tokens. Raises
+    Others rather go than that the new one gets memory for fewer than four agents of 4096 tokens. Raises
     FailedPrecondition, saying what is missing, where all that may go are not enough.
     """
     staying = list(residents)

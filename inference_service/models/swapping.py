@@ -12,7 +12,6 @@ No running request is ended for a swap. If all requests for the model have been 
 """
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,8 +26,9 @@ from agentmem import layout
 from agentmem.errors import AgentmemError, Internal, Unavailable
 from agentmem.process import logs
 from agentmem.process.shielding import run_shielded
-from inference_service.engine.arenas import Arenas
+from inference_service import heap
 from inference_service.engine.headroom import Headroom
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
@@ -208,6 +208,8 @@ class Swapper:
         assert opened is not None
         began = time.monotonic()
         model = await self._loader.load(opened, self._residents(), slot.report, lambda: self._others_decode(slot))
+        if heap.kept():
+            await self._engine.call(heap.tidy)
         model.engine.asked = lambda: self._engine.asked
         growth = model.memory.admission.growth
         growth.closed = partial(self._give_back, model.arenas)
@@ -217,7 +219,7 @@ class Swapper:
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
 
-    def _give_back(self, arenas: Arenas, closed: Closed) -> None:
+    def _give_back(self, arenas: KVStore, closed: Closed) -> None:
         with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
             self._engine.submit(lambda: arenas.release(closed.full, closed.pieces))
 
@@ -270,6 +272,9 @@ class Swapper:
             if slot.wanted:
                 self.want(slot)
             self.notify()
+        if heap.kept():
+            with suppress(Unavailable):
+                await self._engine.call(heap.tidy)
         self._listener.left(model, reason)
         logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
 
@@ -289,7 +294,7 @@ class Swapper:
         task.add_done_callback(self._tasks.discard)
 
 
-def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: Arenas, nbytes: int) -> None:
+def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: KVStore, nbytes: int) -> None:
     """Have a pool give back so many bytes, as far as it can, at once. Engine thread, which waits for the event loop."""
     asked = Task(partial(growth.give_up, nbytes), Future())
     loop.call_soon_threadsafe(asked.run)
@@ -308,5 +313,5 @@ def _shutting_down() -> Unavailable:
 
 def _sweep() -> None:
     """Give back what a failed load has left in memory. Engine thread."""
-    gc.collect()
+    heap.tidy()
     mx.clear_cache()

@@ -1,10 +1,12 @@
 """Admission: a turn gets all the memory that it can grow to before it starts, or waits for it, or is refused.
 
-So nothing in flight ever runs out of memory, and nothing in flight is ever evicted. Blocks come from the pool; what
-decoding takes besides, the padded batches and one transient copy, is charged against a budget of its own. So are the
-checkpoints that turns capture and hold until they end. These only save later turns time: no turn is refused because of
-them. It waits for memory for one, which the agent's next turn needs, where it would have that if it were alone; others
-it captures as far as there is memory left.
+So nothing in flight ever runs out of memory, and nothing in flight is ever evicted. A turn has its blocks from the
+start, for all tokens that it can grow to, and pieces for its window and for the checkpoints that it captures. These
+only save later turns time: no turn is refused because of them. It waits for memory for one, which the agent's next turn
+needs, where it would have that if it were alone; others it captures as far as there are pieces left.
+
+Where attention takes K and V as arrays, a turn that has memory for those of all layers keeps them while it runs; there
+is a budget for that. One that has not makes a layer's for each pass, which takes time.
 
 Nothing is promised that the device does not have at that moment. Where other processes have taken its memory, the pool
 gives back what it can spare: free segments first, and then those of idle agents. A turn for which that is not enough
@@ -21,7 +23,6 @@ from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from agentmem.validation import AgentKey
-from inference_service.pool.blocks import PoolError
 from inference_service.pool.growing import PoolGrowth
 from inference_service.pool.hot import Evictable, HotAgents, HotState
 from inference_service.pool.kv import KVPool, Space, Table
@@ -31,17 +32,18 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class MemoryRequest:
-    """What an agent's turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks.
+    """What an agent's turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks
+    which may be reused.
 
-    Of a prefetch `tokens` are those that can be restored, and there may be names behind them. A turn that keeps nothing
-    takes no blocks of its own. `checkpoints` is how many it would capture.
+    Of a prefetch `tokens` are those that can be restored, and there may be names behind them. `checkpoints` is how many
+    it would capture. `computes`: it is more than a restore.
     """
 
     key: AgentKey
     names: Sequence[bytes]
     tokens: int
-    keeps: bool
     checkpoints: int = 0
+    computes: bool = True
 
 
 @dataclass(eq=False)
@@ -49,52 +51,55 @@ class Reservation:
     """The memory of one turn: blocks and pieces to write to, and pins on what is in the pool that it starts from.
 
     `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` says that a commit has replaced it.
-    `checkpoints` is how many it may capture. `releases` free what was allocated on its account and is in no cache yet:
-    what is free in the books is free on the device.
+    `checkpoints` is how many it may capture, `shared` are the blocks of the beginning that others have computed, and
+    `array_bytes` what its K and V as arrays may take, 0 where it gets none. `releases` free what was allocated on its
+    account and is in no sequence yet: what is free in the books is free on the device.
     """
 
     tokens: int
     checkpoints: int = 0
+    shared: tuple[int, ...] = ()
+    array_bytes: int = 0
     hot: HotState | None = None
     superseded: bool = False
+    places: tuple[int, ...] = ()
+    """The blocks of all tokens, those that are shared first."""
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
+    named: int = 0
+    """Full blocks of the prompt that are computed: others find them. Engine thread."""
+    given: set[int] = field(default_factory=set)
+    """Pieces of checkpoints that others find. Engine thread."""
     pins: list[Table] = field(default_factory=list)
     releases: list[Callable[[], None]] = field(default_factory=list)
 
-    def table(self, tokens: int, shared: Sequence[int | None], pieces: int, window_tokens: int = 0) -> Table:
-        """Return a table with blocks that are shared, and where there is None and for pieces of ours, with references.
-
-        Raises PoolError if that is more than there is.
-        """
-        needed = sum(block is None for block in shared)
-        if needed > len(self.blocks) or pieces > len(self.pieces):
-            reserved = Space(len(self.blocks), len(self.pieces))
-            raise PoolError(f"a turn needs {Space(needed, pieces)} besides what it shares, and has reserved {reserved}")
-        blocks = tuple(self.blocks.pop() if block is None else block for block in shared)
-        return Table(tokens, blocks, window_tokens, tuple(self.pieces.pop() for _ in range(pieces)))
+    def claim(self, pool: KVPool, table: Table) -> Table:
+        """Have references on all of a table: its own blocks and pieces go there, those of others are acquired."""
+        for own, wanted, of in ((self.blocks, table.blocks, pool.full), (self.pieces, table.pieces, pool.pieces)):
+            mine = set(own).intersection(wanted)
+            of.acquire(each for each in wanted if each not in mine)
+            own[:] = [each for each in own if each not in mine]
+        return table
 
 
 class Admission:
     """Reserves memory for turns, in the order of arrival. Event loop only.
 
-    `batch_bytes` says what decoding rows of given lengths takes, `captured_bytes` what a captured checkpoint takes,
-    `limit_bytes` how much both may be.
+    `array_bytes` says what K and V of so many tokens take as arrays, 0 where none are made, and `limit_bytes` how much
+    those of all turns may.
     """
 
     def __init__(
         self,
         pool: KVPool,
         hot: HotAgents,
-        batch_bytes: Callable[[Sequence[int]], int],
-        limit_bytes: int,
-        captured_bytes: int = 0,
+        array_bytes: Callable[[int], int] = lambda tokens: 0,  # noqa: ARG005
+        limit_bytes: int = 0,
     ) -> None:
         self._pool = pool
         self._hot = hot
-        self._batch_bytes = batch_bytes
+        self._array_bytes = array_bytes
         self._limit_bytes = limit_bytes
-        self._captured_bytes = captured_bytes
         self._reservations: list[Reservation] = []
         self._waiters: list[MemoryRequest] = []
         self._changed = asyncio.Event()
@@ -112,9 +117,8 @@ class Admission:
 
     @property
     def promised_bytes(self) -> int:
-        """What the batches of all that is reserved take at most, and the checkpoints."""
-        held = sum(room.checkpoints for room in self._reservations) * self._captured_bytes
-        return self._batches() + held if self._reservations else 0
+        """What K and V as arrays of all that is reserved take at most."""
+        return sum(room.array_bytes for room in self._reservations)
 
     async def reserve(self, request: MemoryRequest, seconds: float) -> Reservation:
         """Wait for the memory, at most so long. Give it back by `release`.
@@ -134,7 +138,7 @@ class Admission:
             # No turn is refused because of a checkpoint.
             if (reservation := self._next(request, least_checkpoints=0)) is not None:
                 return reservation
-            raise ResourceExhausted(self._what_is_missing(request), retry_after=max(1.0, seconds)) from None
+            raise ResourceExhausted(self._what_is_missing(), retry_after=max(1.0, seconds)) from None
         finally:
             self._waiters.remove(request)
             self._wake()
@@ -150,10 +154,12 @@ class Admission:
         return None if self._waiters else self._reserved(request, lambda: self._hot.evictable_before(request.key))
 
     def capture_at_most(self, reservation: Reservation, checkpoints: int) -> None:
-        """Give back the memory of checkpoints that the turn will not capture: the KV that it found is behind them."""
+        """Give back the pieces of checkpoints that the turn will not capture: the KV that it found is behind them."""
         if checkpoints < reservation.checkpoints:
             reservation.checkpoints = checkpoints
-            self._wake()
+            own = (1 + checkpoints) * self._pool.checkpoint_pieces
+            self._pool.release(Table(0, (), 0, tuple(reservation.pieces[own:])))
+            del reservation.pieces[own:]
 
     def release(self, reservation: Reservation) -> None:
         """Give back what is left of a reservation."""
@@ -165,11 +171,10 @@ class Admission:
         self._pool.release(Table(0, tuple(reservation.blocks), 0, tuple(reservation.pieces)))
 
     def _check_fits(self, request: MemoryRequest) -> None:
-        fits = self._pool.fits(self._pool.space(request.tokens)) or not request.keeps
-        if not fits or self._batch_bytes([request.tokens]) > self._limit_bytes:
+        if not self._pool.fits(self._pool.space(request.tokens)):
             raise FailedPrecondition(
                 f"the request can grow to {request.tokens} tokens, which is more than the memory for KV holds; lower "
-                "max_tokens, shorten the prompt, or start the worker with more (--pool-bytes, --batch-bytes)"
+                "max_tokens, shorten the prompt, or start the worker with more (--pool-bytes)"
             )
 
     def _next(self, request: MemoryRequest, least_checkpoints: int = 1) -> Reservation | None:
@@ -184,56 +189,53 @@ class Admission:
     def _reserved(
         self, request: MemoryRequest, evictable: Callable[[], list[Evictable]], least_checkpoints: int = 1
     ) -> Reservation | None:
-        if self._checkpoints(request, least_checkpoints) is None:
-            return None
+        pool, each = self._pool, self._pool.checkpoint_pieces
         with self._pinned(request.names[: request.tokens // BLOCK_TOKENS]) as pins:
-            spare, batch_bytes = self.spare(), self._batches(request) - self._batches()
-            if batch_bytes > spare:
-                spare += self.growth.shrink(batch_bytes - spare, evictable())
-            checkpoints = self._checkpoints(request, least_checkpoints, spare)
-            if checkpoints is None:
+            if (spare := self.spare()) < 0:
+                spare += self.growth.shrink(-spare, evictable())
+            if spare < 0:
                 return None
-            reservation = Reservation(request.tokens, checkpoints)
-            space = self._pool.space(request.tokens)
-            wanted = Space(space.blocks - len(pins.blocks), space.pieces) if request.keeps else Space(0)
-            self.growth.grow(wanted, spare - batch_bytes - checkpoints * self._captured_bytes)
+            space = pool.space(request.tokens)
+            blocks = space.blocks - len(pins.blocks)
+            self.growth.grow(Space(blocks, space.pieces + request.checkpoints * each), spare)
+            alone = (pool.pieces.opened - self._window_pieces(request.key)) // each - 1 if each else 0
+            least = max(0, min(least_checkpoints, request.checkpoints, alone))
+            wanted = Space(blocks, space.pieces + least * each)
             victims = self._victims(wanted, evictable)
             if victims is None:
                 return None
             self.growth.evict(victims)
-            reservation.blocks = self._pool.full.allocate(wanted.blocks, near=pins.blocks[-1] if pins.blocks else 0)
-            reservation.pieces = self._pool.pieces.allocate(wanted.pieces)
-            self._pool.acquire(pins)
+            more = min(request.checkpoints - least, (pool.pieces.free - wanted.pieces) // each) if each else 0
+            reservation = Reservation(request.tokens, least + more, pins.blocks, self._arrays(request))
+            reservation.blocks = pool.full.allocate(wanted.blocks, near=pins.blocks[-1] if pins.blocks else 0)
+            reservation.places = (*pins.blocks, *reservation.blocks)
+            reservation.pieces = pool.pieces.allocate(wanted.pieces + more * each)
+            pool.acquire(pins)
             reservation.pins.append(pins)
         self._reservations.append(reservation)
         return reservation
 
-    def _batches(self, *more: MemoryRequest) -> int:
-        """What decoding all that is reserved takes, and `more`."""
-        tokens = [room.tokens for room in self._reservations] + [request.tokens for request in more]
-        return self._batch_bytes(tokens) if tokens else 0
+    def _window_pieces(self, key: AgentKey) -> int:
+        """Return how many pieces an agent has. Its turn goes on from them: no checkpoint is worth that they go."""
+        own = self._hot.get(key)
+        return len(own.table.pieces) if own is not None else 0
 
-    def _what_is_missing(self, request: MemoryRequest) -> str:
+    def _arrays(self, request: MemoryRequest) -> int:
+        """Return the bytes of a turn's K and V as arrays; 0 where there is no memory for them."""
+        nbytes = self._array_bytes(request.tokens) if request.computes else 0
+        within = self.promised_bytes + nbytes <= self._limit_bytes
+        return nbytes if within and nbytes <= self.spare() else 0
+
+    def _what_is_missing(self) -> str:
         """Return why there was no memory for a request, and what to do."""
-        spare, batch_bytes = self.spare(), self._batches(request) - self._batches()
+        spare = self.spare()
         grows = [pool.segment.nbytes for pool in (self._pool.full, self._pool.pieces) if pool.closed]
-        if self._checkpoints(request, 0) is not None and spare - batch_bytes < max(grows, default=0):
+        if spare < max(grows, default=0):
             return (
-                f"the device's memory is taken: {byte_size(max(0, spare))} are left for requests, and this one can "
-                f"grow to {byte_size(batch_bytes)}, besides its part of the pool; end other processes on the device, "
-                "lower max_tokens, or try again"
+                f"the device's memory is taken: {byte_size(max(0, spare))} are left for the pool of KV; end other "
+                "processes on the device, lower max_tokens, or try again"
             )
         return "running requests have all the memory for KV; try again, or start the worker with more (--pool-bytes)"
-
-    def _checkpoints(self, request: MemoryRequest, least: int, spare: int = sys.maxsize) -> int | None:
-        """Return how many the request may capture; None where others leave too little for it and `least` of them."""
-        each = max(1, self._captured_bytes)
-        limit = min(self._limit_bytes, self.promised_bytes + spare)
-        alone = limit - self._batch_bytes([request.tokens])
-        left = limit - self._batches(request)
-        left -= sum(room.checkpoints for room in self._reservations) * self._captured_bytes
-        least = max(0, min(least, request.checkpoints, alone // each))
-        return min(request.checkpoints, left // each) if left >= least * each else None
 
     @contextmanager
     def _pinned(self, names: Sequence[bytes]) -> Iterator[Table]:

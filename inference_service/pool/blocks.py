@@ -4,8 +4,8 @@ A block's name is its chain hash, so that sequences with the same tokens up to i
 is never written again: a sequence that continues it writes to a block of its own (copy on write).
 
 An arena takes and gives back its memory by segments of many blocks. `allocate` takes all of a sequence's blocks from
-one segment where one has so many, because a gather from several copies twice; and from the first such one, so that the
-last segments become empty first.
+one segment where one has so many, so that segments become empty when sequences go; and from the first such one, so that
+the last segments become empty first.
 
 Blocks that were published with their tokens are found by these, too: who leaves one in its middle copies what is before
 that place.
@@ -101,6 +101,7 @@ class BlockPool:
         self.used = 0
         """How many blocks have references. May be read on any thread."""
         self._references = [0] * capacity
+        self._freed = [0] * capacity
         self._by_name: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
         self._continuations = _Continuations()
@@ -116,9 +117,14 @@ class BlockPool:
         return len(self._closed)
 
     @property
+    def opened(self) -> int:
+        """How many blocks are in the segments that are open."""
+        return self.used + self.free
+
+    @property
     def open_bytes(self) -> int:
         """Bytes of the open segments, whose memory is taken, or will be as soon as something is written there."""
-        return (self.used + self.free) * self.segment.block_bytes
+        return self.opened * self.segment.block_bytes
 
     def open(self) -> None:
         """Open one more segment: the arena takes its memory when something is written there."""
@@ -193,10 +199,15 @@ class BlockPool:
             self._references[block] -= 1
             if not self._references[block]:
                 self.used -= 1
+                self._freed[block] += 1
                 if (name := self._names.pop(block, None)) is not None:
                     del self._by_name[name]
                     self._continuations.remove(name)
                 heapq.heappush(self._free[self.segment_of(block)], block)
+
+    def lives(self, blocks: Iterable[int]) -> tuple[int, ...]:
+        """Return a number for each, which is another one once the block has been free."""
+        return tuple(self._freed[block] for block in blocks)
 
     def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
         """Yield how many blocks more would be free if the first of `tables` were released, the first two, and so on."""

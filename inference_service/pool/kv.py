@@ -60,7 +60,8 @@ class KVPool:
         self.full = BlockPool(space.blocks, segments[0])
         self.pieces = BlockPool(space.pieces, segments[1])
         self.checkpoint_pieces = checkpoint_pieces
-        self._windows: dict[bytes, Table] = {}
+        self._checkpoints: dict[bytes, tuple[Table, tuple[int, ...]]] = {}
+        """By name, with what says whether all of their pieces are still the same ones."""
         self.on_release: Callable[[], None] = lambda: None
         """Called whenever references were removed: a waiting request may fit now."""
         self.broken = asyncio.Event()
@@ -120,22 +121,23 @@ class KVPool:
         return self.publish_checkpoint(names[-1], Table(table.tokens, blocks, table.window_tokens, table.pieces))
 
     def publish_checkpoint(self, name: bytes, table: Table) -> Table:
-        """Name the checkpoint of a table by the block that ends there, as `publish` does."""
-        known = self.find_checkpoint(name)
-        first = self.pieces.publish(name, table.pieces[0])
-        if known is None or first == table.pieces[0]:
-            self._windows = {name: t for name, t in self._windows.items() if self.pieces.find(name) == t.pieces[0]}
-            self._windows[name] = table
-            return table
-        self.pieces.acquire(known.pieces[1:])
-        self.pieces.release(table.pieces[1:])
-        self.on_release()
-        return Table(table.tokens, table.blocks, known.window_tokens, known.pieces)
+        """Name the checkpoint of a table by the block that ends there, as `publish` does. Pieces may be in several."""
+        if (known := self.find_checkpoint(name)) is not None:
+            self.pieces.acquire(known.pieces)
+            self.pieces.release(table.pieces)
+            self.on_release()
+            return Table(table.tokens, table.blocks, known.window_tokens, known.pieces)
+        self._checkpoints = {each: kept for each, kept in self._checkpoints.items() if self._is_there(*kept)}
+        self._checkpoints[name] = table, self.pieces.lives(table.pieces)
+        return table
 
     def find_checkpoint(self, name: bytes) -> Table | None:
         """Return the table whose checkpoint has that name; only that is certain to be there still."""
-        table = self._windows.get(name)
-        return table if table is not None and self.pieces.find(name) == table.pieces[0] else None
+        found = self._checkpoints.get(name)
+        return found[0] if found is not None and self._is_there(*found) else None
+
+    def _is_there(self, table: Table, lives: tuple[int, ...]) -> bool:
+        return self.pieces.lives(table.pieces) == lives
 
     def check_integrity(self, tables: Iterable[Table]) -> None:
         """Raise PoolError unless the references are exactly those of `tables`."""

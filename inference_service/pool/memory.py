@@ -3,16 +3,14 @@ pool, its idle agents, its admission.
 """
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.scheduling import most_batch_bytes
 from inference_service.pool.admission import Admission
 from inference_service.pool.blocks import PoolError, Segment
 from inference_service.pool.growing import segment_of
@@ -65,7 +63,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the pool holds, and how many bytes decoding may take besides.
+    """What the pool holds, and how many bytes K and V of running turns may take as arrays.
 
     `segment_bytes` is the most that the pool takes at once.
     """
@@ -96,8 +94,11 @@ def sizes(
     pool_bytes: int | None = None,
     batch_bytes: int | None = None,
     typical_tokens: int = TYPICAL_TOKENS,
+    *,
+    arrays: bool = True,
 ) -> Sizes:
-    """Split the memory that weights leave. By default half of it is the pool's, and the rest is the batches'.
+    """Split the memory that weights leave. By default all of it is the pool's; where attention takes K and V as arrays
+    (`arrays`) half of it, or as much as a typical agent takes, and the rest is theirs.
 
     A hybrid model's pool gets a window to each `typical_tokens` tokens of full attention: as many windows as such
     agents. Longer ones leave windows unused, shorter ones blocks. Nothing is left where `free_bytes` is negative.
@@ -105,11 +106,14 @@ def sizes(
     or MOST_EMPTY_BLOCKS, or one such agent's.
     """
     free_bytes = max(0, free_bytes)
-    agent_bytes = context_length * geometry.bytes_per_token + geometry.checkpoint_bytes
-    pool = min(free_bytes // 2, MOST_CONTEXTS * agent_bytes) if pool_bytes is None else pool_bytes
-    batch = max(0, free_bytes - pool) if batch_bytes is None else batch_bytes
-    pieces, piece_bytes = geometry.checkpoint_pieces, geometry.piece_bytes
-    agents = pool / (typical_tokens * geometry.bytes_per_token + pieces * piece_bytes)
+    pieces = geometry.checkpoint_pieces
+    typical, longest = (
+        tokens * geometry.bytes_per_token + pieces * geometry.piece_bytes for tokens in (typical_tokens, context_length)
+    )
+    most = max(free_bytes // 2, min(free_bytes, typical)) if arrays else free_bytes
+    pool = min(most, MOST_CONTEXTS * longest) if pool_bytes is None else pool_bytes
+    batch = (max(0, free_bytes - pool) if batch_bytes is None else batch_bytes) if arrays else 0
+    agents = pool / typical
     blocks = int(agents * typical_tokens / BLOCK_TOKENS)
     if not geometry.bytes_per_token:
         context_blocks = -(-context_length // BLOCK_TOKENS)
@@ -126,23 +130,23 @@ def agents_that_fit(space: Space, geometry: Geometry, tokens: int) -> int:
 class ModelMemory:
     """Bookkeeping of a model's KV memory. Event loop only."""
 
-    def __init__(self, geometry: Geometry, weight_bytes: int, sizes: Sizes, hints: TurnHints) -> None:
-        """`hints` are those of the whole process: they outlive the model, and are there before it."""
+    def __init__(self, geometry: Geometry, sizes: Sizes, hints: TurnHints, *, arrays: bool = False) -> None:
+        """`hints` are those of the whole process: they outlive the model, and are there before it. `arrays`: running
+        turns have K and V as arrays where there is memory for it.
+        """
         self.sizes = sizes
         self.pool = KVPool(sizes.space, geometry.checkpoint_pieces, sizes.segments(geometry))
         self.hot = HotAgents(self.pool, hints)
-        self._batch_bytes = partial(batch_bytes, geometry, weight_bytes)
-        self.admission = Admission(self.pool, self.hot, self._batch_bytes, sizes.batch_bytes, geometry.checkpoint_bytes)
+        array_bytes = geometry.array_bytes if arrays else lambda tokens: 0  # noqa: ARG005
+        self.admission = Admission(self.pool, self.hot, array_bytes, sizes.batch_bytes)
         self.evicted: Callable[[], object] = lambda: None
         """Called for each agent whose KV was dropped on request."""
-        self.unwritten_bytes: Callable[[], int] = lambda: 0
-        """Returns what turns that are over hold outside the pool: captured checkpoints that are still to be written."""
         self._geometry = geometry
 
     @property
     def promised_bytes(self) -> int:
-        """What the pool holds, or will, what all that is reserved can grow to, and what is still to be written."""
-        return self.pool.open_bytes + self.admission.promised_bytes + self.unwritten_bytes()
+        """What the pool holds, or will, and K and V as arrays of all that is reserved."""
+        return self.pool.open_bytes + self.admission.promised_bytes
 
     def evict(self, key: AgentKey) -> int:
         """Drop an idle agent's KV and its leftovers; return the bytes of the pool that this freed."""
@@ -161,17 +165,3 @@ class ModelMemory:
             self.pool.check_integrity([*self.hot.tables(), *in_flight])
         except PoolError as error:
             self.pool.fail(error)
-
-
-def batch_bytes(geometry: Geometry, weight_bytes: int, lengths: Sequence[int]) -> int:
-    """The most that decoding sequences of up to these lengths takes: the padded batches, and a copy of one.
-
-    A prompt that is computed is a row too; the copy is made when a row joins or leaves. And where layers see arrays, K
-    and V of one of them, with full attention or a sliding window. `weight_bytes` decides which rows share a batch.
-    """
-    rows = len(lengths)
-    batches = most_batch_bytes(lengths, geometry.bytes_per_token, weight_bytes)
-    if geometry.shows_arrays:
-        full = batches * geometry.layer_bytes_per_token // max(1, geometry.bytes_per_token)
-        batches += max(full, rows * geometry.window_layer_bytes(1))
-    return 2 * (batches + rows * geometry.running_bytes)

@@ -36,7 +36,7 @@ FORMAT_VERSION = 3
 of version 1 name no model and have no calibration; they are read, and never written.
 """
 SLACK = 256
-"""Tokens that a sliding layer may keep beyond its window; see engine.caches.sliding."""
+"""Tokens that a sliding layer may keep beyond its window; see engine.paged.sequence."""
 
 DTYPE_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from math import prod
@@ -16,7 +16,7 @@ from safetensors import TensorSpec, serialize
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockFileError, BlockHeader
 from agentmem.v1 import types_pb2
-from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorShapes
+from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorBytes, TensorShapes
 from inference_service.memory.match import Reason
 
 NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
@@ -44,16 +44,13 @@ class BlockMiss(Exception):
         self.damaged = damaged
 
 
-def read_block(
-    path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry, into: memoryview | None = None
-) -> HostTensors:
+def read_block(path: str, wanted: BlockHeader, digest: bytes, geometry: Geometry) -> HostTensors:
     """Read and verify the file of a block or a window, and return its tensors. Raises BlockMiss.
 
-    They are views [layers, kv_heads, tokens, width] of new memory, or of `into`, which is as long as the file. Reading
-    and hashing release the GIL.
+    They are views [layers, kv_heads, tokens, width] of new memory. Reading and hashing release the GIL.
     """
     try:
-        data, found = _read(path, most_bytes(wanted, geometry), into)
+        data, found = _read(path, most_bytes(wanted, geometry))
     except FileNotFoundError as error:
         raise BlockMiss(types_pb2.MISS_REASON_ABSENT, "missing") from error
     except BlockFileError as error:
@@ -109,7 +106,7 @@ def _verified(
     return {name: _view(data, spec) for name, spec in specs.items()}
 
 
-def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> tuple[bytes, int]:
+def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> tuple[bytes, int]:
     """Write a new file of a block or a window; return its digest and its size in bytes. Raises OSError.
 
     The digest is of the bytes in memory. The store fsyncs the file when it publishes it.
@@ -121,7 +118,7 @@ def write_block(path: str, header: BlockHeader, tensors: Mapping[str, bytes], ge
     return built.digest, len(built.data)
 
 
-def build(header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry) -> Built:
+def build(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Built:
     """Return a file of a block or a window, in memory."""
     shapes = _shapes(header, geometry)
     entries = {
@@ -196,13 +193,10 @@ def _wanted_specs(
     return specs
 
 
-def _read(path: str, most: int, into: memoryview | None) -> tuple[memoryview, bytes]:
+def _read(path: str, most: int) -> tuple[memoryview, bytes]:
     """Return the bytes of a regular file and their digest. Raises OSError, BlockFileError where it has another size."""
     with _opened(path, most) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = host_memory(size) if into is None else into
-        if len(data) != size:
-            raise BlockFileError("digest", f"{size} bytes, where {len(data)} were published")
+        data = host_memory(os.fstat(file.fileno()).st_size)
         running, end, count = blockfile.RunningDigest(), 0, -1
         while count and end < len(data):
             count = _read_into(file, data[end : end + _HASHED])
@@ -240,7 +234,7 @@ def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:
     return shapes(header.token_count)
 
 
-def _address(data: bytes) -> int:
+def _address(data: bytes | memoryview) -> int:
     return np.frombuffer(data, np.uint8).ctypes.data
 
 

@@ -11,7 +11,7 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
@@ -19,17 +19,15 @@ from agentmem import errors
 from agentmem.kv.blockfile import BlockHeader, FileName
 from agentmem.kv.ledger import Version
 from agentmem.process import logs
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors
-from inference_service.engine.preallocating import PreallocatedBuffers
+from inference_service.engine.geometry import Geometry, HostBuffers, HostTensors, TensorBytes
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import (
     BlockMiss,
     build,
-    host_memory,
-    most_bytes,
     read_block,
     read_into,
     verified,
@@ -48,7 +46,13 @@ READERS_AT_ONCE = 8
 STREAMS_AT_ONCE = 4
 """More do not make one connection faster, and each takes turns of the event loop."""
 
-_ALIGNMENT = 64
+Into = Callable[[BlockHeader], HostBuffers | None]
+"""The memory that a block's file is read into; None: new memory."""
+
+
+def nowhere(header: BlockHeader) -> None:
+    """There is no such memory."""
+
 
 File = tuple[BlockHeader, pb.StoredFile]
 """A published file, and the header that it must have."""
@@ -81,18 +85,17 @@ class Transport(ABC):
 
     @abstractmethod
     async def read_all(
-        self, files: Sequence[File], geometry: Geometry, into: PreallocatedBuffers | None = None
+        self, files: Sequence[File], geometry: Geometry, into: Into = nowhere
     ) -> list[HostTensors | BlockMiss]:
-        """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more.
+        """Return the tensors of each file in order, or why it cannot be used. Cancelled, it reads no more files, and
+        ends when nothing is written to the caller's memory any more.
 
-        Blocks are read `into` buffers, where there are some, each to its place in the sequence; then there are no
-        tensors to return. Behind the last of them are zeros, and at the place of one that is a miss is anything.
+        Blocks are read `into` memory, where it has some for them; then there are no tensors to return. In that of one
+        that is a miss is anything.
         """
 
     @abstractmethod
-    async def write(
-        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
-    ) -> Written:
+    async def write(self, target: Target, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Written:
         """Hand a file to the store, durably. Raises AgentmemError, OSError."""
 
     @abstractmethod
@@ -106,10 +109,9 @@ class PathTransport(Transport):
     name = "path"
 
     async def read_all(
-        self, files: Sequence[File], geometry: Geometry, into: PreallocatedBuffers | None = None
+        self, files: Sequence[File], geometry: Geometry, into: Into = nowhere
     ) -> list[HostTensors | BlockMiss]:
         """Read by a few threads, each of which takes the next file when it is through with one."""
-        rows = _rows(files, geometry) if into is None else [None] * len(files)
         todo, found = deque(enumerate(files)), dict[int, HostTensors | BlockMiss]()
         stopped = threading.Event()
 
@@ -120,24 +122,23 @@ class PathTransport(Transport):
                 except IndexError:
                     return
                 try:
-                    if into is None or header.window:
-                        found[index] = read_block(file.path, header, file.digest, geometry, rows[index])
+                    if header.window or (buffers := into(header)) is None:
+                        found[index] = read_block(file.path, header, file.digest, geometry)
                     else:
-                        read_into(file.path, header, file.digest, geometry, _place_of(header, into))
+                        read_into(file.path, header, file.digest, geometry, buffers)
                         found[index] = {}
                 except BlockMiss as miss:
                     found[index] = miss.with_traceback(None)  # It holds the memory of all rows.
 
-        work = [asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))]
+        work = asyncio.gather(*(asyncio.to_thread(read_some) for _ in range(min(len(files), READERS_AT_ONCE))))
         try:
-            await asyncio.gather(*work, _clear_behind(files, into))
+            await asyncio.shield(work)
         finally:
             stopped.set()
+            await asyncio.wait([work])
         return [found.pop(index) for index in range(len(files))]
 
-    async def write(
-        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
-    ) -> Written:
+    async def write(self, target: Target, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Written:
         """Write it in staging; the store makes it durable."""
         digest, size = await asyncio.to_thread(write_block, target.path, header, tensors, geometry)
         return Written(_description(header, digest, size, target), published=False)
@@ -157,23 +158,21 @@ class StreamTransport(Transport):
         self._streams = asyncio.Semaphore(STREAMS_AT_ONCE)
 
     async def read_all(
-        self, files: Sequence[File], geometry: Geometry, into: PreallocatedBuffers | None = None
+        self, files: Sequence[File], geometry: Geometry, into: Into = nowhere
     ) -> list[HostTensors | BlockMiss]:
         """Read a few at once."""
-        reading = asyncio.gather(*(self._read(*file, geometry, into) for file in files))
-        found, _ = await asyncio.gather(reading, _clear_behind(files, into))
-        return found
+        return await asyncio.gather(*(self._read(*file, geometry, into) for file in files))
 
     async def _read(
-        self, wanted: BlockHeader, file: pb.StoredFile, geometry: Geometry, into: PreallocatedBuffers | None
+        self, wanted: BlockHeader, file: pb.StoredFile, geometry: Geometry, into: Into
     ) -> HostTensors | BlockMiss:
         """Receive it whole, then verify it on another thread. A stream that fails is an I/O error: the file stays."""
         try:
             async with self._streams:
                 data = await self._store.read_block(wanted.namespace, FileName.of(wanted), file.size_bytes)
-            if into is None or wanted.window:
+            if wanted.window or (buffers := into(wanted)) is None:
                 return await asyncio.to_thread(verified, data, wanted, file.digest, geometry)
-            await asyncio.to_thread(verified_into, data, wanted, file.digest, geometry, _place_of(wanted, into))
+            await run_shielded(asyncio.to_thread(verified_into, data, wanted, file.digest, geometry, buffers))
         except BlockMiss as miss:
             return miss
         except errors.NotFound:
@@ -183,9 +182,7 @@ class StreamTransport(Transport):
         else:
             return {}
 
-    async def write(
-        self, target: Target, header: BlockHeader, tensors: Mapping[str, bytes], geometry: Geometry
-    ) -> Written:
+    async def write(self, target: Target, header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Written:
         """Build it in memory and send it to the store, which publishes it."""
         built = await asyncio.to_thread(build, header, tensors, geometry)
         file = _description(header, built.digest, len(built.data), target._replace(path=""))
@@ -197,34 +194,6 @@ class StreamTransport(Transport):
 
     async def abandon(self, paths: Iterable[str]) -> None:
         """Do nothing: there are no files, and what the store has taken is the agent's."""
-
-
-def _rows(files: Sequence[File], geometry: Geometry) -> list[memoryview | None]:
-    """Return memory for each file; for blocks in one piece, in rows that end at equal distances, none for windows.
-
-    So the tensors of whole blocks, which are a file's last bytes, lie at equal distances, too, and the engine can take
-    a tensor out of all of them at once. A window may be a hundred times as long as a block.
-    """
-    sizes = [0 if header.window else min(file.size_bytes, most_bytes(header, geometry)) for header, file in files]
-    widest = -(-max(sizes, default=0) // _ALIGNMENT) * _ALIGNMENT
-    memory = host_memory(widest * sum(not header.window for header, _ in files))
-    found: list[memoryview | None] = []
-    end = 0
-    for (header, _), size in zip(files, sizes, strict=True):
-        end += 0 if header.window else widest
-        found.append(None if header.window else memory[end - size : end])
-    return found
-
-
-def _place_of(header: BlockHeader, into: PreallocatedBuffers) -> HostBuffers:
-    return into.between(header.first_token, header.first_token + header.token_count)
-
-
-async def _clear_behind(files: Sequence[File], into: PreallocatedBuffers | None) -> None:
-    """Clear what is behind all blocks, which touches that memory for the first time: not on the engine's thread."""
-    ends = [header.first_token + header.token_count for header, _ in files if not header.window]
-    if into is not None and ends:
-        await asyncio.to_thread(into.clear, max(ends))
 
 
 def _description(header: BlockHeader, digest: bytes, size: int, target: Target) -> pb.StoredFile:

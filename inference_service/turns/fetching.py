@@ -11,14 +11,13 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, HostTensors
-from inference_service.engine.preallocating import PreallocatedBuffers
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import Place
 from inference_service.memory.speeds import Source, Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.storage.blocks import BlockMiss
 from inference_service.storage.client import NOTHING, Opened, StoreClient
-from inference_service.storage.transport import TransportSelector
+from inference_service.storage.transport import Into, TransportSelector, nowhere
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class Fetcher:
         namespace: str,
         model_id: str,
         wanted: Sequence[tuple[BlockHeader, pb.StoredFile]],
-        into: PreallocatedBuffers | None = None,
+        into: Into = nowhere,
     ) -> tuple[dict[FileName, HostTensors], dict[FileName, Reason]]:
         """The good ones of these files, and what is wrong with the others; see Transport.read_all."""
         if not wanted:

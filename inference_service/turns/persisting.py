@@ -12,7 +12,8 @@ from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader, FileName
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
-from inference_service.engine.checkpoints import Checkpoint, tensors_of
+from inference_service.engine.paged.arena import Reading
+from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.thread import EngineThread
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loaded import LoadedModel
@@ -22,8 +23,6 @@ from inference_service.storage.transport import Target, Transport, TransportSele
 
 log = logging.getLogger(__name__)
 
-MAX_CAPTURED_BYTES = 1 << 30
-"""Captured checkpoints that may wait to be written; more are dropped, and cost a prefill if they are ever needed."""
 WAIT_SECONDS = 5.0
 """How long to wait for an agent's KV to be written; KV that comes later may have to be computed again."""
 
@@ -32,8 +31,8 @@ WAIT_SECONDS = 5.0
 class State:
     """An agent's state that is to be on disk: a table, and the headers of its blocks and windows.
 
-    The window at the end is in the table; `captured` are windows in private buffers, by chain hash. The others are on
-    disk already, or lost. `trace` is the turn that made the state.
+    The window at the end is in the table; `captured` are where others are, by chain hash. The rest is on disk already,
+    or lost. `trace` is the turn that made the state.
     """
 
     key: AgentKey
@@ -42,13 +41,13 @@ class State:
     table: Table
     blocks: Sequence[BlockHeader]
     windows: Sequence[BlockHeader] = ()
-    captured: Mapping[bytes, Checkpoint] = field(default_factory=dict)
+    captured: Mapping[bytes, Table] = field(default_factory=dict)
     trace: tracing.Trace | None = field(default_factory=tracing.current)
 
     @property
-    def captured_bytes(self) -> int:
-        """Memory that is not the pool's."""
-        return sum(checkpoint.nbytes for checkpoint in self.captured.values())
+    def tables(self) -> list[Table]:
+        """All that is held of the pool."""
+        return [self.table, *self.captured.values()]
 
     def extends(self, older: "State") -> bool:
         """Return whether the older state's full blocks are this one's, too."""
@@ -63,27 +62,17 @@ class State:
         taken_over = {name: window for name, window in older.captured.items() if name in names}
         return replace(self, captured={**taken_over, **self.captured})
 
-    def within(self, room: int) -> "State":
-        """Return this state with those of its captured checkpoints that fit into so many bytes, the last first."""
-        if self.captured_bytes <= room:
-            return self
-        fitting = {}
-        for name, checkpoint in sorted(self.captured.items(), key=lambda each: each[1].position, reverse=True):
-            if checkpoint.nbytes <= room:
-                fitting[name] = checkpoint
-                room -= checkpoint.nbytes
-        return replace(self, captured=fitting)
-
-    def read(self, header: BlockHeader) -> dict[str, bytes] | None:
-        """Return a private copy of a block or window; None if it is not in memory. Engine thread."""
+    def read(self, header: BlockHeader) -> Reading | None:
+        """Begin to read a block or window; None if it is not in memory. Engine thread."""
         arenas, table = self.model.arenas, self.table
         if not header.window:
             return arenas.read_block(table.blocks[header.first_token // BLOCK_TOKENS], header.token_count)
-        if header.chain_hash in self.captured:
-            return tensors_of(self.captured[header.chain_hash], self.model.geometry.states)
-        if table.pieces and header.first_token + header.token_count == table.tokens:
-            return arenas.read(table.pieces, table.window_tokens)
-        return None
+        found = self.captured.get(header.chain_hash)
+        if found is None and table.pieces and header.first_token + header.token_count == table.tokens:
+            found = table
+        if found is None:
+            return None
+        return arenas.read_checkpoint(Checkpoint(found.tokens, found.window_tokens, found.pieces))
 
 
 @dataclass(eq=False, repr=False)
@@ -106,21 +95,16 @@ class Persister:
 
     def publish(self, state: State) -> None:
         """Write the files that do not exist yet, and publish the state. Its table is held until then."""
-        state.model.memory.pool.acquire(state.table)
+        for table in state.tables:
+            state.model.memory.pool.acquire(table)
         places = [at for at, older in enumerate(self._waiting) if older.key == state.key and state.extends(older)]
         place = places[-1] if places else len(self._waiting)
         if places:
-            older = self._waiting.pop(place)
+            older, new = self._waiting.pop(place), state.captured
             state = state.after(older)
+            for name in state.captured.keys() - new.keys():
+                state.model.memory.pool.acquire(state.captured[name])
             _release(older)
-        room = MAX_CAPTURED_BYTES - sum(each.captured_bytes for each in self._waiting)
-        if (fitting := state.within(room)) is not state:
-            log.warning(
-                "more checkpoints wait to be written than %d bytes: %d of a turn are dropped",
-                MAX_CAPTURED_BYTES,
-                len(state.captured) - len(fitting.captured),
-            )
-            state = fitting
         self._waiting.insert(place, state)  # In the older one's place: an agent that speaks often is written, too.
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -144,11 +128,7 @@ class Persister:
 
     def tables(self, model: LoadedModel) -> list[Table]:
         """Return the tables of a model's pool that are held."""
-        return [state.table for state in self._unwritten() if state.model is model]
-
-    def captured_bytes(self, model: LoadedModel) -> int:
-        """Return the memory, none of the pool's, of a model's captured checkpoints that are not written yet."""
-        return sum(state.captured_bytes for state in self._unwritten() if state.model is model)
+        return [table for state in self._unwritten() if state.model is model for table in state.tables]
 
     async def flush(self, seconds: float) -> None:
         """Wait until everything is written, at most so long."""
@@ -234,13 +214,16 @@ class Persister:
         self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
-        data = await self.engine.call(lambda: state.read(header))
-        if data is None:
+        reading = await self.engine.call(lambda: state.read(header))
+        if reading is None:
             return None
+        await self.engine.call(reading.wait)
+        data = await asyncio.to_thread(reading.tensors)
         token_ids = b"" if header.window else state.model.memory.pool.full.tokens_of(header.chain_hash)
         target = Target(state.key, state.version, path, token_ids)
         return await transport.write(target, header, data, state.model.geometry)
 
 
 def _release(state: State) -> None:
-    state.model.memory.pool.release(state.table)
+    for table in state.tables:
+        state.model.memory.pool.release(table)

@@ -2,15 +2,14 @@
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from agentmem.errors import NotFound, ResourceExhausted
 from agentmem.kv.ledger import NO_VERSION, Ledger, Version
+from agentmem.process.shielding import run_shielded
 from agentmem.validation import AgentKey
-from inference_service.engine.geometry import Caches
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import Lookup, headers
 from inference_service.metrics import WorkerMetrics
@@ -21,7 +20,6 @@ from inference_service.storage.client import StoreClient
 from inference_service.threads import WorkerThreads
 from inference_service.turns.pool_writer import PoolWriter
 from inference_service.turns.reserving import Reservations
-from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer, kv_lookup
 
 _NEXT = 0
@@ -75,7 +73,9 @@ class Prefetcher:
         held = hot.table.tokens if (hot := memory.hot.get(key)) is not None else 0
         if found.tokens <= held:  # No other agent is evicted for what is not there.
             return Prefetched(held, 0)
-        with self.reservations.reserve_now(model, MemoryRequest(key, lookup.own, found.tokens, keeps=True)) as given:
+        with self.reservations.reserve_now(
+            model, MemoryRequest(key, lookup.own, found.tokens, computes=False)
+        ) as given:
             if given is None:
                 return Prefetched(held, 0)
             return await self._load(key, model, opened.version, ledger, lookup, given)
@@ -98,26 +98,16 @@ class Prefetcher:
         if not held < tokens <= reservation.tokens:  # More files than a moment ago are for the next turn.
             return Prefetched(held, 0)
         began = time.monotonic()
-        caches = await self.engine.call(partial(_caches, model, restored))
-        if caches is None:
+        try:
+            kv = await run_shielded(self.engine.call(restored.sequence))
+        except MemoryError:
             return Prefetched(held, 0)
         if restored.load_bytes:
             seconds = restored.read_seconds + time.monotonic() - began
             self.metrics.load_seconds.labels(model.model_id).observe(seconds)
         ids = model.fingerprint, key.namespace, ledger.token_ids[:tokens]
         blocks = await self.threads.plan(lambda: list(headers(*ids)))
-        table = await self.pool_writer.write(model, reservation, caches, ledger.token_ids[:tokens], blocks)
-        if table is None:
-            return Prefetched(held, 0)
+        table = await self.pool_writer.write(model, reservation, kv, ledger.token_ids[:tokens], blocks)
         model.memory.hot.put(key, HotState(version, ledger, table, restored.stored_windows()))
         reservation.superseded = True
         return Prefetched(tokens, restored.load_bytes)
-
-
-def _caches(model: LoadedModel, restored: Restored) -> Caches | None:
-    """Return caches of what was found; None where the device lacks the memory: the pool gives up none for this.
-
-    Engine thread.
-    """
-    engine, missing = model.engine, restored.tokens - restored.allocated_tokens
-    return restored.caches() if engine.headroom.spare(missing * engine.token_bytes) else None

@@ -31,11 +31,10 @@ class Presence:
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
 
     def arrived(self, model: LoadedModel, seconds: float) -> None:
-        """Let its pool evict, also what is unwritten if need be, and promise the memory of that; count and log it."""
+        """Let its pool evict, also what is unwritten if need be; count and log it."""
         memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken
         memory.admission.last_resort = lambda: self._persister.give_up(model)
-        memory.unwritten_bytes = lambda: self._persister.captured_bytes(model)
         memory.admission.growth.evicted = metrics.evictions.labels(model.model_id, "hot", "capacity").inc
         steps = {kind: metrics.engine_steps.labels(kind) for kind in ("prefill", "decode")}
         memory.evicted = metrics.evictions.labels(model.model_id, "hot", "request").inc
@@ -77,7 +76,6 @@ class Presence:
             self._metrics.evictions.labels(model.model_id, "hot", "unload").inc(agents)
         model.memory.pool.broken = asyncio.Event()
         model.memory.admission.last_resort = _nothing  # It held the model.
-        model.memory.unwritten_bytes = lambda: 0  # And so did this.
         for gauge, labels, _ in self._gauges(model):  # They hold the model.
             gauge.remove(*labels)
 

@@ -5,11 +5,9 @@ They go to blocks that the turn has reserved. The ledger has nothing of them bef
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Final
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT
 from agentmem.kv.ledger import ordered
-from inference_service.engine.checkpoints import Checkpoint, pieces_of
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.prompt_blocks import Kept, PromptBlocks
 from inference_service.engine.thread import EngineThread
@@ -18,9 +16,6 @@ from inference_service.pool.blocks import BlockTokens
 from inference_service.pool.kv import Table
 from inference_service.turns.restored import Restored
 from inference_service.turns.turn import Turn
-
-_LEFT_FREE: Final = 3
-"""Checkpoints that the pool has room for when one is set aside."""
 
 
 @dataclass(eq=False)
@@ -33,62 +28,41 @@ class PromptSharing:
     blocks: PromptBlocks = field(init=False)
     """For the job, on the engine's thread."""
     job: TurnJob | None = field(default=None, init=False)
-    _spare: Table | None = field(default=None, init=False)
-    """Place for a checkpoint where others may leave the prompt."""
     _kept: bool = field(default=False, init=False)
     _over: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        loop, restored, reservation = asyncio.get_running_loop(), self.turn.restored, self.turn.reservation
-        names = restored.lookup.own  # None where nothing may be reused.
-        places = dict(zip(range(restored.tokens // BLOCK_TOKENS, len(names)), reservation.blocks, strict=False))
+        loop = asyncio.get_running_loop()
         self.blocks = PromptBlocks(
-            names,
-            places,
-            lambda caches, first, blocks: self.model.arenas.write(caches, first, blocks, ()),
-            kept=lambda kept: loop.call_soon_threadsafe(self._name, kept),
+            self.turn.restored.lookup.own,  # None where nothing may be reused.
+            kept=lambda kept: self._keep(loop, kept),
             look=lambda: loop.call_soon_threadsafe(self._look),
         )
-        if places and not self.model.geometry.resumes_anywhere:
-            self._set_aside()
 
-    def _set_aside(self) -> None:
-        """Take pieces for a checkpoint, if turns that come later have enough: none waits because of it."""
-        pool = self.model.memory.pool
-        if pool.pieces.free >= _LEFT_FREE * pool.checkpoint_pieces:
-            spare = Table(0, (), 0, tuple(pool.pieces.allocate(pool.checkpoint_pieces)))
-            self.turn.reservation.pins.append(spare)
-            self._spare = spare
-            self.blocks.write_checkpoint = lambda checkpoint: self.model.arenas.write_checkpoint(
-                checkpoint, spare.pieces[: pieces_of(checkpoint.tokens, self.model.geometry)]
-            )
+    def _keep(self, loop: asyncio.AbstractEventLoop, kept: Kept) -> None:
+        """What others find is not written again, even if the turn has to begin once more. Engine thread."""
+        self.turn.reservation.named = kept.end
+        self.turn.reservation.given |= set(kept.checkpoint.pieces if kept.checkpoint is not None else ())
+        loop.call_soon_threadsafe(self._name, kept)
 
     def _name(self, kept: Kept) -> None:
-        """Have blocks found that are written.
+        """Have blocks found that are computed, and the checkpoint at their end.
 
-        A name that is there already gets this turn's reference, and its place is the turn's still: no more is reserved
-        than the pool lacked.
+        A name that is there already gets this turn's reference, and its own block is the turn's still.
         """
         if self._over:
             return
         pool, reservation, names = self.model.memory.pool, self.turn.reservation, self.blocks.names
-        blocks = []
-        for index in range(kept.first, kept.end):
-            block = self.blocks.places[index]
-            if (known := pool.full.find(names[index])) is not None:
-                pool.full.acquire([known])
-                blocks.append(known)
-                continue
-            reservation.blocks.remove(block)
-            blocks.append(pool.full.publish(names[index], block, self._tokens(index)))
-        reservation.pins.append(Table(0, tuple(blocks)))
+        places, wanted = self.turn.restored.places(), range(kept.first, kept.end)
+        known = {index: block for index in wanted if (block := pool.full.find(names[index])) is not None}
+        own = tuple(known.get(index, places[index]) for index in wanted)
+        new = {names[index]: self._tokens(index) for index in wanted if index not in known}
+        held = reservation.claim(pool, Table(0, own))
+        reservation.pins.append(pool.publish(names[kept.first : kept.end], held, new))
         self._kept = True
-        if kept.checkpoint is not None and self._spare is not None:
-            reservation.pins.remove(self._spare)
-            pieces = pieces_of(kept.checkpoint.tokens, self.model.geometry)
-            rest = Table(0, (), 0, self._spare.pieces[pieces:])
-            table = Table(0, (), kept.checkpoint.tokens, self._spare.pieces[:pieces])
-            reservation.pins += [pool.publish_checkpoint(names[kept.end - 1], table), rest]
+        if (end := kept.checkpoint) is not None and pool.find_checkpoint(names[kept.end - 1]) is None:
+            table = reservation.claim(pool, Table(end.position, (), end.tokens, end.pieces))
+            reservation.pins.append(pool.publish_checkpoint(names[kept.end - 1], table))
 
     def _tokens(self, index: int) -> BlockTokens:
         names, first = self.blocks.names, index * BLOCK_TOKENS
@@ -114,16 +88,22 @@ class PromptSharing:
                 more.hold(turn.reservation)
                 turn.restored = more
         finally:
-            caches, tokens = (more.caches, more.tokens) if more is not None else (None, 0)
+            begin, tokens = (more.sequence, more.tokens) if more is not None else (None, 0)
             if self.engine.alive:
-                self.engine.submit(lambda: job.found(caches, tokens))
+                self.engine.submit(lambda: job.found(begin, tokens))
 
-    async def leave(self) -> None:
-        """End it for a turn that was not committed: what it has computed stays in the pool, until memory is needed."""
+    def leave(self) -> None:
+        """End it for a turn that was not committed: what it has computed stays in the pool, until memory is needed.
+
+        A turn that was to leave nothing leaves nothing: its blocks are found only while it runs.
+        """
         job, pool = self.job, self.model.memory.pool
-        if job is None or not self._kept:
+        if job is None or not self._kept or not self.turn.request.commits:
             return
-        window = await self._checkpoint(job.latest) if job.latest is not None else Table(0, ())
+        window = Table(0, ())
+        if (latest := job.latest) is not None:
+            claimed = self.turn.reservation.claim(pool, Table(latest.position, (), latest.tokens, latest.pieces))
+            window = pool.publish_checkpoint(self.blocks.names[latest.position // BLOCK_TOKENS - 1], claimed)
         blocks = tuple(block for name in self.blocks.names if (block := pool.full.find(name)) is not None)
         pool.full.acquire(blocks)
         left = Table(len(blocks) * BLOCK_TOKENS, blocks, window.window_tokens, window.pieces)
@@ -132,17 +112,3 @@ class PromptSharing:
     def close(self) -> None:
         """End it: what is written later is nobody's. What refers to this goes, or it would wait to be collected."""
         self._over, self.job, self.blocks = True, None, PromptBlocks()
-
-    async def _checkpoint(self, latest: Checkpoint) -> Table:
-        """Put a checkpoint into the pieces that were reserved for the turn's end; return it, with its references."""
-        pool, reserved = self.model.memory.pool, self.turn.reservation.pieces
-        count = pieces_of(latest.tokens, self.model.geometry)
-        if count > len(reserved):
-            return Table(0, ())
-        table = Table(0, (), latest.tokens, tuple(reserved.pop() for _ in range(count)))
-        try:
-            await self.engine.call(lambda: self.model.arenas.write_checkpoint(latest, table.pieces))
-        except BaseException:
-            pool.release(table)
-            raise
-        return pool.publish_checkpoint(self.blocks.names[latest.position // BLOCK_TOKENS - 1], table)

@@ -1,16 +1,15 @@
-"""The KV that was found for one sequence: what is taken of it, what that has to read and fetch, and caches of it."""
+"""The KV that was found for one sequence: what is taken of it, what it has to read and fetch, and where it goes on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from agentmem.kv.blockfile import BlockHeader, FileKind, FileName
+from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader, FileKind, FileName
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.checkpoints import Checkpoint
-from inference_service.engine.geometry import Caches, HostTensors
-from inference_service.engine.preallocating import PreallocatedBuffers
+from inference_service.engine.geometry import HostBuffers, HostTensors
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Checkpoint, Sequence
 from inference_service.memory.checkpoints import stored_tokens
 from inference_service.memory.match import Reason
 from inference_service.memory.restore import NO_LOOKUP, NOTHING_CHOSEN, Choice, Lookup, Place, choose
@@ -24,11 +23,11 @@ from inference_service.turns.fetching import source_of
 
 @dataclass(eq=False)
 class Restored:
-    """The KV found for one sequence, what of it is taken, and the caches made of that.
+    """The KV found for one sequence, what of it is taken, and where the sequence goes on from it.
 
     `blocks` and `windows` are in the pool, `files` and `window_files` outside, all by chain hash. `reason` says why not
-    more is taken. `tensors` are what was read of files, until `caches` is called; of blocks there are none where these
-    were read into `buffers`.
+    more is taken. `tensors` are what was read of files, until a sequence has taken them; empty of what was read to its
+    block. `room` is where the sequence grows, once it is held.
     """
 
     model: LoadedModel
@@ -43,7 +42,8 @@ class Restored:
     load_bytes: int = 0
     read_seconds: float = 0.0
     tensors: dict[FileName, HostTensors] = field(default_factory=dict)
-    buffers: PreallocatedBuffers | None = None
+    room: Reservation | None = None
+    _window: HostTensors = field(default_factory=dict)
 
     @classmethod
     def in_pool(cls, key: AgentKey, model: LoadedModel, lookup: Lookup) -> "Restored":
@@ -93,14 +93,15 @@ class Restored:
     def hold(self, reservation: Reservation) -> None:
         """Pin what is in the pool for as long as the reservation lasts; what is read of files goes with it, too."""
         reservation.releases.append(self.release)
+        self.room = reservation
         windows = [Table(0, (), table.window_tokens, table.pieces) for table in self.windows.values()]
         for table in (Table(0, tuple(self.blocks.values())), *windows):
             self.model.memory.pool.acquire(table)
             reservation.pins.append(table)
 
     def release(self) -> None:
-        """Let go of what was read of files, if no caches were made of it."""
-        self.tensors, self.buffers = {}, None
+        """Let go of what was read of files, if no sequence has taken it."""
+        self.tensors = {}
 
     def choose(self, min_file_tokens: int) -> Reason:
         """Take the most that can be reused. Fewer than `min_file_tokens` of files are not worth reading: say so."""
@@ -194,46 +195,48 @@ class Restored:
         """Leave out a file that turned out to be bad."""
         del self._of_kind(name)[name.chain_hash]
 
-    def caches(self) -> Caches:
-        """Make the caches to start from, once; they have room for the prompt and one token more. Engine thread."""
-        tensors, self.tensors = self.tensors, {}
-        buffers, self.buffers = self.buffers, None
-        if not self.tokens:
-            return self.model.new_caches()
-        blocks = [self.blocks[candidate.header.chain_hash] for candidate in self.choice.hot]
-        warm = [tensors[FileName.of(candidate.header)] for candidate in self.choice.warm]
-        checkpoint, room = self._checkpoint(tensors), self._room
-        if buffers is None or not warm:
-            return self.model.arenas.caches(self.tokens, blocks, warm, checkpoint, room)
-        last = self.choice.warm[-1].header
-        buffers.clear(last.first_token + last.token_count)
-        return self.model.arenas.caches(self.tokens, blocks, [], checkpoint, room, buffers)
+    def places(self) -> list[int]:
+        """Return the blocks of the sequence, for all that it can grow to."""
+        assert self.room is not None
+        found = list(self.room.places)
+        for index, candidate in enumerate(self.choice.hot):
+            if candidate.usable_tokens == BLOCK_TOKENS:
+                found[index] = self.blocks[candidate.header.chain_hash]
+        return found
 
-    def preallocated(self) -> PreallocatedBuffers:
-        """Return buffers that the choice's files are read into. Engine thread.
-
-        Raises ResourceExhausted where the device has no memory for them: threads will write all of it.
-        """
-        engine = self.model.engine
-        engine.headroom.require(self._room * engine.token_bytes, f"KV of {self.tokens} tokens")
-        return self.model.arenas.preallocate(self.tokens, self._room)
-
-    @property
-    def allocated_tokens(self) -> int:
-        """How many of the reused tokens are in memory that `caches` takes as it is."""
-        return self.choice.warm_tokens if self.buffers is not None else 0
-
-    @property
-    def _room(self) -> int:
-        return self.lookup.limit + 2
-
-    def _checkpoint(self, tensors: Mapping[FileName, HostTensors]) -> Checkpoint | None:
-        window, arenas, surplus = self.choice.checkpoint, self.model.arenas, self.choice.surplus
-        if window is None:
+    def buffers(self, header: BlockHeader) -> HostBuffers | None:
+        """Return the memory of the block that a block's file goes to; None where it is not the host's. Any thread."""
+        assert self.room is not None
+        index = header.first_token // BLOCK_TOKENS
+        if not len(self.room.shared) <= index < len(self.room.places):
             return None
-        if (table := self.windows.get(window.name)) is not None:
-            return arenas.checkpoint(table.pieces, table.window_tokens - surplus, self.tokens)
-        return arenas.uploaded(tensors[FileName.window(window.name)], surplus, self.tokens)
+        return self.model.arenas.host_buffers(self.room.places[index], header.token_count)
+
+    def sequence(self) -> Sequence:
+        """Begin the sequence; as often as it has to begin. Engine thread. Raises MemoryError."""
+        assert self.room is not None
+        tensors, self.tensors = self.tensors, {}
+        blocks, hot, own = self.places(), self.choice.hot, self.room.shared
+        full = [candidate for candidate in hot if candidate.usable_tokens == BLOCK_TOKENS]
+        named = self.room.named
+        cut = hot[-1] if named <= len(full) < len(hot) else None
+        warm = [(candidate, tensors.get(FileName.of(candidate.header))) for candidate in self.choice.warm]
+        window = self.choice.checkpoint
+        start = Start(
+            blocks,
+            [piece for piece in list(self.room.pieces) if piece not in self.room.given],
+            self.tokens,
+            BLOCK_TOKENS * max(len(own), len(full), named),
+            None if cut is None else (self.blocks[cut.header.chain_hash], blocks[len(full)]),
+            [(blocks[each.header.first_token // BLOCK_TOKENS], file) for each, file in warm if file],
+            arrays=self.room.array_bytes > 0,
+        )
+        if window is not None and (table := self.windows.get(window.name)) is not None:
+            start = replace(start, checkpoint=Checkpoint(window.position, table.window_tokens, table.pieces))
+        elif window is not None:
+            self._window = tensors.get(FileName.window(window.name), self._window)
+            start = replace(start, window_file=self._window, window_surplus=self.choice.surplus)
+        return self.model.arenas.started(start)
 
     def _of_kind(self, name: FileName) -> dict[bytes, pb.StoredFile]:
         return self.window_files if name.kind is FileKind.WINDOW else self.files

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Iterable, Sequence
 
+from agentmem.errors import ResourceExhausted
 from agentmem.kv.blockfile import FileName
 from agentmem.kv.ledger import Ledger, TokenIds
+from agentmem.process.shielding import run_shielded
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.device import has_own_memory
 from inference_service.engine.generation import Chunk
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import CheckpointCandidate, checkpoint_candidates
@@ -54,8 +55,7 @@ def kv_lookup(
 class Restorer:
     """Finds KV and reads it. Event loop; files on other threads. A bad or missing file is a miss, never an error.
 
-    Blocks are read into the caches' own buffers where the device's memory is the host's and the engine is idle. One
-    that is at work would be waited for until its step ends: files are read into other memory meanwhile, and copied.
+    Blocks are read into the sequence's own blocks where the device's memory is the host's.
     """
 
     def __init__(
@@ -173,9 +173,8 @@ class Restorer:
                     found.refuse(name)
                 continue
             wanted = [each for each in found.wanted_files() if FileName.of(each[0]) not in found.tensors]
-            if found.choice.warm and not found.tensors and self._engine and self._engine.idle and not has_own_memory():
-                found.buffers = None  # Those of files that were all bad go before others are allocated.
-                found.buffers = await self._engine.call(found.preallocated)
+            if wanted:
+                await self._take(found)
             good, bad = await self._fetcher.read(model.geometry, found.namespace, model.model_id, wanted, found.buffers)
             found.tensors |= good
             if not bad:
@@ -183,6 +182,16 @@ class Restorer:
             fault = next(iter(bad.values()))
             for name in bad:
                 found.refuse(name)
+
+    async def _take(self, found: Restored) -> None:
+        """Have memory behind the blocks that files are read to."""
+        arena, places = found.model.arenas.full, found.places()
+        if self._engine is None or arena.has(places):
+            return
+        try:
+            await run_shielded(self._engine.call(lambda: arena.take(places)))
+        except MemoryError as error:
+            raise ResourceExhausted(f"the device's memory is taken: {error}") from None
 
     def _count(self, found: Restored, less: Reason) -> bool:
         """Count what becomes of what is elsewhere; say that this is done."""

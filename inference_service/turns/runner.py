@@ -163,7 +163,8 @@ class TurnRunner:
         timing.enter("queue", waits_for="memory")
         captures = len(_captures(turn, model))
         captures += captures > 0  # And the latest, of a prompt that may be cancelled.
-        memory = MemoryRequest(request.key, turn.lookup.own, turn.most_tokens, request.commits, captures)
+        names = turn.lookup.own if self._reuses(turn) else ()
+        memory = MemoryRequest(request.key, names, turn.most_tokens, captures)
         async with self.reservations.reserve(model, memory) as turn.reservation:
             timing.enter("load")
             turn.restored = await self._restore(turn, model)
@@ -188,7 +189,7 @@ class TurnRunner:
                             await self.engine.wait(job.future)
                             await self.pool_writer.keep(turn, model, job)
             except Exception as error:
-                await sharing.leave()  # First: who is told of the error gets its traceback, whose frames are cleared.
+                sharing.leave()  # First: who is told of the error gets its traceback, whose frames are cleared.
                 self._end(turn, error)
                 raise
             finally:
@@ -205,12 +206,17 @@ class TurnRunner:
             hot = None
         return opened, hot.ledger if hot is not None else None
 
+    @staticmethod
+    def _reuses(turn: Turn) -> bool:
+        """Return whether a turn may start from KV: what was computed of other tokens never serves, not even where some
+        have stayed."""
+        return turn.request.cache_policy != inference_pb2.CACHE_POLICY_RECOMPUTE and not turn.retokenized
+
     async def _restore(self, turn: Turn, model: LoadedModel) -> Restored:
         """Return the KV to start from; what of it is in the pool is held by the turn's reservation."""
-        if turn.request.cache_policy == inference_pb2.CACHE_POLICY_RECOMPUTE:
-            return Restored(model)
-        if turn.retokenized:  # What was computed of other tokens never serves, not even where some have stayed.
-            return Restored(model, reason=types_pb2.MISS_REASON_INCOMPATIBLE)
+        if not self._reuses(turn):
+            reason = types_pb2.MISS_REASON_INCOMPATIBLE if turn.retokenized else types_pb2.MISS_REASON_UNSPECIFIED
+            return Restored(model, reason=reason, room=turn.reservation)
         key, options = turn.request.key, {"incompatible": turn.incompatible}
         await self.persister.wait_resumable(key, turn.earlier_checkpoints)
         return await self.restorer.find(key, model, turn.lookup, turn.reservation, **options)
@@ -219,7 +225,8 @@ class TurnRunner:
     async def _generated(self, turn: Turn, model: LoadedModel, sharing: PromptSharing) -> AsyncIterator[TurnJob]:
         """Have the engine compute the prompt and generate; the caller gets tokens meanwhile.
 
-        The block begins when all is said; the caches come later. It ends when the engine has let go of the turn.
+        The block begins when all is said; KV of the last token comes later. It ends when the engine has let go of the
+        turn.
         """
         loop, plan, timing = asyncio.get_running_loop(), turn.plan, turn.timing
 
@@ -230,16 +237,17 @@ class TurnRunner:
         captures = _granted_captures(turn, model)
         job = sharing.job = TurnJob(
             sequence,
-            turn.restored.caches,
+            turn.restored.sequence,
             turn.decoding,
             turn.stream.token_from_engine,
             turn.stream.cancelled,
             started,
             turn.restored.tokens,
+            Restored(model, room=turn.reservation).sequence,
             captures,
-            turn.restored.allocated_tokens,
             sharing.blocks,
             resumable=turn.reservation.checkpoints > len(captures),
+            arrays=turn.reservation.array_bytes > 0,
         )
         turn.generated = job.result
         timing.enter("queue", waits_for="engine")
@@ -258,8 +266,8 @@ class TurnRunner:
 
     def _started(self, turn: Turn, model: LoadedModel, at: float, assembly_seconds: float, reused: int) -> None:
         """Tell the caller that the engine has started the turn, at `at`, and what memory gave: `reused` tokens."""
-        if reused < turn.restored.tokens:  # There was no memory for caches of it, and the turn was begun without.
-            turn.restored = Restored(model, reason=types_pb2.MISS_REASON_EVICTED)
+        if reused < turn.restored.tokens:  # There was no memory to go on from it, and the turn was begun without.
+            turn.restored = Restored(model, reason=types_pb2.MISS_REASON_EVICTED, room=turn.reservation)
         turn.timing.start(at, turn.restored.read_seconds, assembly_seconds)
         dropped = turn.dropped_tokens if turn.request.commits and not turn.appended else 0
         turn.started = inference_pb2.Started(

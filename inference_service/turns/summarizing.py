@@ -19,6 +19,7 @@ from inference_service.text.prompt import Rendered
 from inference_service.threads import WorkerThreads
 from inference_service.turns.planning import TurnPlanner
 from inference_service.turns.reserving import Reservations
+from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import Restorer
 from inference_service.turns.turn import Note, Turn
 
@@ -54,17 +55,17 @@ class Summarizer:
         asking = Turn(request)
         await self.planner.plan(asking, model, opened, turn.ledger)
         said: list[TokenEvent] = []
-        memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens, keeps=False)
+        memory = MemoryRequest(request.key, asking.lookup.own, asking.most_tokens)
         async with self.reservations.reserve(model, memory) as asking.reservation:
             restored = await self.restorer.find(request.key, model, asking.lookup, asking.reservation)
             job = TurnJob(
                 asking.plan.sequence.tolist(),
-                restored.caches,
+                restored.sequence,
                 asking.decoding,
                 said.append,
                 stream.cancelled,
                 reused=restored.tokens,
-                allocated=restored.allocated_tokens,
+                anew=Restored(model, room=asking.reservation).sequence,
             )
             interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
             try:

@@ -6,7 +6,7 @@
     queue            until there is memory
     load             KV is looked up and read
     queue            until the engine starts it
-    load             caches are assembled there
+    load             its KV begins there: blocks, and what was read for them
     prefill …        one for each chunk
     decode           with the moment of the first token
     commit           the ledger is written, fsynced

@@ -5,12 +5,12 @@ runner.TurnRunner.start           request … timing                         eve
 planning.TurnPlanner.plan         base … note                              event loop; text on `planning` threads
 reserving.Reservations.reserve    reservation                              event loop
 restoring.Restorer.find           restored                                 event loop; files on `files` threads,
-                                                                           buffers for them by the engine
+                                                                           memory of blocks by the engine
 runner.TurnRunner._generated      generated, and started when it starts    engine; `started` on the event loop
-prompt_sharing.PromptSharing      restored, once more, if others have      event loop; copies on the engine's thread
+prompt_sharing.PromptSharing      restored, once more, if others have      event loop, told by the engine's thread
                                   computed more of its prompt meanwhile
 committing.Committer.commit       version, message_hashes                  event loop; text on `planning` threads
-pool_writer.PoolWriter.keep       nothing: the KV goes to the pool         event loop; copies on the engine's thread
+pool_writer.PoolWriter.keep       nothing: the KV's blocks get names       event loop; checkpoint by the engine's thread
 """
 
 from dataclasses import dataclass, field

@@ -49,7 +49,7 @@ def test_engine() -> None:
     assert (found["32768"][0], *found["32768"][4:6]) == ("7143", "1.70x", "0.93x")
     assert found["8 x 8192"][0] == "216"
     assert found["8 x 8192"][4] == "1.46x"
-    assert found["KV of 16384 tokens to caches"][0] == "5.3 ms"
+    assert found["an agent of 16384 tokens goes on, from memory"][0] == "5.3 ms"
 
 
 def test_gateway() -> None:

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from rich.console import Console
 
-from benchmarks import break_even, capacity, children, page, results, staggered, throughput
+from benchmarks import break_even, capacity, children, page, results, throughput
 from benchmarks.gateway import end_tokens
 from benchmarks.known_agents import KnownAgents
 from benchmarks.live import LiveStack, running
@@ -86,19 +86,6 @@ async def test_break_even(stack: LiveStack, written: Path) -> None:
     by_length = figures(written / "try.json")["lengths"]
     assert list(by_length) == ["16", "300"]
     assert all(len(found[way]["samples"]) == 1 for found in by_length.values() for way in ("restored", "computed"))
-
-
-@long
-async def test_staggered(stack: LiveStack) -> None:
-    sizes = staggered.Sizes(tokens_a=900, tokens_b=300, generate_a=6, generate_b=3, offset=0.05)
-    arrivals = staggered.Arrivals(stack, sizes)
-    await arrivals.prepare()
-    only = await arrivals.sample(0, staggered.moments(1)[0])
-    assert only["alone"]["A"]["cached"] == only["alone"]["cold B"]["cached"] == {}
-    assert only["alone"]["warm B"]["cached"] == {"warm": 300}
-    assert only["pairs"]["prefill, warm B"]["while_prefilling"]
-    assert only["pairs"]["prefill, warm B"]["B"]["cached"] == {"warm": 300}
-    assert staggered.tables(staggered.figures(sizes, [only]))
 
 
 @pytest.mark.slow

@@ -2,11 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+import pytest
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks.restoring import GEOMETRY, Pool, claims, measure, raw, tables, write
+from inference_service.engine.device import has_own_memory
+from inference_service.engine.quantization import Quantized
 
 
 def test_a_block(tmp_path: Path) -> None:
@@ -17,7 +21,7 @@ def test_a_block(tmp_path: Path) -> None:
     assert found["bytes"] == files[0][1].size_bytes > BLOCK_TOKENS * GEOMETRY.bytes_per_token
     restored = found["read"]["median"] + found["assembled"]["median"]
     assert found["restored"]["median"] == restored and found["ratio"]["median"] == restored / found["raw"]["median"]
-    figures = {"backend": "cpu", "compiling": pool.compiling, "tokens": {"256": found}}
+    figures = {"backend": "cpu", "tokens": {"256": found}}
     (table,) = tables(figures)
     assert table.rows[0][:2] == ["256", "9 MB"]
     assert len(table.rows[0]) == len(table.columns)
@@ -29,9 +33,25 @@ def test_what_is_measured_are_the_files_values(tmp_path: Path) -> None:
     files = write(tmp_path, 2 * BLOCK_TOKENS)
     pool = Pool(2 * BLOCK_TOKENS)
     with asyncio.Runner() as loop:
-        _, _, caches = pool.restore(loop, files)
-    loaded = [mx.load(file.path) for _, file in files]
-    keys, _ = caches[3].buffers.both()
-    wanted = mx.concatenate([each["k.weights"][3:4] for each in loaded], axis=2)  # type: ignore[index,call-overload]
-    assert mx.array_equal(keys.weights[:, :, : 2 * BLOCK_TOKENS], wanted)
+        _, _, sequence = pool.restore(loop, files)
+    assert sequence.length == 2 * BLOCK_TOKENS
+    for block, (_, file) in zip(sequence.full.blocks, files, strict=False):
+        stored = pool.store.read_block(block, BLOCK_TOKENS)()
+        loaded: Any = mx.load(file.path)
+        for name, wanted in loaded.items():
+            assert stored[name] == bytes(memoryview(wanted.view(mx.uint8))), name
     raw(files)
+
+
+@pytest.mark.skipif(has_own_memory(), reason="K and V are not unpacked there")
+def test_what_is_unpacked_are_the_files_values(tmp_path: Path) -> None:
+    files = write(tmp_path, BLOCK_TOKENS)
+    pool = Pool(BLOCK_TOKENS)
+    with asyncio.Runner() as loop:
+        _, _, sequence = pool.restore(loop, files)
+    assert pool.unpacked(sequence) > 0
+    tensors = mx.load(files[0][1].path)
+    parts = [tensors[f"k.{part}"][3:4] for part in Quantized._fields]  # type: ignore[index,call-overload]
+    wanted, _ = pool.store.codecs[3].decode(Quantized(*parts), Quantized(*parts))
+    found = sequence.working[3].state[0][:, :, :BLOCK_TOKENS]
+    assert mx.array_equal(found, wanted, equal_nan=True)

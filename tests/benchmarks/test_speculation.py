@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.speculation import LEAST, PROSE, REPEATED, REQUESTS, claims, main, tables
+from benchmarks import random_models, speculation
+from benchmarks.speculation import LEAST, PROSE, REPEATED, REQUESTS, Script, claims, loaded, main, tables
 from tests.tiny_models import write_llama
 
 ASKED = [next(request for request in REQUESTS if request.kind == kind) for kind in LEAST]
@@ -18,7 +19,9 @@ TOKENS = 12
 def test_an_answer_of_each_kind(tmp_path: Path) -> None:
     """Of a random model, which repeats nothing: plain steps both times."""
     directory, output = write_llama(tmp_path / "model"), tmp_path / "speculation"
-    assert main("tiny", str(directory), ASKED, TOKENS, 1, str(output)) in (0, 1), "as fast as it happens to be"
+    model = loaded("tiny", str(directory))
+    assert main(model, ASKED, TOKENS, 1, str(output)) in (0, 1), "as fast as it happens to be"
+    assert model.memory.pool.full.free == model.memory.pool.full.capacity, "blocks were given back"
     figures = json.loads(output.with_suffix(".json").read_text())["figures"]
     for request in ASKED:
         found = figures["answers"][request.name]
@@ -30,6 +33,29 @@ def test_an_answer_of_each_kind(tmp_path: Path) -> None:
     [table] = tables(figures)
     assert [row[0] for row in table.rows] == [request.name for request in ASKED]
     assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("geometry", ["llama-3.1-8b", "gemma-3-12b"])
+def test_a_geometry_quotes_what_its_script_says(geometry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts of a quotation are right but for what was changed; of prose none, which no context has."""
+    small = {"vocab_size": 4096, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 6}
+    monkeypatch.setitem(random_models.GEOMETRIES, geometry, random_models.GEOMETRIES[geometry] | small)
+    monkeypatch.setattr(speculation, "_POOL_BYTES_ON_GPU", 512 << 20)
+    model, requests = speculation.of_geometry(geometry, None, 200)
+    main(model, requests, 48, 1, str(tmp_path / "figures"))
+    found = json.loads((tmp_path / "figures.json").read_text())["figures"]["answers"]
+    assert {each["tokens"] for each in found.values()} == {each["same_tokens"] for each in found.values()} == {48}
+    assert found["a context, quoted"]["accepted"] == found["a context, quoted"]["drafted"] > 24
+    changed = found["a context, tokens changed"]
+    assert 8 < changed["accepted"] < changed["drafted"]
+    assert found["prose"]["drafted"] == found["prose, another"]["drafted"] == 0
+    assert found["prose that echoes"]["accepted"] < 24
+
+
+def test_no_token_of_a_script_comes_twice() -> None:
+    for request in Script(8192, 1000).requests:
+        assert len(set(request.token_ids)) == len(request.token_ids) == 1001
 
 
 def test_prose_counts_at_its_worst_and_what_is_repeated_by_its_median() -> None:

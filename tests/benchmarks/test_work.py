@@ -59,6 +59,16 @@ def test_without_the_engine_there_is_no_share() -> None:
     assert len(claims(found)) == 2
 
 
+def test_turns_of_the_engine_come_and_go_within_a_millisecond_on_a_gpu() -> None:
+    turns = [{**turn(0.1), "join": at, "leave": 0.0005, "copied": 3e6, "allocated": 1e6} for at in (0.0005, 0.0025)]
+    found = figures(61.0, 50.0, first=0.3)
+    found["measured"]["32"][AT_WORK] = figures_of(SIZES, {"seconds": 2.0, "turns": [turns]})
+    assert [claim.met for claim in claims(found)[:2]] == [False, True]
+    assert tables(found)[-1].rows[0][1:] == ("1.50 ms", "2.48 ms", "0.50 ms", "0.50 ms", "3.00 MB", "1.00 MB")
+    found["backend"] = "cpu"
+    assert len(claims(found)) == 2
+
+
 @pytest.mark.slow
 async def test_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents have what they said in memory, and after a SIGKILL on disk."""
@@ -73,3 +83,5 @@ async def test_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert by_way["agentmem, warm"]["from_memory"] > 0.85
     for way in by_way.values():
         assert way["tokens_per_second"] > 0
+    assert by_way[AT_WORK]["join"]["50"] > 0
+    assert by_way[AT_WORK]["copied"] > 0

@@ -41,7 +41,7 @@ from tests.system.hosted import Hosted
 START_SECONDS = 180.0
 _REAL = ("demo", "smollm2")
 """Models that are no random ones, by the names that tests give them."""
-_FILES = ("attention.json", "products.json", "activations.json", "quality.json")
+_FILES = ("products.json", "activations.json", "quality.json")
 _MEASURED: dict[str, dict[str, object]] = {name: {} for name in _FILES}
 """What workers have measured of this machine: two seconds of each first start, for the same figures."""
 

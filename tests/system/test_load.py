@@ -36,6 +36,8 @@ STREAMS = 200 if FULL else 20
 LEAVERS = 10_000 if FULL else 120
 AT_ONCE = 24 if FULL else 16
 """Clients that come and go at a time."""
+MOST = max(STREAMS, 4 * AT_ONCE)
+"""Requests that a worker takes: turns of clients that have left end in their time."""
 STALLED = 4
 """Of each door."""
 STALL_LIMIT = 1.5
@@ -50,7 +52,7 @@ pytestmark = pytest.mark.timeout(3600 if FULL else 600)
 @asynccontextmanager
 async def observed(model: str, folder: Path, patch: pytest.MonkeyPatch, *worker_flags: str) -> AsyncIterator[Stack]:
     """The three services, of which gateway and worker tell what they hold."""
-    worker = ("--max-requests", str(STREAMS), "--pool-bytes", str(96 * MEGABYTE), *worker_flags)
+    worker = ("--max-requests", str(MOST), "--pool-bytes", str(96 * MEGABYTE), *worker_flags)
     gateway = ("--stall-limit", str(STALL_LIMIT))
     async with load.observed(model, folder, patch, worker_flags=worker, gateway_flags=gateway) as stack:
         yield stack

@@ -18,7 +18,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import cache_store_pb2
+from agentmem.v1 import cache_store_pb2, types_pb2
 from benchmarks import smollm2
 from benchmarks.packages import Unavailable
 from tests.blas import openblas
@@ -40,8 +40,12 @@ def best(scores, count=3):
 QUOTE = f"Repeat this code exactly:\n\n```python\n{CODE}```"
 STOP = "scores.values()"
 TOKENS = 60
+LAST = 1
+"""Steps behind the last token, which compute its KV."""
 TIE = 0.05
-"""Of a log-probability: what codes of K and V that were rounded otherwise may change in this model."""
+"""Of a log-probability: what codes of K and V that were rounded otherwise may change in this model, where a token is
+likely. Those of tokens that are sampled against all odds were 0.09 apart."""
+GREEDY = types_pb2.Sampling(temperature=0)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -151,7 +155,7 @@ def agree(answer: Answer, plain: Answer) -> bool:
 
 def was_drafted_for(answer: Answer) -> bool:
     """Each right token of a draft saved a step."""
-    return 0 < answer.accepted <= answer.drafted and answer.steps + answer.accepted == len(answer.tokens)
+    return 0 < answer.accepted <= answer.drafted and answer.steps + answer.accepted == len(answer.tokens) + LAST
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -160,7 +164,7 @@ async def plain(stack: Stack) -> Answer:
     async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
         answer = await Agent(stack, client, "plain").asks(QUOTE, seed=1)
     assert answer.drafted == 0
-    assert answer.steps == len(answer.tokens) == answer.counted
+    assert answer.steps - LAST == len(answer.tokens) == answer.counted
     assert "return sum(scores.values())" in answer.text
     return answer
 
@@ -223,7 +227,7 @@ async def test_what_was_drafted_is_there_after_sigkill(stack: Stack, sdk: openai
     await stack.up("store", "worker")
     await reachable(stack)
     client = await stack.client()
-    turn = await client.say("killed", "Now repeat only the last function.", max_tokens=40, top_logprobs=0)
+    turn = await client.say("killed", QUOTE, max_tokens=40, top_logprobs=0, sampling=GREEDY)
     assert turn.cached.get("warm", 0) >= len(ledger.token_ids) - 1
     after = await stack.ledger("killed")
     assert list(after.token_ids[: len(ledger.token_ids)]) == list(ledger.token_ids)

@@ -1,20 +1,16 @@
 """What kernels over packed K and V share: how they read them, and how the results of chunks of tokens are joined."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 
 from agentmem.kv.bits import BITS
-from inference_service.engine.caches.traced import TokenRange
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
-from inference_service.engine.quantization import PLAIN, KVFormat, Quantization, Quantized, width_of
+from inference_service.engine.quantization import PLAIN, KVFormat, Quantization
 from inference_service.engine.rotation import block_width
-
-SIDES: Final = [f"{side}_{part}" for side in "kv" for part in ("words", "scales", "biases")]
-"""Names of the arrays of packed K and V, in the order of two `Quantized`."""
 
 FILES: Final = ("rotation.cu", "attention/quantized.cu")
 """Device code that all of them are compiled behind."""
@@ -43,8 +39,6 @@ _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_str
 
 MergeKernel = Callable[[mx.Dtype, int, int, KVFormat, float, bool, bool], Any]
 """(dtype, k_dim, v_dim, format, scale, with sinks, centred) to the kernel that joins chunks."""
-ChunksKernel = Callable[[mx.Dtype, int, int, int], tuple[Any, int]]
-"""(dtype, k_dim, v_dim, query heads of a KV head) to the kernel, and how many query heads a block of it takes."""
 
 
 class Split(NamedTuple):
@@ -73,43 +67,12 @@ def _lanes(units: int) -> int:
     return min(16, units & -units)
 
 
-def attended(
-    queries: mx.array,
-    keys: Quantized,
-    values: Quantized,
-    by: KVFormat,
-    mask: mx.array | TokenRange | None,
-    kernel_for: ChunksKernel,
-    *,
-    types: Container[mx.Dtype],
-    threads: int,
-    blocks: int,
-    shortest: int,
-    longest: int,
-) -> tuple[mx.array, mx.array]:
-    """What each chunk of tokens gives queries [rows, heads, 1, k_dim], as wide as packed K: `joined`'s two arrays.
-
-    A block has so many `threads`; chunks have `shortest` to `longest` tokens, for about so many `blocks`. Raises
-    ValueError for types that are not among `types`.
-    """
-    rows, heads, n, k_dim = queries.shape
-    kv_heads, tokens = keys.weights.shape[1:3]
-    v_dim, dtype = width_of(values, by.v), queries.dtype
-    if dtype != keys.scales.dtype or dtype not in types:
-        raise ValueError(f"flash decoding of {dtype} queries over {keys.scales.dtype} scales")
-    chunks_kernel, together = kernel_for(dtype, k_dim, v_dim, heads // kv_heads)
-    inputs = [queries, *keys, *values, *mask_inputs(mask, (rows, 1, 1, tokens))]
-    tiles = heads // together
-    chunk = min(longest, max(shortest, rows * tiles * tokens // blocks))
-    chunks = -(-tokens // chunk)
-    stats, partial = chunks_kernel(
-        inputs=inputs,
-        grid=(chunks * threads, tiles, rows),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, v_dim)],
-        output_dtypes=[mx.float32, mx.float32],
-    )
-    return stats, partial
+def parts(blocks: int, tokens: int, shortest: int, aim: int) -> int:
+    """Chunks of a block of so many tokens: as many as make `aim` of all blocks, and none shorter than `shortest`."""
+    found = 1
+    while blocks * found < aim and not tokens % (2 * found) and tokens // (2 * found) >= shortest:
+        found *= 2
+    return found
 
 
 def joined(
@@ -148,57 +111,6 @@ def joined(
         output_dtypes=[dtype],
     )
     return out  # type: ignore[no-any-return]
-
-
-def mask_inputs(mask: mx.array | TokenRange | str | None, shape: tuple[int, ...]) -> list[mx.array]:
-    """The arrays that tell a kernel what queries see: a mask in this shape, or a range's two."""
-    if isinstance(mask, TokenRange):
-        return [mask.first, mask.end]
-    return [mx.broadcast_to(mask, shape)] if isinstance(mask, mx.array) else []
-
-
-def seen_tokens(window: int | None) -> str:
-    """Device code that declares `low` and `high`, between which a row sees tokens: of a range, whose window is given
-    (0 is none), or all there are. A range's arrays are `first_token` and `end_token`.
-    """
-    if window is None:
-        return "const int low = 0, high = k_words_shape[2];"
-    low = f"max(first_token[row], high - {window})" if window else "first_token[row]"
-    return f"const int high = end_token[0], low = {low};"
-
-
-RANGE: Final = ("first_token", "end_token")
-"""Names of the arrays of a `TokenRange`."""
-
-
-def template_fields(
-    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, start: str
-) -> dict[str, str | int | float]:
-    """What templates of device code over packed K and V have in common: type, widths of rows, bits, scale, and `sides`.
-
-    The last declares `keys` and `values` from token `start` on, which is an expression of device code.
-    """
-    return {
-        "type": CUDA_TYPES[dtype],
-        "sides": _sides(CUDA_TYPES[dtype], start),
-        "k_dim": k_dim,
-        "k_block": block(k_dim, by),
-        "v_dim": v_dim,
-        "k_bits": by.k_bits,
-        "v_bits": by.v_bits,
-        "group_size": by.group_size,
-        "scale": float(scale),
-    }
-
-
-def _sides(cuda_type: str, start: str) -> str:
-    """Device code that makes `keys` and `values` out of the arrays of `SIDES`, from token `start` on."""
-    found = []
-    for name, parts in (("keys", SIDES[:3]), ("values", SIDES[3:])):
-        begins = [f"{p} + row * {p}_strides[0] + kv_head * {p}_strides[1] + {start} * {p}_strides[2]" for p in parts]
-        steps = [f"{p}_strides[2]" for p in parts]
-        found.append(f"Side<{cuda_type}> {name} = {{{', '.join([*begins, *steps])}}};")
-    return "\n".join(found)
 
 
 def unit(bits: int) -> int:

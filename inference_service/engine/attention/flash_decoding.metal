@@ -26,10 +26,9 @@ inline void load_queries(
 }
 
 // Scores of all tokens with the queries that lie in `memory`, into their place: HEADS for each token.
-template <typename Key, int HEADS, int LANES, int SIMDGROUPS, typename Keys, typename Visible>
+template <typename Key, int HEADS, int LANES, int SIMDGROUPS, typename Keys>
 inline void score_tokens(
-    thread const Keys& keys, Visible visible, int64_t visible_step, int tokens, threadgroup float* memory,
-    int simdgroup, int lane) {
+    thread const Keys& keys, int tokens, threadgroup float* memory, int simdgroup, int lane) {
   const int own = lane % LANES, first = (simdgroup * 32 + lane) / LANES;
   float query[HEADS][Key::SIZE], sums[HEADS][Key::GROUPS];
 #pragma unroll
@@ -73,9 +72,8 @@ inline void score_tokens(
       }
     }
     if (own == 0 && token < tokens) {
-      const bool seen = visible == nullptr || visible[token * visible_step];
 #pragma unroll
-      for (int h = 0; h < HEADS; ++h) memory[token * HEADS + h] = seen ? score[h] : 2.0f * LEAST;
+      for (int h = 0; h < HEADS; ++h) memory[token * HEADS + h] = score[h];
     }
   }
 }

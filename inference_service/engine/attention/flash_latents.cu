@@ -31,12 +31,13 @@ __device__ __forceinline__ void stage_queries(
 }
 
 template <
-    typename T, int K_BITS, int V_BITS, int GROUP, int K_WIDTH, int K_BLOCK, int V_WIDTH, int V_BLOCK, int TILE>
+    typename T, int K_BITS, int V_BITS, int GROUP, int K_WIDTH, int K_BLOCK, int V_WIDTH, int V_BLOCK, int TILE,
+    typename Latents, typename Keys>
 __device__ void attend_latents(
     const T* queries, int64_t head_step, int64_t query_step, int64_t width_step,  // the first head's
     const T* rotary_queries, int64_t rotary_head_step, int64_t rotary_query_step, int64_t rotary_width_step,
     int n, float scale,  // n queries of each head
-    const Side<T>& latents, const Side<T>& rotary, Visible visible,
+    const Latents& latents, const Keys& rotary, Visible visible,
     int first_row, int end_row,                // rows count through heads and queries
     int start, int end, int tokens,            // of this chunk, and of all
     float* stats, float* out, int64_t step) {  // of the first head's first query; `step` chunks from row to row

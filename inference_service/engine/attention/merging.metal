@@ -51,7 +51,9 @@ inline void merge_chunks(
   top = simd_max(top);
   for (int c = lane; c < chunks; c += 32) total += exp2(stats[2 * c] - top) * stats[2 * c + 1];
   total = simd_sum(total);
-  for (int c = 0; c < chunks; ++c) x += exp2(stats[2 * c] - top) * partial[c * WIDTH + thread_index];
+  for (int c = 0; c < chunks; ++c) {
+    if (stats[2 * c + 1] > 0.0f) x += exp2(stats[2 * c] - top) * partial[c * WIDTH + thread_index];
+  }
   if (BLOCK != 0) {
     x = with_sign(transformed<WIDTH, BLOCK>(x, memory, thread_index, lane) * inverse_root(BLOCK), thread_index);
   }

@@ -1,17 +1,21 @@
-"""The proof that attention over quantized caches is right on this backend, at load, for the model's own geometry."""
+"""The proof that attention over quantized K and V is right on this backend, at load, for the model's own geometry."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine.attention.latents import LatentPath
-from inference_service.engine.attention.paths import Path
+from agentmem.kv.blockfile import TENSORS
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Geometry, LayerGroup, new_cache
-from inference_service.engine.quantization import PLAIN, Quantization, Quantized, dequantize, width_of
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.paged import attention, kernels, metal_attention
+from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
+from inference_service.engine.paged.kernels import PagedGroup, Tables
+from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.quantization import PLAIN, Quantization, Quantized, dequantize
 from inference_service.engine.rotation import block_width, signs
 
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
@@ -19,10 +23,259 @@ _ENCODING_TOLERANCE = 3.0
 """Of 8 bits bfloat16 adds as much again; a mean that is left out of 3 is five."""
 _TF32_TOLERANCE = 5e-3
 """NVIDIA's GPUs multiply float32 matrices with as many bits as float16 has."""
-_PREFILL = ((5, (700,)), (40, (130,)))
-_DECODE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
-"""Queries of each row, and the rows' tokens: longer than a step of the buffers, so that views are strided; and than a
-chunk of what splits the tokens, or than a block of what splits the queries."""
+_ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
+_FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
+_ARRAYS = ((60, (300, 170)),)
+"""Queries of each row, and the rows' tokens: in several blocks, and at the end of one; more than a chunk of what splits
+the tokens, or than a block of what splits the queries."""
+
+
+class Row(NamedTuple):
+    """K and V of sequences in blocks of one layer group, and what they stand for."""
+
+    group: PagedGroup
+    layer: mx.array
+    codec: KVCodec
+    tables: Tables
+    written: mx.array
+    values: list[tuple[mx.array, mx.array]]
+    """Of each sequence, float32 [1, kv_heads, tokens, width]."""
+    lengths: tuple[int, ...]
+    means: tuple[mx.array, mx.array]
+    """Of K and of V, [kv_heads, width], whether packing takes them away or not."""
+    off: float
+    """How far `values` are from what was to be written, rms, over what packing it leaves; about 1."""
+
+
+Kernel = Callable[[Row, mx.array, float, mx.array | None], mx.array]
+"""(K and V in blocks, queries [rows, heads, n, k_dim], scale, sinks) to outputs [rows, heads, n, v_dim]."""
+
+
+def _one(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+    return attention.flash_decoding(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, row.written)
+
+
+def _few(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+    most = max(row.lengths)
+    return attention.flash_prefill(
+        row.group, row.layer, queries, row.tables, most, row.codec, scale, sinks, row.written
+    )
+
+
+def _latents(row: Row, queries: mx.array, scale: float, _: mx.array | None) -> mx.array:
+    absorbed, rotary = mx.split(queries, [row.group.k_dim], axis=-1)
+    return attention.flash_latents(
+        row.group, row.layer, absorbed, rotary, row.tables, max(row.lengths), row.codec, scale, row.written
+    )
+
+
+def one_query_error(geometry: Geometry) -> float:
+    """The largest error of the kernel for one query of a row, over all layer groups, relative to the largest output.
+
+    Raises FailedPrecondition where rounding does not explain it; ValueError and RuntimeError of the kernel.
+    """
+    return _kernel_error(_latents if geometry.latents else _one, "one query", _ONE, geometry)
+
+
+def row_in_segments_error(geometry: Geometry) -> float:
+    """The same of the kernel for Apple's GPUs, over blocks in several segments."""
+    errors = [
+        _segments_error(lengths, geometry, group, with_sinks)
+        for _, lengths in _ONE
+        for group in geometry.groups
+        for with_sinks in (False, True)
+    ]
+    return _within(max(errors), geometry, "one query in segments")
+
+
+def few_queries_error(geometry: Geometry) -> float:
+    """The same of the kernel for a few queries of a sequence."""
+    return _kernel_error(_latents if geometry.latents else _few, "a few queries", _FEW, geometry)
+
+
+def unpacking_error(geometry: Geometry) -> float:
+    """The largest error of K and V that a kernel unpacks, over the largest element. Raises as `one_query_error`, and
+    where what was written to the blocks is not what was to be: all else starts from what is there.
+    """
+    errors = []
+    for group in geometry.groups:
+        for n, lengths in _ARRAYS:
+            row = _in_blocks(geometry, group, lengths, seed=3)
+            if not row.off <= _ENCODING_TOLERANCE:
+                raise FailedPrecondition(f"writing is wrong on this backend: K or V is {row.off:.2g} roundings off")
+            begins = mx.array([length - n for length in lengths])
+            found = kernels.decoded(row.group, row.layer, row.tables, begins, n, row.codec, row.written)
+            for side in (0, 1):
+                wanted = mx.concatenate([each[side][:, :, -n:] for each in row.values])
+                errors.append(mx.abs(found[side].astype(mx.float32) - wanted).max() / mx.abs(wanted).max())
+    error: float = mx.stack(errors).max().item()  # type: ignore[assignment]
+    return _within(error, geometry, "unpacking")
+
+
+def _kernel_error(
+    kernel: Kernel, what: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry
+) -> float:
+    error = max(
+        _group_error(kernel, queries, lengths, geometry, group, sinks)
+        for queries, lengths in shapes
+        for group in geometry.groups
+        for sinks in ((False,) if geometry.latents else (False, True))
+    )
+    return _within(error, geometry, what)
+
+
+def _within(error: float, geometry: Geometry, what: str) -> float:
+    if not error <= tolerance(geometry.dtype):
+        raise FailedPrecondition(f"quantized attention is wrong on this backend: {what} differs by {error:.2g}")
+    return error
+
+
+def _random(dtype: mx.Dtype, seed: int, *shape: int, mean: mx.array | float = 0.0) -> mx.array:
+    return (mx.random.normal(shape, key=mx.random.key(seed)) + mean).astype(dtype)
+
+
+def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], seed: int) -> Row:
+    """Sequences of these lengths, of random K and V, in blocks that lie in no order; of a window the last ones."""
+    random = partial(_random, geometry.dtype)
+    tokens = geometry.piece_tokens if group.window else geometry.block_tokens
+    paged, layout = _paged(geometry, group)
+    k_mean, v_mean = _means(geometry, group, seed)
+    codec = KVCodec(geometry.format, (k_mean, v_mean))
+    firsts = _firsts(group, tokens, lengths)
+    counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
+    arena = DeviceArena(layout, sum(counts) + 1)
+    places = np.random.default_rng(seed).permutation(sum(counts))
+    layer, found = mx.array([len(group.layers) - 1]), np.zeros((len(lengths), max(counts)), np.int64)
+    written, values, off = [], [], []
+    for row, (length, first, count) in enumerate(zip(lengths, firsts, counts, strict=True)):
+        own = places[sum(counts[:row]) : sum(counts[: row + 1])].tolist()
+        found[row, :count] = arena.addresses(own)
+        k = random(seed + 10 + row, 1, group.kv_heads, length - first, group.k_dim, mean=k_mean[:, None])
+        v = random(seed + 30 + row, 1, group.kv_heads, length - first, group.v_dim, mean=v_mean[:, None])
+        one = Tables(mx.array(found[row : row + 1]), mx.array([[first, length]], dtype=mx.int32))
+        written.append(kernels.write(paged, layer, k, v, one, mx.array([0], dtype=mx.int32), codec))
+        mx.eval(written)
+        values.append(_values(arena, geometry, group, own, length - first, codec))
+        off += [_off(*of) for of in zip((k, v), codec.decode(*codec.encode(k, v)), values[-1], strict=True)]
+    spans = mx.array([list(each) for each in zip(firsts, lengths, strict=True)], dtype=mx.int32)
+    _KEPT[:] = [arena]
+    return Row(
+        paged, layer, codec, Tables(mx.array(found), spans), written[-1], values, lengths, (k_mean, v_mean), max(off)
+    )
+
+
+def _off(x: mx.array, packed: mx.array, found: mx.array) -> float:
+    errors = [mx.square(x.astype(mx.float32) - each[..., : x.shape[-1]]).mean().sqrt() for each in (found, packed)]
+    error: float = (errors[0] / errors[1]).item()  # type: ignore[assignment]
+    return error
+
+
+def _paged(geometry: Geometry, group: LayerGroup) -> tuple[PagedGroup, BlockLayout]:
+    tokens = geometry.piece_tokens if group.window else geometry.block_tokens
+    layout = BlockLayout(geometry.shapes(group, tokens) if group.window else geometry.block_shapes(tokens))
+    return PagedGroup.of(geometry, group, layout, tokens), layout
+
+
+def _means(geometry: Geometry, group: LayerGroup, seed: int) -> tuple[mx.array, mx.array]:
+    random = partial(_random, geometry.dtype)
+    k_mean, v_mean = random(seed, group.kv_heads, group.k_dim), 0.125 * random(seed + 1, group.kv_heads, group.v_dim)
+    # Latents: the output has it, rounded with it.
+    return 0.125 * k_mean if geometry.latents else k_mean, v_mean
+
+
+def _firsts(group: LayerGroup, tokens: int, lengths: tuple[int, ...]) -> list[int]:
+    """Where the tables of sequences of these lengths begin."""
+    return [max(0, length - group.window - 60) // tokens * tokens if group.window else 0 for length in lengths]
+
+
+_KEPT: list[DeviceArena] = []
+"""The memory of the last sequences, which kernels read by address."""
+
+
+def _values(
+    arena: Arena, geometry: Geometry, group: LayerGroup, blocks: list[int], tokens: int, codec: KVCodec
+) -> tuple[mx.array, mx.array]:
+    """What the last layer's packed K and V in blocks stand for, float32 [1, kv_heads, tokens, width]."""
+    parts: dict[str, Any] = arena.arrays(blocks, tokens)
+    prefix, sides = geometry.prefix(group), []
+    for side, by, mean in (("k", geometry.format.k, codec.k_mean), ("v", geometry.format.v, codec.v_mean)):
+        words, scales, biases = (mx.array(parts[f"{prefix}{side}.{part}"][-1:]) for part in Quantized._fields)
+        if scales.dtype != geometry.dtype:
+            scales, biases = scales.view(geometry.dtype), biases.view(geometry.dtype)
+        packed = Quantized(words, scales.astype(mx.float32), biases.astype(mx.float32))
+        given = mx.zeros((group.kv_heads, 1)) if mean is None else mean[:, 0]
+        sides.append(plain_values(packed, by, given, rotated=geometry.format.scheme != PLAIN))
+    return sides[0], sides[1]
+
+
+def _segments_error(lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool) -> float:
+    """Blocks of these sequences lie in no order, two in a segment at most; the last token is each row's own."""
+    paged, layout = _paged(geometry, group)
+    random, tokens, seed = partial(_random, geometry.dtype), paged.tokens, 7
+    codec = KVCodec(geometry.format, _means(geometry, group, seed))
+    firsts = _firsts(group, tokens, lengths)
+    counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
+    arena = HostArena(layout, sum(counts), max(2, -(-sum(counts) // metal_attention.MOST_SEGMENTS)))
+    arena.take(range(sum(counts)))
+    order = np.random.default_rng(seed).permutation(sum(counts)).tolist()
+    tables, spans, values, last = [], [], [], []
+    for row, (length, first) in enumerate(zip(lengths, firsts, strict=True)):
+        own = order[sum(counts[:row]) : sum(counts[: row + 1])]
+        k_mean, v_mean = _means(geometry, group, seed)
+        k = random(seed + 10 + row, 1, group.kv_heads, length - first, group.k_dim, mean=k_mean[:, None])
+        v = random(seed + 30 + row, 1, group.kv_heads, length - first, group.v_dim, mean=v_mean[:, None])
+        packed = codec.encode(k, v)
+        for at, block in enumerate(own):
+            views = layout.views(arena.words(block))
+            parts = [part for side in packed for part in side.between(at * tokens, (at + 1) * tokens)]
+            for name, part in zip(TENSORS, parts, strict=True):
+                host = np.array(part.view(mx.uint16) if part.dtype.size == 2 else part)
+                views[geometry.prefix(group) + name][-1, :, : host.shape[2]] = host[0]
+        values.append(_values(arena, geometry, group, own, length - first, codec))
+        last.append([side.between(length - first - 1, length - first) for side in packed])
+        low = max(first, length - group.window) if group.window else 0
+        spans.append((first, low, length - 1))
+        tables.append(own)
+    segments, blocks = arena.placed(tables)
+    where = metal_attention.Places(segments, mx.array(blocks), mx.array(np.array(spans, np.int32)))
+    k_own, v_own = (
+        Quantized(*(mx.concatenate(list(part)) for part in zip(*side, strict=True))) for side in zip(*last, strict=True)
+    )
+
+    def attend(queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        layer = mx.array([len(group.layers) - 1])
+        return metal_attention.flash_decoding(paged, layer, queries, (k_own, v_own), where, codec, scale, sinks)
+
+    return _error(attend, values, (k_mean, v_mean), 1, geometry, group, with_sinks)
+
+
+def _group_error(
+    kernel: Kernel, queries: int, lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool
+) -> float:
+    row = _in_blocks(geometry, group, lengths, seed=7)
+    return _error(partial(kernel, row), row.values, row.means, queries, geometry, group, with_sinks)
+
+
+def _error(
+    attend: Callable[[mx.array, float, mx.array | None], mx.array], values: Sequence[tuple[mx.array, mx.array]],
+    means: tuple[mx.array, mx.array], queries: int, geometry: Geometry, group: LayerGroup, with_sinks: bool,
+) -> float:  # fmt: skip
+    random = partial(_random, geometry.dtype)
+    width = group.k_dim + geometry.latents * group.v_dim
+    q = random(1, len(values), geometry.heads, queries, width)
+    sinks = random(2, geometry.heads, mean=4.0) if with_sinks else None
+    scale = group.k_dim**-0.5
+    found = attend(q, scale, sinks).astype(mx.float32)
+    wanted = []
+    for at, (k, v) in enumerate(values):
+        if geometry.latents:
+            k, v = mx.concatenate([k, v], axis=-1), k
+        wanted.append(plain_attention(q[at : at + 1], k, v, scale, group.window, sinks))
+    truth = mx.concatenate(wanted)
+    mean = means[not geometry.latents]
+    of_mean = mx.repeat(mean.astype(mx.float32), geometry.heads // group.kv_heads, axis=0)[:, None]
+    error: float = (mx.abs(found - truth).max() / mx.abs(truth - of_mean).max()).item()  # type: ignore[assignment]
+    return error
 
 
 def tolerance(dtype: mx.Dtype) -> float:
@@ -30,41 +283,6 @@ def tolerance(dtype: mx.Dtype) -> float:
     if dtype == mx.float32 and mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu:
         return _TF32_TOLERANCE
     return _TOLERANCE[dtype]
-
-
-Attend = Callable[[mx.array, Quantized, Quantized, Any, float, Any, mx.array | None], mx.array]
-"""As a `Path`, but with the cache for its codec."""
-
-
-def over_caches(path: Path) -> Attend:
-    """Attention by a path over what a cache shows."""
-
-    def attend(queries: mx.array, keys: Quantized, values: Quantized, cache: Any, *rest: Any) -> mx.array:
-        return path(queries, keys, values, cache.codec, *rest)
-
-    return attend
-
-
-def over_latents(path: LatentPath) -> Attend:
-    """The same of latents, for queries of which those with positions come last."""
-
-    def attend(
-        queries: mx.array, latents: Quantized, rotary: Quantized, cache: Any, scale: float, mask: Any, _: Any
-    ) -> mx.array:
-        absorbed, with_positions = mx.split(queries, [width_of(latents, cache.codec.format.k)], axis=-1)
-        return path(absorbed, with_positions, latents, rotary, cache.codec, scale, mask)
-
-    return attend
-
-
-def prefill_error(attend: Attend, geometry: Geometry) -> float:
-    """The largest error of a few queries of one sequence, and of more. Raises FailedPrecondition if it is too large."""
-    return _error(attend, "prefill", _PREFILL, geometry)
-
-
-def decode_error(attend: Attend, geometry: Geometry) -> float:
-    """The largest error of one query per row, of one row and of unequal ones. Raises as `prefill_error` does."""
-    return _error(attend, "decode", _DECODE, geometry)
 
 
 def encoding_error(geometry: Geometry) -> float:
@@ -123,74 +341,6 @@ def _group_arrays_error(geometry: Geometry, group: LayerGroup) -> float:
         errors.append(mx.abs(found.astype(mx.float32) - truth).max() / mx.abs(truth).max())
     largest: float = mx.stack(errors).max().item()  # type: ignore[assignment]
     return largest
-
-
-def _error(attend: Attend, phase: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry) -> float:
-    """The largest error over all layer groups, with and without sinks, relative to the largest output."""
-    error = max(
-        _group_error(attend, queries, lengths, geometry, group, sinks)
-        for queries, lengths in shapes
-        for group in geometry.groups
-        for sinks in ((False,) if geometry.latents else (False, True))
-    )
-    if not error <= tolerance(geometry.dtype):
-        raise FailedPrecondition(f"quantized attention is wrong on this backend: {phase} differs by {error:.2g}")
-    return error
-
-
-def _group_error(
-    attend: Attend, queries: int, lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool
-) -> float:
-    """The largest error, of one sequence as it is or of several merged into a batch."""
-    keys = iter(mx.random.split(mx.random.key(7), 16))
-
-    def random(*shape: int, mean: mx.array | float = 0.0) -> mx.array:
-        return (mx.random.normal(shape, key=next(keys)) + mean).astype(geometry.dtype)
-
-    k_mean, v_mean = random(group.kv_heads, group.k_dim), 0.125 * random(group.kv_heads, group.v_dim)
-    if geometry.latents:
-        k_mean = 0.125 * k_mean  # The output has it, rounded with it.
-    codec = KVCodec(geometry.format, (k_mean, v_mean))
-
-    def some(rows: int, tokens: int) -> tuple[mx.array, mx.array]:
-        means = (each[:, None] for each in (k_mean, v_mean))
-        k, v = (random(rows, mean.shape[0], tokens, mean.shape[2], mean=mean) for mean in means)
-        return k, v
-
-    caches: list[Any] = []
-    for tokens in lengths:
-        caches.append(new_cache(group, codec))
-        caches[-1].update_and_fetch(*some(1, tokens - queries))
-
-    def attended(queries: mx.array, k_seen: Quantized, v_seen: Quantized) -> mx.array:
-        rotated = geometry.format.scheme != PLAIN
-        k = plain_values(k_seen, geometry.format.k, k_mean, rotated=rotated)
-        v = plain_values(v_seen, geometry.format.v, v_mean, rotated=rotated)
-        if geometry.latents:
-            k, v = mx.concatenate([k, v], axis=-1), k
-        return plain_attention(queries, k, v, scale, group.window, sinks)
-
-    rows = len(lengths)
-    cache = type(caches[0]).merge(caches) if rows > 1 else caches[0]
-    q = random(rows, geometry.heads, queries, group.k_dim + geometry.latents * group.v_dim)
-    k, v = some(rows, queries)
-    sinks = random(geometry.heads, mean=4.0) if with_sinks else None
-    scale = group.k_dim**-0.5
-    wanted = []
-    if rows > 1:
-        for row, alone in enumerate(caches):
-            k_seen, v_seen = alone.update_and_fetch(k[row : row + 1], v[row : row + 1])
-            wanted.append(attended(q[row : row + 1], k_seen, v_seen))
-    mask = cache.make_mask(queries)
-    k_seen, v_seen = cache.update_and_fetch(k, v)
-    if rows == 1:
-        wanted.append(attended(q, k_seen, v_seen))
-    found = attend(q, k_seen, v_seen, cache, scale, mask, sinks).astype(mx.float32)
-    truth = mx.concatenate(wanted, axis=0)
-    mean_seen = k_mean if geometry.latents else v_mean
-    of_mean = mx.repeat(mean_seen.astype(mx.float32), geometry.heads // group.kv_heads, axis=0)[:, None]
-    error: float = (mx.abs(found - truth).max() / mx.abs(truth - of_mean).max()).item()  # type: ignore[assignment]
-    return error
 
 
 def plain_values(x: Quantized, by: Quantization, mean: mx.array, *, rotated: bool) -> mx.array:

@@ -3,7 +3,8 @@ for `put` and `read` of blocks in host memory, which no thread else uses meanwhi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -12,9 +13,9 @@ import numpy.typing as npt
 
 from agentmem.sizes import byte_size
 from inference_service.engine.device import free_bytes, has_own_memory
-from inference_service.engine.geometry import HostTensors
+from inference_service.engine.geometry import HostTensors, TensorBytes
 from inference_service.engine.paged.kernels import address, load, store
-from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
 from inference_service.engine.tensor_file import Entry, TensorFile
 
 _AT_ONCE: Final = 16 << 20
@@ -23,6 +24,37 @@ each time."""
 
 Placed = tuple[int, int, HostTensors]
 """A block, the first token in it that is written, and the tensors [layers, kv_heads, n, width] of n tokens."""
+
+Words = npt.NDArray[np.uint32]
+
+
+class Reading:
+    """Blocks on their way to a file.
+
+    What was begun behind a pass is there when the pass is: to wait for it at once leaves the device idle until the
+    next. Then any thread may make the tensors, which costs more than all before, as long as the blocks are held.
+    """
+
+    def __init__(self, begun: Sequence[Callable[[], Words]], made: Callable[[Sequence[Words]], TensorBytes]) -> None:
+        self._begun, self._made = begun, made
+        self._words: list[Words] = []
+        self.beside: Callable[[], TensorBytes] = dict
+        """Returns tensors that are in no block. Engine thread."""
+        self._others: TensorBytes = {}
+
+    def wait(self) -> None:
+        """Wait for the device. Engine thread."""
+        self._words, self._others = [words() for words in self._begun], self.beside()
+
+    def tensors(self) -> TensorBytes:
+        """Return a private copy as the tensors of a file by name; what was read is let go."""
+        words, self._words = self._words, []
+        return {**self._made(words), **self._others}
+
+    def __call__(self) -> TensorBytes:
+        """Do both. Engine thread."""
+        self.wait()
+        return self.tensors()
 
 
 class Arena(ABC):
@@ -66,6 +98,10 @@ class Arena(ABC):
             self._segments[segment] = words
             self._taken(segment, words)
 
+    def has(self, blocks: Iterable[int]) -> bool:
+        """Whether the memory of all these blocks is taken. Any thread."""
+        return {block // self._segment_blocks for block in blocks} <= self._segments.keys()
+
     def release(self, segments: Iterable[int]) -> None:
         """Give back the memory of segments in which nothing counts. Waits for what reads there still."""
         mx.synchronize()
@@ -80,8 +116,12 @@ class Arena(ABC):
         """A block's segment, and its place there."""
         segment, place = divmod(block, self._segment_blocks)
         if segment not in self._segments:
-            raise LookupError(f"segment {segment} of the pool has no memory: nothing was written there")
+            raise self._missing(segment)
         return segment, place
+
+    @staticmethod
+    def _missing(segment: int) -> LookupError:
+        return LookupError(f"segment {segment} of the pool has no memory: nothing was written there")
 
     @abstractmethod
     def _taken(self, segment: int, words: mx.array) -> None:
@@ -91,13 +131,36 @@ class Arena(ABC):
     def put(self, placed: Sequence[Placed]) -> None:
         """Copy tensors in host memory to blocks, whose memory is taken; it is done on return."""
 
+    def read(self, block: int, tokens: int) -> Reading:
+        """Begin to read the first `tokens` tokens of a block."""
+        return Reading([self._begun(block)], lambda words: self.layout.read(words[0], tokens))
+
+    def read_run(self, blocks: Sequence[int], start: int, end: int) -> Reading:
+        """Begin to read the tokens from position `start` up to `end` in blocks of a table."""
+        tokens = next(iter(self.layout.tensors.values())).shape[2]
+        first = start // tokens * tokens
+
+        def made(words: Sequence[Words]) -> TensorBytes:
+            parts = [self.layout.views(each) for each in words]
+            joined = {name: np.concatenate([part[name] for part in parts], axis=2) for name in self.layout.tensors}
+            return flat({name: whole[:, :, start - first : end - first] for name, whole in joined.items()})
+
+        return Reading([self._begun(block) for block in blocks], made)
+
+    def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
+        """A private copy of the first `tokens` tokens in blocks of a table, [layers, kv_heads, tokens, width]."""
+        parts = [self.layout.views(words()) for words in [self._begun(block) for block in blocks]]
+        return {
+            name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
+        }
+
     @abstractmethod
-    def read(self, block: int, tokens: int) -> dict[str, bytes]:
-        """A private copy of the first `tokens` tokens of a block, as the tensors of a file by name."""
+    def _begun(self, block: int) -> Callable[[], Words]:
+        """Begin to copy a block to host memory; the function returns it [words], which may be the block's own."""
 
     @abstractmethod
     def copy(self, source: int, target: int) -> None:
-        """Copy a block to another, whose memory is taken; it is done on return."""
+        """Copy a block to another, whose memory is taken. Passes that are launched later see it."""
 
 
 class HostArena(Arena):
@@ -106,18 +169,29 @@ class HostArena(Arena):
     def _taken(self, segment: int, words: mx.array) -> None:
         """Nothing: it is seen as it is."""
 
-    def words(self, block: int) -> npt.NDArray[np.uint32]:
+    def words(self, block: int) -> Words:
         """A block's own memory [words]."""
         segment, place = self._place(block)
-        words: npt.NDArray[np.uint32] = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
+        words: Words = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
         return words
+
+    def placed(self, tables: Sequence[Sequence[int]]) -> tuple[list[mx.array], npt.NDArray[np.int32]]:
+        """The segments in which these tables' blocks lie, at least one, and of each block its segment, counted through
+        these, and its place there: [tables, n, 2], zeros behind a table's end."""
+        found = np.zeros((len(tables), max(1, *map(len, tables)), 2), np.int32)
+        order: dict[int, int] = {}
+        for row, table in enumerate(tables):
+            for at, block in enumerate(table):
+                segment, place = self._place(block)
+                found[row, at] = order.setdefault(segment, len(order)), place
+        return [self._segments[segment] for segment in order or list(self._segments)[:1]], found
 
     def put(self, placed: Sequence[Placed]) -> None:
         for block, first, tensors in placed:
             self.layout.put(self.words(block), tensors, first)
 
-    def read(self, block: int, tokens: int) -> dict[str, bytes]:
-        return self.layout.read(self.words(block), tokens)
+    def _begun(self, block: int) -> Callable[[], Words]:
+        return partial(self.words, block)
 
     def copy(self, source: int, target: int) -> None:
         self.words(target)[:] = self.words(source)
@@ -135,8 +209,12 @@ class DeviceArena(Arena):
 
     def addresses(self, blocks: Sequence[int]) -> npt.NDArray[np.int64]:
         """Where these blocks begin, whose memory is taken."""
-        places = map(self._place, blocks)
-        return np.array([self._bases[segment] + place * self.layout.nbytes for segment, place in places], np.int64)
+        bases, segment_blocks, nbytes = self._bases, self._segment_blocks, self.layout.nbytes
+        try:
+            found = [bases[block // segment_blocks] + block % segment_blocks * nbytes for block in blocks]
+        except KeyError as error:
+            raise self._missing(error.args[0]) from None
+        return np.array(found, np.int64)
 
     def put(self, placed: Sequence[Placed]) -> None:
         """Blocks that are not written from their first token on are read first."""
@@ -144,28 +222,25 @@ class DeviceArena(Arena):
         for at in range(0, len(placed), step):
             some = placed[at : at + step]
             to = mx.array(self.addresses([block for block, _, _ in some]))
-            old = [self._words(block) if first else None for block, first, _ in some]
+            old = [self._begun(block)() if first else None for block, first, _ in some]
             mx.eval(store(_Blocks(self.layout, some, old).words(), to))
-
-    def read(self, block: int, tokens: int) -> dict[str, bytes]:
-        return self.layout.read(self._words(block), tokens)
 
     def copy(self, source: int, target: int) -> None:
         old, new = (mx.array(self.addresses([block])) for block in (source, target))
-        mx.eval(store(load(old, self.layout.words), new))
+        # Not waited for: the device would be idle meanwhile, and takes what is launched one after the other.
+        mx.async_eval(store(load(old, self.layout.words), new))  # type: ignore[no-untyped-call]
 
-    def _words(self, block: int) -> npt.NDArray[np.uint32]:
-        words: npt.NDArray[np.uint32] = np.array(load(mx.array(self.addresses([block])), self.layout.words))[0]
-        return words
+    def _begun(self, block: int) -> Callable[[], Words]:
+        words = load(mx.array(self.addresses([block])), self.layout.words)
+        mx.async_eval(words)  # type: ignore[no-untyped-call]
+        return lambda: np.array(words, copy=False)[0]
 
 
 class _Blocks(TensorFile):
     """Blocks with new tokens in them, made while MLX reads them: `mx.array` of host memory moves its pages to a GPU one
     fault at a time."""
 
-    def __init__(
-        self, layout: BlockLayout, placed: Sequence[Placed], old: Sequence[npt.NDArray[np.uint32] | None]
-    ) -> None:
+    def __init__(self, layout: BlockLayout, placed: Sequence[Placed], old: Sequence[Words | None]) -> None:
         self._layout, self._placed, self._old = layout, placed, old
         self._failure: Exception | None = RuntimeError("MLX read nothing of blocks that were in memory")
         entry: Entry = "U32", (len(placed), layout.words), len(placed) * layout.nbytes

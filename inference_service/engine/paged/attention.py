@@ -10,15 +10,19 @@ from typing import Any, Final
 import mlx.core as mx
 
 from inference_service.engine.attention.chunks import FILES as PACKED
-from inference_service.engine.attention.chunks import TILES, joined
-from inference_service.engine.attention.flash_decoding import DECODE_BLOCKS, SHORTEST_CHUNK, split_of
-from inference_service.engine.attention.flash_prefill import TILE, check, grid_of
+from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.quantization import filled_up
 
 _THREADS: Final = 256
+_FLOATS: Final = 64
+"""Registers that a lane may spend on queries, and then on outputs."""
+_BLOCKS: Final = 384
+"""Blocks of threads to aim at: about three on each multiprocessor of a large GPU. More would cost more to merge."""
+_SHORTEST: Final = 64
+"""Tokens of a chunk."""
 
 _DECODE = """
   const int kv_head = blockIdx.y / {tiles}, head = blockIdx.y * {heads}, row = blockIdx.z;
@@ -69,12 +73,7 @@ def flash_decoding(
         raise ValueError(f"{n} queries of {queries.dtype} over blocks of {group.dtype}")
     attend, together = _decode_kernel(group, heads // group.kv_heads, float(scale))
     tiles, blocks = heads // together, tables.blocks.shape[1]
-    parts = 1
-    while rows * tiles * blocks * parts < DECODE_BLOCKS and not group.tokens % (2 * parts):
-        if group.tokens // (2 * parts) < SHORTEST_CHUNK:
-            break
-        parts *= 2
-    chunks = blocks * parts
+    chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _BLOCKS)
     stats, partial = attend(
         inputs=[queries, tables.blocks, tables.spans, layer, after],
         grid=(chunks * _THREADS, tiles, rows),
@@ -88,7 +87,9 @@ def flash_decoding(
 @lru_cache(maxsize=64)
 def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
     """The kernel for so many query heads of a KV head, and how many of them a block of threads takes."""
-    by_lanes = split_of(heads, group.k_dim, group.v_dim, group.format)
+    by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
+    if share > _FLOATS or group.v_dim > 1024:
+        raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
     low = f"end - {group.window}" if group.window else "0"
     source = _DECODE.format(
         tiles=heads // by_lanes.heads,
@@ -102,6 +103,11 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
     files = [*PACKED, "paged/paged.cu", "attention/flash_decoding.cu"]
     return kernel("paged_decoding", inputs, ["stats", "partial"], source, files, group.rotated_width), by_lanes.heads
 
+
+_ROWS, _TILE = 128, 32
+"""Rows of queries of a block of threads, and tokens of a tile, as flash_prefill.cu has them."""
+_PREFILL_BLOCKS: Final = 132
+_SHARED_BYTES: Final = 48 << 10
 
 _ATTEND = """
   const int n = queries_shape[2], row = blockIdx.z;
@@ -145,9 +151,11 @@ def flash_prefill(
     rows, heads, n, _ = queries.shape
     if queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
         raise ValueError(f"flash prefill of {queries.dtype} queries over blocks of {group.dtype}")
-    check(group.k_dim, group.v_dim, group.format)
+    _check(group)
     seen = min(tokens, group.window + n - 1) if group.window else tokens
-    blocks, chunks = grid_of(rows, group.kv_heads, heads, n, seen)
+    blocks, tiles = group.kv_heads * -(-(heads // group.kv_heads * n) // _ROWS), -(-seen // _TILE)
+    tiles_of_chunk = -(-tiles // max(1, _PREFILL_BLOCKS // (rows * blocks)))
+    chunks = -(-tiles // tiles_of_chunk)
     stats, partial = _prefill_kernel(group, float(scale))(
         inputs=[queries, tables.blocks, tables.spans, layer, after],
         grid=(chunks * _THREADS, blocks, rows),
@@ -158,12 +166,95 @@ def flash_prefill(
     return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
 
 
+def _check(group: PagedGroup) -> None:
+    by, k_dim, v_dim = group.format, group.k_dim, group.v_dim
+    if not readable(k_dim, by.k) or not readable(v_dim, by.v) or k_dim % 16 or v_dim % 16:
+        raise ValueError(f"flash prefill over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
+    if 2 * _TILE * (k_dim + 8 + v_dim + 8) > _SHARED_BYTES:
+        raise ValueError(f"flash prefill over widths {k_dim} and {v_dim}: a tile does not fit into shared memory")
+
+
 @lru_cache(maxsize=64)
 def _prefill_kernel(group: PagedGroup, scale: float) -> Any:
     low = f"max(first, end - n - {group.window} + 1)" if group.window else "0"
     source = _ATTEND.format(
-        kv_heads=group.kv_heads, tile=TILE, low=low, window=group.window, scale=scale, **group.fields()
+        kv_heads=group.kv_heads, tile=_TILE, low=low, window=group.window, scale=scale, **group.fields()
     )
     inputs = ["queries", "tables", "spans", "layer", "after"]
     files = [*TILES, "paged/paged.cu", "attention/flash_prefill.cu"]
     return kernel("paged_prefill", inputs, ["stats", "partial"], source, files, group.rotated_width)
+
+
+_LATENT_ROWS, _LATENT_BLOCKS = 16, 132
+
+_LATENTS = """
+  const int heads = queries_shape[1], n = queries_shape[2], row = blockIdx.z, kv_head = 0;
+  const int first_row = blockIdx.y * {rows}, first = spans[row * spans_strides[0]];
+  const int high = spans[row * spans_strides[0] + 1];
+  const int tiles = (high + {tile} - 1) / {tile}, chunk = (tiles + gridDim.x - 1) / gridDim.x * {tile};
+  const int start = min(int(blockIdx.x) * chunk, high);
+  {k_in}
+  {v_in}
+  const int64_t* table = tables + row * tables_strides[0];
+  const {k_paged} latents = {{k_in, table, first}};
+  const {v_paged} rotary = {{v_in, table, first}};
+  const Visible visible = {{nullptr, 0, 0, true}};
+  const int64_t at = int64_t(row) * heads * n * gridDim.x + blockIdx.x;
+  attend_latents<{type}, {k_bits}, {v_bits}, {group_size}, {k_dim}, {k_block}, {v_dim}, {v_block}, {tile}>(
+      queries + row * queries_strides[0], queries_strides[1], queries_strides[2], queries_strides[3],
+      rotary_queries + row * rotary_queries_strides[0],
+      rotary_queries_strides[1], rotary_queries_strides[2], rotary_queries_strides[3],
+      n, {scale!r}f * LOG2E,
+      latents, rotary, visible, first_row, min(first_row + {rows}, heads * n), start, min(start + chunk, high), high,
+      stats + at * 2, partial + at * {k_dim}, gridDim.x);
+"""
+
+
+def flash_latents(
+    group: PagedGroup,
+    layer: mx.array,
+    queries: mx.array,
+    rotary_queries: mx.array,
+    tables: Tables,
+    tokens: int,
+    codec: KVCodec,
+    scale: float,
+    after: mx.array,
+) -> mx.array:
+    """Attention over latents, which are K and V, and rotary keys: of queries [rows, heads, n, k_dim] in the space of
+    latents and [rows, heads, n, v_dim] with positions, each row's last n tokens; latents [rows, heads, n, k_dim].
+
+    `tokens` is how many the longest row may have. The rest as of `flash_prefill`.
+    """
+    by = codec.format
+    queries, rotary_queries = filled_up(queries, by.group_size), filled_up(rotary_queries, by.group_size)
+    rows, heads, n, k_dim = queries.shape
+    if queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
+        raise ValueError(f"flash attention of {queries.dtype} queries over latents in blocks of {group.dtype}")
+    _check_latents(group)
+    blocks, tiles = -(-heads * n // _LATENT_ROWS), -(-tokens // _TILE)
+    chunks = -(-tiles // -(-tiles // max(1, _LATENT_BLOCKS // (rows * blocks))))
+    stats, partial = _latents_kernel(group, float(scale))(
+        inputs=[queries, rotary_queries, tables.blocks, tables.spans, layer, after],
+        grid=(chunks * _THREADS, blocks, rows),
+        threadgroup=(_THREADS, 1, 1),
+        output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, k_dim)],
+        output_dtypes=[mx.float32, mx.float32],
+    )
+    return joined(stats, partial, queries, scale, None, codec, codec.k_mean)
+
+
+def _check_latents(group: PagedGroup) -> None:
+    by, k_dim, v_dim = group.format, group.k_dim, group.v_dim
+    if not readable(k_dim, by.k) or not readable(v_dim, by.v) or k_dim % 32 or v_dim % 32 or k_dim > 1024:
+        raise ValueError(f"flash attention over latents in {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
+    if 2 * _TILE * (k_dim + 8 + v_dim + 8) + 8 * _LATENT_ROWS * (_TILE + 4) > _SHARED_BYTES:
+        raise ValueError(f"flash attention over latents of {k_dim} and {v_dim}: a tile does not fit into shared memory")
+
+
+@lru_cache(maxsize=64)
+def _latents_kernel(group: PagedGroup, scale: float) -> Any:
+    source = _LATENTS.format(rows=_LATENT_ROWS, tile=_TILE, scale=scale, **group.fields())
+    inputs = ["queries", "rotary_queries", "tables", "spans", "layer", "after"]
+    files = [*TILES, "paged/paged.cu", "attention/flash_latents.cu"]
+    return kernel("paged_latents", inputs, ["stats", "partial"], source, files, group.rotated_width)

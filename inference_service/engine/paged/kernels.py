@@ -38,6 +38,8 @@ class PagedGroup:
     """Tokens in a block of the pool."""
     offsets: tuple[int, ...]
     """Bytes from a block's beginning to each of the six tensors."""
+    words: int
+    """uint32 words of a block of the pool."""
     window: int = 0
 
     @classmethod
@@ -46,7 +48,7 @@ class PagedGroup:
         prefix = geometry.prefix(group)
         return cls(
             group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype, tokens,
-            tuple(layout.tensors[prefix + name].offset for name in TENSORS), group.window or 0,
+            tuple(layout.tensors[prefix + name].offset for name in TENSORS), layout.words, group.window or 0,
         )  # fmt: skip
 
     def fields(self) -> dict[str, str | int]:
@@ -95,8 +97,9 @@ _WRITE = """
   if (at >= keys_shape[0] * heads * n) return;
   if (at == 0 && blockIdx.y == 0 && threadIdx.x == 0) written[0] = 1;
   const int token = at % n, kv_head = at / n % heads, row = at / n / heads;
-  const int in_table = spans[row * spans_strides[0] + 1] - n + token - spans[row * spans_strides[0]];
-  if (in_table < 0) return;
+  const int position = spans[row * spans_strides[0] + 1] - n + token;
+  const int in_table = position - spans[row * spans_strides[0]];
+  if (in_table < 0 || position < floors[row]) return;
   const int64_t block = tables[row * tables_strides[0] + in_table / {tokens}];
   const int slot = in_table % {tokens};
   {k_in}
@@ -138,17 +141,24 @@ _DECODE_SIDE = """{type}* to = {array} + int64_t(at) * {dim};
 
 
 def write(
-    group: PagedGroup, layer: mx.array, keys: mx.array, values: mx.array, tables: Tables, codec: KVCodec
+    group: PagedGroup,
+    layer: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    tables: Tables,
+    floors: mx.array,
+    codec: KVCodec,
 ) -> mx.array:
     """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into each row's last n places.
 
-    `layer` int32 [1] counts within the group. Tokens before a row's table are left out. The blocks are written when the
-    result is computed, int32 [1], which what reads them takes as an input. Raises ValueError for what no kernel knows.
+    `layer` int32 [1] counts within the group. Tokens before a row's table are left out, and those before its position
+    `floors`, int32 [rows]. The blocks are written when the result is computed, int32 [1], which what reads them takes
+    as an input. Raises ValueError for what no kernel knows.
     """
     if keys.dtype != group.dtype or values.dtype != group.dtype:
         raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
     rows, heads, n, _ = keys.shape
-    inputs = [keys, values, *_means(codec), tables.blocks, tables.spans, layer]
+    inputs = [keys, values, *_means(codec), tables.blocks, tables.spans, floors, layer]
     [written] = _writer(group, codec.centred)(
         inputs=inputs,
         grid=(-(-rows * heads * n // _WARPS) * _WARPS * 32, 2, 1),
@@ -184,7 +194,7 @@ def _means(codec: KVCodec) -> list[mx.array]:
 
 @lru_cache(maxsize=64)
 def _writer(group: PagedGroup, centred: bool) -> Any:
-    inputs = ["keys", "values", *["k_mean", "v_mean"] * centred, "tables", "spans", "layer"]
+    inputs = ["keys", "values", *["k_mean", "v_mean"] * centred, "tables", "spans", "floors", "layer"]
     source = _source(_WRITE, _WRITE_SIDE, ("keys", "values"), group, centred)
     return kernel("paged_write", inputs, ["written"], source, [*FILES, "encoding.cu"], group.rotated_width)
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inference_service.engine.geometry import MLX_DTYPE, TensorShapes
+from inference_service.engine.geometry import MLX_DTYPE, HostTensors, TensorBytes, TensorShapes
 
 _ALIGNMENT: Final = 16
 """Bytes to which each tensor is aligned: kernels load so many at once."""
@@ -62,6 +62,17 @@ class BlockLayout:
         for name, new in tensors.items():
             views[name][:, :, first : first + new.shape[2]] = new
 
-    def read(self, block: npt.NDArray[np.uint32], tokens: int) -> dict[str, bytes]:
+    def read(self, block: npt.NDArray[np.uint32], tokens: int) -> TensorBytes:
         """A private copy of the first `tokens` tokens of a block [words], as the tensors of a file by name."""
-        return {name: view[:, :, :tokens].tobytes() for name, view in self.views(block).items()}
+        return flat({name: view[:, :, :tokens] for name, view in self.views(block).items()})
+
+
+def flat(tensors: HostTensors) -> TensorBytes:
+    """Copy tensors to bytes in C order, in one piece of memory: NumPy asks for large pages, and `bytes` has a fault for
+    each small one."""
+    memory, found, end = np.empty(sum(each.nbytes for each in tensors.values()), np.uint8), {}, 0
+    for name, tensor in tensors.items():
+        own = memory[end : end + tensor.nbytes]
+        np.copyto(own.view(tensor.dtype).reshape(tensor.shape), tensor)
+        found[name], end = own.data, end + tensor.nbytes
+    return found

@@ -6,7 +6,7 @@ short prompts and drafts are computed together, whatever their lengths.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from typing import Any, NamedTuple
 
@@ -46,6 +46,21 @@ class Pass:
         for (sequence, n), start in zip(self.pieces, self.starts, strict=True):
             yield sequence, row, row + n, start
             row += n
+
+    def runs(self, least: int) -> list[tuple[int, int, int, list[int]]]:
+        """Neighbouring rows that attend alike: of pieces of `least` tokens and more those of as many, else one by one.
+
+        Tokens of a piece, first row, the row behind the last, and the indices of the pieces; none of single rows.
+        """
+        found: list[tuple[int, int, int, list[int]]] = []
+        for at, (_, first, last, _) in enumerate(self.spans()):
+            n = last - first if last - first >= least else 1
+            if found and found[-1][0] == n:
+                n, begin, _, pieces = found.pop()
+                found.append((n, begin, last, [*pieces, at] if pieces else []))
+            else:
+                found.append((n, first, last, [at] if n > 1 else []))
+        return found
 
     def seen(self, window: int) -> list[tuple[int, int]]:
         """Each row's (first, end) in the tokens that its piece is shown: it sees those, itself the last."""
@@ -104,13 +119,31 @@ class KVCache(ABC):
 
     @abstractmethod
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees."""
+        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees: arrays, `Pieces`, or a cache
+        whose `attend` is to be called.
+        """
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention of queries [rows, heads, n, k_dim] over what each sees, [rows, heads, n, v_dim], of a cache that
+        `update_and_fetch` returns in the place of K and V.
+        """
+        raise NotImplementedError
+
+    def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
+        """The same of queries in the space of latents, [rows, heads, n, k_dim], and those with positions; latents."""
+        raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
         """The mask of one piece's tokens: none for one token, "causal", or bool [n, total]. Of rows there is none, as
         each is shown what it sees. Raises ValueError for another window than the layer's.
         """
-        refuse_window(window_size, self.window)
+        if window_size not in (None, self.window or None):
+            if not self.window:
+                raise ValueError(
+                    f"its mask is that of a window of {window_size} tokens, and its cache that of full attention; a "
+                    "model's make_cache has to give such layers a RotatingKVCache"
+                )
+            raise ValueError(f"the layer's window is {self.window}, not {window_size}")
         if self.of.rows:
             return None
         before = int(self.offset)
@@ -121,20 +154,24 @@ class KVCache(ABC):
             return "causal"
         return banded(n, shown + n, self.window or shown + n)
 
+    def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """As `update_and_fetch`, of rows what each sees, filled up to the longest: `arrays_mask` says how far."""
+        seen, others = self.update_and_fetch(keys, values)
+        if not isinstance(seen, Pieces):
+            return seen, others
+        longest = max(int(each.keys.shape[2]) for each in seen)
+        k = mx.concatenate([_filled(each.keys, each.queries, longest) for each in seen])
+        v = mx.concatenate([_filled(each.values, each.queries, longest) for each in seen])
+        return k, v
 
-def refuse_window(asked: int | None, window: int = 0) -> None:
-    """Raise ValueError where a layer asks for the mask of another window than its cache's; 0 is full attention.
-
-    Models are asked for their masks when they are opened, so none that does this is served.
-    """
-    if asked in (None, window or None):
-        return
-    if window:
-        raise ValueError(f"the layer's window is {window}, not {asked}")
-    raise ValueError(
-        f"its mask is that of a window of {asked} tokens, and its cache that of full attention; a model's "
-        "make_cache has to give such layers a RotatingKVCache"
-    )
+    def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
+        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
+        mask = self.make_mask(n, window_size, return_array=True)
+        if not self.of.rows:
+            return mask if n > 1 or (return_array and self.window) else None  # type: ignore[return-value]
+        first, end = (mx.array(each)[:, None, None, None] for each in zip(*self.of.seen(self.window), strict=True))
+        at = mx.arange(max(stop for _, stop in self.of.seen(self.window)))
+        return (at >= first) & (at < end)
 
 
 def banded(n: int, total: int, window: int) -> mx.array:
@@ -154,21 +191,31 @@ class Seen(NamedTuple):
 class Pieces(list[Seen]):
     """K and V by piece, in the rows' order."""
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        """As of arrays: some models ask V for it."""
+        return self[0].values.dtype
+
 
 class ArrayKVCache(KVCache):
     """Over K and V as arrays, which sequences have with them: what attention sees is what was packed, unpacked.
 
-    `packed` is to be put into the blocks once the pass is computed.
+    `packed` is to be put into the blocks once the pass is computed. `load` makes a layer's arrays of what is in the
+    blocks.
     """
 
-    def __init__(self, of: Pass, layer: int, codec: KVCodec, window: int) -> None:
+    def __init__(
+        self, of: Pass, layer: int, codec: KVCodec, window: int, load: Callable[[Sequence, int], WorkingKV]
+    ) -> None:
         super().__init__(of, layer, codec, window)
+        self._load = load
         self.packed: tuple[Quantized, Quantized] | None = None
 
     @property
     def state(self) -> list[mx.array]:
         packed = [part for side in self.packed or () for part in side]
-        return packed + [array for piece in self.of.pieces for array in piece.sequence.working[self.layer].state]
+        kept = (piece.sequence.working.get(self.layer) for piece in self.of.pieces)
+        return packed + [array for working in kept if working is not None for array in working.state]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         self.packed = self.codec.encode(keys, values)
@@ -182,26 +229,9 @@ class ArrayKVCache(KVCache):
             seen.append(Seen(*shown, end - first))
         return seen, seen
 
-    def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """As `update_and_fetch`, of rows what each sees, filled up to the longest: `arrays_mask` says how far."""
-        seen, others = self.update_and_fetch(keys, values)
-        if not isinstance(seen, Pieces):
-            return seen, others
-        longest = max(int(each.keys.shape[2]) for each in seen)
-        k = mx.concatenate([_filled(each.keys, each.queries, longest) for each in seen])
-        v = mx.concatenate([_filled(each.values, each.queries, longest) for each in seen])
-        return k, v
-
-    def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
-        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
-        mask = self.make_mask(n, window_size, return_array=True)
-        if not self.of.rows:
-            return mask if n > 1 or return_array else None  # type: ignore[return-value]
-        first, end = (mx.array(each)[:, None, None, None] for each in zip(*self.of.seen(self.window), strict=True))
-        at = mx.arange(max(stop for _, stop in self.of.seen(self.window)))
-        return (at >= first) & (at < end)
-
     def _working(self, sequence: Sequence) -> WorkingKV:
+        if not sequence.arrays:
+            return self._load(sequence, self.layer)
         return sequence.working.setdefault(self.layer, WorkingKV(self.window))
 
 

@@ -1,22 +1,58 @@
-"""All memory of a model's KV: blocks of its full-attention layers, blocks of its windows, states of its recurrent
-layers; and what a call of the model gets for its caches. Engine thread only.
+"""All memory of a model's KV: blocks of its full-attention layers, and checkpoints of others; and what a call of the
+model gets for its caches. Engine thread only.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
-from typing import Any
+from copy import copy
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, cast
 
 import mlx.core as mx
-import numpy as np
 
-from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.geometry import Geometry, HostTensors
-from inference_service.engine.paged.arena import Arena, HostArena
+from inference_service.engine.geometry import Geometry, HostBuffers, LayerGroup
+from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena, Reading
+from inference_service.engine.paged.checkpoints import Checkpoints, Start
+from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables, slides_first
+from inference_service.engine.paged.in_segments import SegmentKVCache, attends_in_segments, places
+from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.metal_attention import Places
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
-from inference_service.engine.paged.sequence import BlockTable, Sequence, States, WindowTable, WorkingKV
-from inference_service.engine.quantization import Quantized
+from inference_service.engine.paged.sequence import (
+    BlockTable,
+    Checkpoint,
+    Sequence,
+    States,
+    WindowTable,
+    WorkingKV,
+    gathered,
+)
+from inference_service.engine.paged.traces import Traces
+from inference_service.engine.paged.writing import Home, Written
+
+log = logging.getLogger(__name__)
+
+_INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
+"""Places of layers in their group, for kernels."""
+
+
+class Kernels(NamedTuple):
+    """What is by kernels of ours: attention over packed K and V in blocks, of `one` query of a row, and of a `few` of a
+    sequence; whether passes are `traced`. Where memory is the host's, too, `one` is of rows without arrays, and nothing
+    else counts.
+    """
+
+    one: bool = False
+    few: bool = False
+    traced: bool = False
+
+
+NO_KERNELS: Final = Kernels()
 
 
 class KVStore:
@@ -29,141 +65,248 @@ class KVStore:
         pieces: int,
         codecs: Items[KVCodec] = (),
         segments: tuple[int | None, int | None] = (None, None),
+        kernels: Kernels = NO_KERNELS,
     ) -> None:
         """`segments` is how many blocks and how many pieces of windows are taken at once; by default all."""
         self.geometry = geometry
         self.codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
         self.full = Arena.of(BlockLayout(geometry.block_shapes(BLOCK_TOKENS)), blocks, segments[0])
-        self.windows: Arena | None = None
-        if geometry.sliding is not None:
-            shapes = geometry.shapes(geometry.sliding, geometry.piece_tokens)
-            self.windows = Arena.of(BlockLayout(shapes), pieces, segments[1])
+        self.checkpoints = Checkpoints(geometry, pieces, segments[1])
+        self.windows = self.checkpoints.windows
+        self._homes = [Home(group, self.full, geometry.prefix(group)) for group in geometry.full_groups]
+        if geometry.sliding is not None and self.windows is not None:
+            self._homes.append(Home(geometry.sliding, self.windows, geometry.prefix(geometry.sliding)))
+        self.kernels = kernels
+        self.traces: Traces | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is taken: of the arenas, and of the states that are there."""
+        return self.full.nbytes + self.checkpoints.nbytes
+
+    def close(self) -> None:
+        """Release the memory. The store must not be used afterwards."""
+        self.full.close()
+        self.checkpoints.close()
+        self._end_traces()
+
+    def release(self, blocks: Items[int], pieces: Items[int]) -> None:
+        """Give back the memory of segments of the blocks' arena, and of the pieces', in which nothing counts."""
+        self.full.release(blocks)
+        self.checkpoints.release(pieces)
+        mx.clear_cache()
 
     def sequence(self, blocks: Items[int], pieces: Items[int] = ()) -> Sequence:
-        """An empty sequence with these blocks, in order, and pieces for its window; their memory is taken."""
+        """An empty sequence with these blocks, in order, and pieces of its own; their memory is taken."""
         self.full.take(blocks)
-        window = None
-        if self.windows is not None:
-            self.windows.take(pieces)
-            window = WindowTable(self.geometry.piece_tokens, window=self.geometry.window, spare=list(pieces))
-        return Sequence(BlockTable(BLOCK_TOKENS, list(blocks)), window=window)
+        sequence = Sequence(BlockTable(BLOCK_TOKENS, list(blocks)))
+        self.checkpoints.begin(sequence, pieces)
+        return sequence
+
+    def started(self, start: Start) -> Sequence:
+        """A sequence that goes on from KV in blocks and files. Raises MemoryError."""
+        sequence = self.sequence(start.blocks, start.pieces)
+        sequence.shared = start.shared
+        if start.cut is not None:
+            self.full.copy(*start.cut)
+        self.full.put([(block, 0, tensors) for block, tensors in start.files])
+        if start.checkpoint is not None:
+            self.checkpoints.go_on(sequence, start.checkpoint, start.tokens)
+        elif start.window_file is not None:
+            self.checkpoints.load(sequence, start.window_file, start.tokens, start.window_surplus)
+        sequence.length = start.tokens
+        sequence.arrays = start.arrays
+        if self.by_arrays and sequence.length and start.arrays:
+            self.resume(sequence)
+        return sequence
+
+    def capture(self, sequence: Sequence) -> Checkpoint | None:
+        """A checkpoint where a sequence ends; None of a model of full attention alone, and where layers are lost."""
+        return self.checkpoints.capture(sequence, last=True)
+
+    def read_checkpoint(self, checkpoint: Checkpoint) -> Reading:
+        """Begin to read a checkpoint."""
+        return self.checkpoints.read(checkpoint)
+
+    def read_block(self, block: int, tokens: int) -> Reading:
+        """Begin to read the first `tokens` tokens in a block."""
+        return self.full.read(block, tokens)
+
+    def host_buffers(self, block: int, tokens: int) -> HostBuffers | None:
+        """The memory of a block's first tokens by tensor and layer; None where it is not the host's. Any thread."""
+        if not isinstance(self.full, HostArena):
+            return None
+        views = self.full.layout.views(self.full.words(block))
+        return {name: list(view[:, :, :tokens]) for name, view in views.items()}
+
+    @property
+    def layers(self) -> int:
+        """Caches of a pass."""
+        states = self.geometry.states
+        return self.geometry.layers + (len(states.layers) if states is not None else 0)
+
+    def start_bytes(self, tokens: int) -> int:
+        """Bytes that a sequence takes besides its blocks when it goes on after so many tokens."""
+        return self.geometry.array_bytes(tokens) if self.by_arrays else 0
+
+    def growth(self, of: Pass) -> int:
+        """Bytes that a pass takes besides computing: where arrays are full, they are copied to larger ones."""
+        found = 0
+        for sequence, n in of.pieces if self.by_arrays else ():
+            for group in self.geometry.groups:
+                if (working := sequence.working.get(group.layers[0])) is not None:
+                    found += len(group.layers) * working.growth(n)
+        return found
+
+    @property
+    def by_arrays(self) -> bool:
+        """Sequences have K and V with them as arrays."""
+        return isinstance(self.full, HostArena)
 
     def resume(self, sequence: Sequence) -> None:
         """Make the arrays, lazily, of a sequence whose tokens are in blocks alone."""
-        for group in self.geometry.groups:
-            windows = group is self.geometry.sliding
-            arena, table = (self.windows, sequence.window) if windows else (self.full, sequence.full)
-            assert isinstance(arena, HostArena)
-            assert table is not None
-            start = sequence.window.kept_from(sequence.length) if windows and sequence.window else 0
-            prefix = self.geometry.prefix(group)
-            packed = _gathered(arena, table, prefix, start, sequence.length, self.geometry.dtype)
-            for at, layer in enumerate(group.layers):
-                k, v = (
-                    Quantized(*(packed[f"{side}.{part}"][at : at + 1] for part in Quantized._fields)) for side in "kv"
-                )
-                working = sequence.working[layer] = WorkingKV(group.window or 0)
-                working.append(*self.codecs[layer].decode(k, v))
+        for home in self._homes:
+            found = home.unpacked(sequence, home.group.layers, self.codecs.__getitem__, self.geometry.dtype)
+            sequence.working |= zip(home.group.layers, found, strict=True)
+
+    def load(self, sequence: Sequence, layer: int) -> WorkingKV:
+        """The arrays of one layer, lazily, of the tokens that are in a sequence's blocks."""
+        home = next(each for each in self._homes if layer in each.group.layers)
+        [working] = home.unpacked(sequence, [layer], self.codecs.__getitem__, self.geometry.dtype)
+        return working
+
+    def compute(self, network: Any, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
+        """Logits of a pass's tokens [T], lazily, and what is to be put into blocks; the sequences count them.
+
+        [T, 1, vocabulary] of rows, [1, T, vocabulary] of one piece.
+        """
+        if (traced := self.step(of, tokens)) is not None:
+            return traced
+        caches = self.caches(of)
+        logits: mx.array = network(tokens[:, None] if of.rows else tokens[None], caches)
+        return logits, self.taken(of, caches)
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
-        """Make the caches of a pass, in the order of the layers. Sequences get room for its tokens."""
-        for sequence, n in of.pieces:
-            if sequence.window is not None:
-                sequence.window.slide(sequence.length + n)
-        found: dict[int, Any] = {
-            layer: ArrayKVCache(of, layer, self.codecs[layer], group.window or 0)
-            for group in self.geometry.groups
-            for layer in group.layers
-        }
+        """Make the caches of a pass, in the order of the layers."""
+        kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
+        found: dict[int, Any] = dict(kv)
         if (states := self.geometry.states) is not None:
             counts = [(layer, len(arrays)) for layer, arrays in zip(states.layers, states.arrays, strict=True)]
             found |= state_caches(of, counts)
         return [found[layer] for layer in sorted(found)]
 
-    def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> "Written":
+    def _over_arrays(self, of: Pass) -> Iterator[tuple[int, KVCache]]:
+        for group in self.geometry.groups:
+            where = self._places(of, group) if self.kernels.one and attends_in_segments(of) else None
+            for index, layer in enumerate(group.layers):
+                codec = self.codecs[layer]
+                if where is None:
+                    yield layer, ArrayKVCache(of, layer, codec, group.window or 0, self.load)
+                else:
+                    yield layer, SegmentKVCache(of, layer, codec, self._paged[group], _INDEX[index], where, self.load)
+
+    def _places(self, of: Pass, group: LayerGroup) -> Places | None:
+        home = next(each for each in self._homes if each.group is group)
+        assert isinstance(home.arena, HostArena)
+        return places(of, home.arena, home.table, group.window or 0)
+
+    def _in_blocks(self, of: Pass) -> dict[int, BlockKVCache]:
+        before = None
+        if self.windows is not None and not all(slides_first(n) for _, n in of.pieces):
+            old = {piece.sequence: copy(cast(WindowTable, piece.sequence.window)) for piece in of.pieces}
+            for table in old.values():
+                table.blocks = list(table.blocks)
+            before = PassTables(of, self._device(self.windows), old.__getitem__, before=True)
+        return self._layers(of, list(self._tables_of(of)), before)
+
+    @staticmethod
+    def _device(arena: Arena) -> DeviceArena:
+        assert isinstance(arena, DeviceArena)
+        return arena
+
+    @cached_property
+    def _paged(self) -> dict[LayerGroup, PagedGroup]:
+        found = {
+            group: PagedGroup.of(self.geometry, group, self.full.layout, BLOCK_TOKENS)
+            for group in self.geometry.full_groups
+        }
+        if (sliding := self.geometry.sliding) is not None and self.windows is not None:
+            found[sliding] = PagedGroup.of(self.geometry, sliding, self.windows.layout, self.geometry.piece_tokens)
+        return found
+
+    def step(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written] | None:
+        """Logits [T, 1, vocabulary] of rows by a trace of the model, as of `caches` and `taken`; None where there is
+        none, and nothing is done."""
+        if self.traces is None or not self.traces.knows(of):
+            return None
+        before: Items[Items[mx.array]] = ()
+        if self.geometry.states is not None:
+            sequences = [piece.sequence for piece in of.pieces]
+            if any(each.states is None for each in sequences) or (states := gathered(sequences)).empty:
+                return None
+            before = cast(list[list[mx.array]], states.layers)
+        logits, after = self.traces.run(of, tokens, list(self._tables_of(of)), before)
+        found = self._settle(of, after)
+        of.advance()
+        return logits, Written((), of, (), found)
+
+    @staticmethod
+    def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
+        """Have the sequences have these states, if there are some. Views of a whole chunk would keep that."""
+        if not arrays:
+            return None
+        after = States(arrays) if of.rows else States(arrays).rows([0])
+        for row, (sequence, _) in enumerate(of.pieces):
+            sequence.states, sequence.row = after, row
+        return after
+
+    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array], **options: int) -> None:
+        """Have passes over rows traced; `options` as of `Traces`."""
+        states = self.geometry.states
+        arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
+        counts = [(layer, len(each)) for layer, each in arrays]
+        arenas = [self._device(arena) for arena in (self.full, self.windows) if arena is not None]
+        self.traces = Traces(model, self._layers, arenas, counts, **options)
+
+    def give_up_tracing(self, error: Exception) -> None:
+        """Run the model's layers from now on: a pass failed, which may be because it was traced."""
+        if self.traces is not None:
+            self._end_traces()
+            log.warning("passes are not traced any more: %s", error)
+
+    def _end_traces(self) -> None:
+        if self.traces is not None:
+            self.traces.close()
+        self.traces = None
+
+    def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
+        """The caches of layers with KV; `tables` are those of full attention, and of windows."""
+        found = {}
+        for group in self.geometry.groups:
+            sliding = group is self.geometry.sliding
+            for index, layer in enumerate(group.layers):
+                found[layer] = BlockKVCache(
+                    of, layer, self.codecs[layer], self._paged[group], _INDEX[index], tables[sliding],
+                    before if sliding else None, one=self.kernels.one, few=self.kernels.few,
+                    latents=self.geometry.latents,
+                )  # fmt: skip
+        return found
+
+    def _tables_of(self, of: Pass) -> Iterator[PassTables]:
+        """The tables of rows, of full attention and of windows."""
+        yield PassTables(of, self._device(self.full), lambda sequence: sequence.full)
+        if self.windows is not None:
+            window = cast(Callable[[Sequence], BlockTable], attrgetter("window"))
+            for sequence, n in of.pieces:
+                cast(WindowTable, sequence.window).slide(sequence.length + n)
+            yield PassTables(of, self._device(self.windows), window)
+
+    def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> Written:
         """The tokens of a pass are in its caches: they count. Returns what is still to be put into blocks."""
-        states = [cache.cache for cache in caches if isinstance(cache, StatesCache)]
-        if states:
-            after = States(states)
-            for row, (sequence, _) in enumerate(of.pieces):
-                sequence.states, sequence.row = after, row
-        written = Written(self, of, caches)
+        states = self._settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
+        for sequence, n in of.pieces if self.by_arrays else ():
+            if sequence.window is not None:
+                sequence.window.slide(sequence.length + n)
+        written = Written(self._homes, of, caches, states)
         of.advance()
         return written
-
-
-class Written:
-    """K and V of a pass on their way into blocks of host memory. `state` is to be computed before `put`."""
-
-    def __init__(self, store: KVStore, of: Pass, caches: Items[KVCache | StatesCache]) -> None:
-        self._of = of
-        self._starts = [(start, start + piece.tokens) for piece, start in zip(of.pieces, of.starts, strict=True)]
-        self._groups: list[tuple[Arena, str, dict[str, mx.array], Callable[[Sequence], BlockTable | None]]] = []
-        for group in store.geometry.groups:
-            packed = [cache.packed for layer in group.layers if isinstance(cache := caches[layer], ArrayKVCache)]
-            if not packed or None in packed:
-                continue
-            sides = list(zip(*packed, strict=True))
-            stacked = {
-                name: mx.stack([getattr(each, part) for each in sides["kv".index(side)]])
-                for name in TENSORS
-                for side, part in [name.split(".")]
-            }
-            windows = group is store.geometry.sliding
-            arena = store.windows if windows else store.full
-            assert arena is not None
-            table = (lambda sequence: sequence.window) if windows else (lambda sequence: sequence.full)
-            self._groups.append((arena, store.geometry.prefix(group), stacked, table))
-
-    @property
-    def state(self) -> list[mx.array]:
-        """All arrays, for `mx.eval`."""
-        return [array for _, _, stacked, _ in self._groups for array in stacked.values()]
-
-    def put(self) -> None:
-        """Copy what was computed to the sequences' blocks."""
-        for arena, prefix, stacked, table_of in self._groups:
-            assert isinstance(arena, HostArena)
-            hosts = {name: _host(array) for name, array in stacked.items()}
-            row = 0
-            for (sequence, n), (start, end) in zip(self._of.pieces, self._starts, strict=True):
-                table = table_of(sequence)
-                assert table is not None
-                # [layers, rows, heads, n, width] of rows, and of one piece
-                own = {
-                    prefix + name: host[:, row : row + n, :, 0].swapaxes(1, 2) if self._of.rows else host[:, 0]
-                    for name, host in hosts.items()
-                }
-                _put(arena, table, start, end, own)
-                row += n
-        self._groups = []
-
-
-def _gathered(
-    arena: HostArena, table: BlockTable, prefix: str, start: int, end: int, dtype: mx.Dtype
-) -> dict[str, mx.array]:
-    """The six tensors [layers, kv_heads, tokens, width] of the tokens from `start` up to `end`."""
-    views = [arena.layout.views(arena.words(block)) for block in table.of(start, end)]
-    first = table.first + (start - table.first) // table.tokens * table.tokens
-    found = {}
-    for name in TENSORS:
-        whole = np.concatenate([view[prefix + name] for view in views], axis=2)[:, :, start - first : end - first]
-        array = mx.array(whole)
-        found[name] = array if name.endswith("weights") or array.dtype == dtype else array.view(dtype)
-    return found
-
-
-def _put(arena: HostArena, table: BlockTable, start: int, end: int, tensors: HostTensors) -> None:
-    """Copy tensors of the tokens from `start` up to `end` to a table's blocks; those before its first are left out."""
-    at = max(start, table.first)
-    while at < end:
-        inside = (at - table.first) % table.tokens
-        stop = min(end, at + table.tokens - inside)
-        own = {name: tensor[:, :, at - start : stop - start] for name, tensor in tensors.items()}
-        arena.put([(table.at(at), inside, own)])
-        at = stop
-
-
-def _host(array: mx.array) -> Any:
-    """An evaluated array as host memory; 16-bit floats as their bits."""
-    return np.array(array.view(mx.uint16) if array.dtype.size == 2 else array, copy=False)

@@ -309,7 +309,7 @@ Global___KVBitsMeasurement: _TypeAlias = KVBitsMeasurement  # noqa: Y015
 class ModelMemory(_message.Message):
     """ModelMemory is the arithmetic of a model's memory, in bytes unless a field says otherwise.
 
-    usable = weights + activations + pool + batches + other models + what is left
+    usable = weights + activations + pool + arrays + other models + what is left
 
     The pool is rounded down to whole blocks; and where several models may be loaded, the shares of those that are still
     to come are left.
@@ -336,9 +336,9 @@ class ModelMemory(_message.Message):
     activation_bytes: _builtins.int
     """What computing takes at its peak besides, as measured on the model, or estimated where it has not been loaded yet."""
     pool_bytes: _builtins.int
-    """The pool: KV of agents that are hot."""
+    """The pool: KV of agents that are hot, and of running requests."""
     batch_bytes: _builtins.int
-    """What running requests may take besides: their padded batches."""
+    """What K and V of running requests may take as arrays; 0 where attention is computed over the pool itself."""
     other_models_bytes: _builtins.int
     """What other loaded models take."""
     agent_4k_bytes: _builtins.int
@@ -382,7 +382,7 @@ class AttentionPath(_message.Message):
     phase: _builtins.str
     """"prefill", "decode", or "products" where they are not computed as they are given."""
     path: _builtins.str
-    """For example "dequantize+fused" or "quantized_matmul"."""
+    """"packed", "unpacked" or "arrays": how K and V are seen. Of products the way of computing them."""
     relative_error: _builtins.float
     """Largest difference in the self-test to plain attention, or to products as given, relative to the largest output."""
     note: _builtins.str

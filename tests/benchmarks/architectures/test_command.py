@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from benchmarks.architectures.report import claims, tables
 from benchmarks.architectures.scores import DECODE, PREFILL, ratio, recall
 from benchmarks.architectures.texts import Text, make_texts
 from benchmarks.models import DEMO
-from inference_service.engine.arenas import Arenas
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quantization import ROTATED
 from inference_service.models.loaded import LoadedModel
 
@@ -121,7 +123,7 @@ def test_the_two_ways_agree_where_little_is_lost(
 ) -> None:
     """Over all tokens the log-probabilities differ a little; those of one prefill over the same caches do not."""
     network: Any = demo.engine
-    logits = network.model(mx.array([texts[0].token_ids[:-1]]), cache=demo.new_caches())[0]
+    logits = network.model(mx.array([texts[0].token_ids[:-1]]), cache=demo.geometry.new_caches(demo.codecs))[0]
     assert np.abs(given[0] - np.array(nn.log_softmax(logits, axis=-1))).max() < 1e-3
     for text, found, expected in zip(texts, given, plain, strict=True):
         assert found.shape == expected.shape == (len(text.token_ids) - 1, demo.vocab_size)
@@ -141,14 +143,14 @@ def test_keys_and_values_of_two_bits_are_found(tmp_path: Path, texts: list[Text]
 def test_another_agent_s_blocks_are_found_in_decode(
     demo: LoadedModel, texts: list[Text], plain: list[LogProbs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restored = Arenas.caches
+    started = KVStore.started
     taken: list[list[int]] = []
 
-    def first_of_all(self: Arenas, tokens: int, blocks: list[int], *rest: Any) -> Any:
-        taken.append(blocks)
-        return restored(self, tokens, taken[0], *rest)
+    def first_of_all(self: KVStore, start: Start) -> KVSequence:
+        taken.append(list(start.blocks))
+        return started(self, replace(start, blocks=taken[0]))
 
-    monkeypatch.setattr(Arenas, "caches", first_of_all)
+    monkeypatch.setattr(KVStore, "started", first_of_all)
     _, sample = models.compare(demo, texts, plain)
     assert ratio([sample], (DECODE,)).value > 1.1
     assert recall([sample], (DECODE,)).lost > 0

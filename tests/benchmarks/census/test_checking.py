@@ -10,11 +10,13 @@ import pytest
 from benchmarks.census import building, checking
 from benchmarks.census.configs import config
 from benchmarks.loading import load
-from inference_service.engine.arenas import Arenas
-from inference_service.engine.caches import BatchQuantizedKVCache, QuantizedKVCache
-from inference_service.engine.caches.states import BatchStateCache
-from inference_service.engine.caches.views import View
-from inference_service.engine.geometry import Caches
+from inference_service.engine.paged import passes
+from inference_service.engine.paged.checkpoints import Checkpoints, Start
+from inference_service.engine.paged.passes import ArrayKVCache, Pieces
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.sequence import States, gathered
+from inference_service.engine.paged.store import KVStore
+from inference_service.engine.paged.views import View
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 
@@ -25,7 +27,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LoadedMode
     assert found is not None
     building.write(found, tmp_path / "model")
     hashes = ContentHashes(tmp_path / "weights.json")
-    sizes = {"pool_bytes": 16 << 20, "batch_bytes": 64 << 20, "calibration_tokens": 64}
+    sizes: dict[str, Any] = {"pool_bytes": 64 << 20, "batch_bytes": 64 << 20, "calibration_tokens": 64}
     model = load(request.param, str(tmp_path / "model"), hashes=hashes, **sizes)
     yield model
     model.release()
@@ -36,7 +38,7 @@ def of(*names: str) -> pytest.MarkDecorator:
 
 
 @pytest.mark.slow
-@of("llama", "exaone4", "qwen3_next", "deepseek_v3")
+@of("llama", "exaone4", "qwen3_next", "deepseek_v3", "falcon_h1", "mamba2")
 def test_what_is_right_is_found_right(model: LoadedModel) -> None:
     found = checking.checked(model)
     assert set(found) == {"mlx-lm", "alone", "batched", "hot", "warm", "partial"}
@@ -49,50 +51,54 @@ def wrong(model: LoadedModel) -> set[str]:
 
 @pytest.mark.slow
 @of("llama")
-def test_rows_that_see_padding(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BatchQuantizedKVCache, "make_mask", lambda *_, **__: None)
-    assert wrong(model) == {"batched"}
+def test_rows_that_see_each_others_tokens(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ArrayKVCache.update_and_fetch
+
+    def swapped(self: ArrayKVCache, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        seen, others = original(self, keys, values)
+        if isinstance(seen, Pieces):
+            seen[:] = seen[::-1]
+        return seen, others
+
+    monkeypatch.setattr(ArrayKVCache, "update_and_fetch", swapped)
+    assert wrong(model) == {"batched", "hot", "warm"}, "what they have computed is kept; partial leaves before that"
 
 
 @pytest.mark.slow
 @of("qwen3_next")
 def test_rows_that_go_on_from_a_neighbours_state(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = BatchStateCache.extend
-
-    def extend(self: BatchStateCache, other: BatchStateCache) -> None:
-        original(self, other)
-        self.cache = [array[::-1] for array in self.arrays]
-
-    monkeypatch.setattr(BatchStateCache, "extend", extend)
-    assert "batched" in wrong(model)
-    assert "alone" not in wrong(model)
+    monkeypatch.setattr(passes, "gathered", lambda sequences: gathered(sequences[::-1]))
+    assert "batched" in (found := wrong(model))
+    assert "alone" not in found
 
 
 @pytest.mark.slow
 @of("llama", "exaone4")
 def test_layers_that_get_each_others_kv_back(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Arenas.caches
+    original = KVStore.started
+    one, other, *_ = model.geometry.full.layers
 
-    def caches(*args: Any, **kwargs: Any) -> Caches:
-        found = original(*args, **kwargs)
-        one, other, *_ = (cache for cache in found if isinstance(cache, QuantizedKVCache))
-        one.buffers, other.buffers = other.buffers, one.buffers
+    def started(self: KVStore, start: Start) -> KVSequence:
+        found = original(self, start)
+        found.working[one], found.working[other] = found.working[other], found.working[one]
         return found
 
-    monkeypatch.setattr(Arenas, "caches", caches)
-    assert wrong(model) == {"hot", "warm", "partial"}
+    monkeypatch.setattr(KVStore, "started", started)
+    assert wrong(model) == {"batched", "hot", "warm", "partial"}
 
 
 @pytest.mark.slow
 @of("qwen3_next")
 def test_a_state_of_another_position(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Arenas.uploaded
+    original = Checkpoints.load
 
-    def uploaded(self: Arenas, file: Any, surplus: int, position: int) -> Any:
-        found = original(self, file, surplus, position)
-        return found._replace(states=[[mx.zeros_like(array) for array in layer] for layer in found.states])
+    def load_zeros(self: Checkpoints, sequence: KVSequence, *rest: Any) -> None:
+        original(self, sequence, *rest)
+        assert sequence.states is not None
+        layers = sequence.states.layers
+        sequence.states = States([[mx.zeros_like(a) for a in layer if a is not None] for layer in layers])
 
-    monkeypatch.setattr(Arenas, "uploaded", uploaded)
+    monkeypatch.setattr(Checkpoints, "load", load_zeros)
     assert wrong(model) == {"warm", "partial"}
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ def test_what_cannot_run_here_is_left_out_and_said(demo: LoadedModel) -> None:
 
     network: Any = demo.engine.model
     token_ids = demo.tokenizer.encode("The boat is green . ", parse_special=False) * 8
-    divergences, stored, missing = checked(network, token_ids, {"4": demo.new_caches, "2": broken})
+    divergences, stored, missing = checked(
+        network, token_ids, {"4": partial(demo.geometry.new_caches, demo.codecs), "2": broken}
+    )
     assert divergences["4"] > 0
     assert stored["4"].here == demo.geometry.bytes_per_token > stored["4"].half
     assert (list(divergences), list(stored), missing) == (["4"], ["4"], {"2": "no kernel for 2 bits"})

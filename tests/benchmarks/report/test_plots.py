@@ -87,7 +87,6 @@ def test_a_band_is_drawn_beside_the_series_and_named() -> None:
         "prefix",
         "quality",
         "restart",
-        "staggered",
         "throughput",
         "ttft",
     ],

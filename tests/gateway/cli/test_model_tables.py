@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from agentmem.v1 import model_pb2, types_pb2
-from gateway.cli.model_tables import about, described_model, models_table, quality
+from gateway.cli.model_tables import about, arithmetic, described_model, models_table, quality
 
 GB = 10**9
 MODEL = model_pb2.Model(
@@ -78,7 +78,7 @@ def test_all_of_one(width: int) -> None:
     arithmetic = [line.split() for line in lines[lines.index("memory") + 1 :]]
     sizes = {" ".join(words[:1]): words for words in arithmetic}
     assert sizes["usable"][1:3] == ["24.0", "GB"]
-    parts = ("weights", "activations", "other", "pool", "batches")
+    parts = ("weights", "activations", "other", "pool", "arrays")
     taken = [words[words.index("−") + 1] for words in (sizes[part] for part in parts)]
     assert sum(map(float, taken)) == 24.0
     assert sizes["left"][:4] == ["left", "=", "0", "B"]
@@ -94,6 +94,16 @@ def test_kinds_of_layers() -> None:
     assert dict(about(MODEL))["layers"] == "8 with full attention, 40 with a window of 1,024 tokens"
     recurrent = model_pb2.Model(full_layers=12, recurrent_layers=36, state_bytes=77_000_000)
     assert dict(about(recurrent))["layers"] == "12 with full attention, 36 recurrent, 77.0 MB of state"
+
+
+def test_parts_that_there_are_none_of_are_not_listed() -> None:
+    """Attention over the pool itself takes no arrays."""
+
+    def parts(memory: model_pb2.ModelMemory) -> str:
+        return " ".join(str(name) for name in arithmetic(memory).columns[0].cells)
+
+    assert parts(MODEL.memory) == "device usable weights activations other models pool arrays left"
+    assert parts(model_pb2.ModelMemory(pool_bytes=1)) == "device usable weights activations pool left"
 
 
 def test_what_is_not_known_is_not_told() -> None:

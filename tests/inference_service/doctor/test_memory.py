@@ -38,3 +38,16 @@ def test_what_is_free(
     (found,) = memory(WorkerSettings())
     assert found.state is state
     assert ("GPU" in found.found) == (gpu is not None)
+
+
+@pytest.mark.parametrize(("gpu", "wanted"), [(False, 5 * GB), (True, 3 * GB)], ids=["host", "gpu"])
+def test_what_is_set_is_wanted(gpu: bool, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of memory for arrays only where attention takes them."""
+    monkeypatch.setattr(checks, "listens", lambda _: False)
+    monkeypatch.setattr(checks, "share_bytes", lambda: 100 * GB)
+    monkeypatch.setattr(checks, "has_own_memory", lambda: gpu)
+    monkeypatch.setattr(checks, "free_bytes", lambda: 0)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 16 * GB)
+    (found,) = memory(WorkerSettings(pool_bytes=3 * GB, batch_bytes=2 * GB))
+    assert (found.state, found.facts["wanted_bytes"]) == (State.WARNING, wanted)
+    assert ("batch_bytes" in found.advice) != gpu

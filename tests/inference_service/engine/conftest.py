@@ -7,19 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_encoding, metal_kernel, skinny
-from inference_service.engine.attention import (
-    chunks,
-    flash_decoding,
-    flash_latents,
-    flash_prefill,
-    metal_flash_decoding,
-    self_test,
-)
+from inference_service.engine import cuda_encoding, metal_kernel, prompts, skinny
+from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.paged import arena, metal_attention
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.models.fingerprint import ContentHashes
@@ -32,7 +27,8 @@ from tests.tiny_models import write_gemma3, write_llama
 
 @pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model"))
+    made: Path = request.param(tmp_path_factory.mktemp("model"))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +41,20 @@ def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMo
     return load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
 
 
+@pytest.fixture
+def rides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tokens ride as on a GPU."""
+    monkeypatch.setattr(prompts, "on_cpu", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CudaOnCPU:
     return CudaOnCPU(tmp_path_factory.mktemp("kernels"))
+
+
+def host_address(words: mx.array) -> int:
+    """Where an array's memory is, which kernels on the CPU write and read as it is."""
+    return int(np.array(words, copy=False).ctypes.data)
 
 
 @pytest.fixture
@@ -60,9 +67,6 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         pytest.skip("kernels run on NVIDIA GPUs, or with g++")
     made = (
         chunks._merge_kernel,
-        flash_decoding._chunks_kernel,
-        flash_latents._attend_kernel,
-        flash_prefill._attend_kernel,
         cuda_encoding._proven,
         skinny._kernel,
         paged_kernels._writer,
@@ -72,10 +76,13 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         paged_kernels._address,
         paged_attention._decode_kernel,
         paged_attention._prefill_kernel,
+        paged_attention._latents_kernel,
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
-    monkeypatch.setattr(self_test, "_PREFILL", ((5, (150,)), (20, (70,))))
-    monkeypatch.setattr(self_test, "_DECODE", ((1, (150,)), (1, (90, 260, 40))))
+    monkeypatch.setattr(arena, "address", host_address)
+    monkeypatch.setattr(self_test, "_ONE", ((1, (150,)), (1, (90, 260, 40))))
+    monkeypatch.setattr(self_test, "_FEW", ((5, (150,)), (20, (70,)), (3, (260, 40))))
+    monkeypatch.setattr(self_test, "_ARRAYS", ((30, (260, 40)),))
     for each in made:
         each.cache_clear()
     yield
@@ -96,9 +103,9 @@ def metal_kernels(metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch) -> 
         return
     if not shutil.which("g++"):
         pytest.skip("kernels run on Apple's GPUs, or with g++")
-    made = (metal_flash_decoding._chunks_kernel, metal_flash_decoding._merge_kernel)
+    made = (metal_attention._chunks_kernel, metal_attention._merge_kernel)
     monkeypatch.setattr(mx.fast, "metal_kernel", metal_on_cpu)
-    monkeypatch.setattr(self_test, "_DECODE", ((1, (90,)), (1, (60, 100, 40))))
+    monkeypatch.setattr(self_test, "_ONE", ((1, (300,)), (1, (60, 270, 1))))
     for each in made:
         each.cache_clear()
     yield

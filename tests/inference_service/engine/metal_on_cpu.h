@@ -40,6 +40,7 @@ using float16_t = half;
 namespace metal {
 
 inline int min(int x, int y) { return x < y ? x : y; }
+inline int max(int x, int y) { return x < y ? y : x; }
 inline float max(float x, float y) { return x < y ? y : x; }
 inline float sqrt(float x) { return std::sqrt(x); }
 inline float exp2(float x) { return std::exp2(x); }

@@ -24,6 +24,7 @@ using float16_t = _Float16;
 namespace metal {
 
 int min(int, int);
+int max(int, int);
 float max(float, float);
 float sqrt(float);
 float exp2(float);

@@ -1,295 +1,286 @@
-"""The seam's self-test: what it proves, what it must find, and how it chooses among paths that are right."""
+"""Where a model's layers attend: over the caches of a pass, or as mlx-lm's. And the proof at load: what it must find,
+and which kernels are taken.
+"""
 
-import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine.attention import (
-    DEQUANTIZE_FUSED,
-    FLASH_DECODING,
-    FLASH_PREFILL,
-    QUANTIZED_MATMUL,
-    AttentionBackend,
-    PathSpeeds,
-    paths,
-)
-from inference_service.engine.attention.self_test import decode_error, over_caches, prefill_error, tolerance
-from inference_service.engine.attention.speed import MEASURED, Figures, Measure, PathChoice, like
-from inference_service.engine.caches import QuantizedKVCache
+from inference_service.engine import codec as codecs
+from inference_service.engine import cuda_encoding
+from inference_service.engine.attention import AttentionBackend
+from inference_service.engine.attention.self_test import few_queries_error, one_query_error, plain_attention, tolerance
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.quantization import FOUR_BITS, KVFormat, quantize
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
+from inference_service.engine.paged import attention, kernels
+from inference_service.engine.paged.kernels import Tables
+from inference_service.engine.paged.passes import KVCache, Pass, Piece, Pieces, Seen
+from inference_service.engine.paged.sequence import BlockTable, Sequence
+from inference_service.engine.paged.store import NO_KERNELS, Kernels
+from inference_service.models import proof
+from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.geometries import SHAPES, geometry
+from tests.inference_service.engine.paged.test_in_blocks import Both
+from tests.tiny_own_attention import write_deepseek3, write_deepseek32, write_kimi_linear, write_stablelm
 
 pytestmark = pytest.mark.sampled(2)
 
-right_here = paths.candidates()[0]
+SMALL = geometry(dtype=mx.float16)
 
 
-@pytest.mark.slow("shape2")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_both_phases_agree_with_plain_attention(shape: Geometry) -> None:
-    reports = AttentionBackend().self_test(shape)
-    assert [(report.phase, report.path) for report in reports] == [
-        ("prefill", DEQUANTIZE_FUSED),
-        ("decode", right_here),
-    ], "float32 has no kernel for a few queries"
-    assert all(" x " not in report.note for report in reports), "nothing was measured"
-    assert max(report.relative_error for report in reports) < tolerance(mx.float32)
+@pytest.fixture
+def on_cuda(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
+    monkeypatch.setattr(proof, "has_own_memory", lambda: True)
 
 
-@pytest.mark.skipif(available(), reason="MLX on CUDA has no quantized matmul over strided K")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_quantized_matmul_is_right(shape: Geometry) -> None:
-    assert decode_error(over_caches(paths.unfused), shape) < tolerance(mx.float32)
+def random(*shape: int, seed: int = 0) -> mx.array:
+    return mx.random.normal(shape, key=mx.random.key(seed))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_dequantization_is_right(shape: Geometry) -> None:
-    assert decode_error(over_caches(paths.dequantized), shape) < tolerance(mx.float32)
+class Attended(KVCache):
+    """A cache that says by what it was asked."""
+
+    state: list[mx.array] = []  # noqa: RUF012 - it has none
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        return self, self
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        return scale * queries
 
 
-def test_a_few_queries_are_those_of_a_next_turn() -> None:
-    assert [paths.few(n) for n in (1, 2, 50, 511, 512, 2048)] == [False, True, True, True, False, False]
+def a_pass(*tokens: int) -> Pass:
+    return Pass([Piece(Sequence(BlockTable(256)), n) for n in tokens])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("window", [0, 3])
-def test_the_seam_takes_the_path_for_a_few_queries_where_it_is_right(
-    window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken: list[int] = []
-
-    def counted(*arguments: object) -> mx.array:
-        taken.append(1)
-        return paths.dequantized(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(paths, "available", lambda: True)
-    monkeypatch.setitem(paths.ONE_QUERY, FLASH_DECODING, missing)
-    monkeypatch.setitem(paths.MANY_QUERIES, FLASH_PREFILL, counted)
-    shape, seam = geometry(window=window), AttentionBackend()
-    assert prefill_error(seam.attend, shape) < tolerance(mx.float32)
-    assert not taken, "nothing was proved yet"
-    prefill = [report.path for report in seam.self_test(shape) if report.phase == "prefill"]
-    assert prefill == [DEQUANTIZE_FUSED, FLASH_PREFILL]
-    taken.clear()
-    assert prefill_error(seam.attend, shape) < tolerance(mx.float32)
-    assert len(taken) == (8 if window else 4), "each group with and without sinks, and two numbers of queries"
-    assert prefill_error(seam.attend, geometry(window=window, kv_heads=1)) < tolerance(mx.float32)
-    assert len(taken) == (8 if window else 4), "other heads were not proved"
+def cache_of(of: Pass, window: int = 0) -> Attended:
+    return Attended(of, 0, KVCodec(), window)
 
 
-def test_a_wrong_prefill_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused = mx.fast.scaled_dot_product_attention
-    monkeypatch.setattr(
-        mx.fast, "scaled_dot_product_attention", lambda q, k, v, scale, mask, sinks: fused(q, k, v, scale=scale)
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of a model's that attends by mlx-lm's function, in which a backend is installed twice."""
+    made: Any = ModuleType("a_models_module")
+    setattr(made, ATTENTION_NAME, fused)
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    layer = type("Layer", (), {"__module__": made.__name__})()
+    made.backend = AttentionBackend()
+    for backend in (AttentionBackend(), made.backend):
+        backend.install(SimpleNamespace(named_modules=lambda: [("", layer)]))
+    made.attend = getattr(made, ATTENTION_NAME)
+    return made
+
+
+def fused(
+    queries: mx.array, keys: mx.array, values: mx.array, cache: Any, scale: float, mask: Any, sinks: Any = None
+) -> mx.array:
+    return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask, sinks=sinks)
+
+
+def test_arrays_go_the_old_way_and_caches_of_a_pass_are_asked(module: Any) -> None:
+    """However often a backend was installed; those of a pass are counted, whatever they show."""
+    q, k, v = random(1, 4, 3, 64), random(1, 2, 9, 64, seed=1), random(1, 2, 9, 64, seed=2)
+    wanted = fused(q, k, v, None, 0.5, "causal")
+    assert mx.array_equal(module.attend(q, k, v, cache=None, scale=0.5, mask="causal"), wanted)
+    assert module.backend.calls == 0
+    cache = cache_of(a_pass(3))
+    assert mx.array_equal(module.attend(q, k, v, cache=cache, scale=0.5, mask="causal"), wanted)
+    assert mx.array_equal(module.attend(q, cache, cache, cache=cache, scale=0.5, mask=None), q / 2)
+    assert (module.backend.calls, module.backend.heads, module.backend.latents) == (2, 4, False)
+    assert module.attend.fallback is fused
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_rows_attend_over_what_their_piece_is_shown(window: int, module: Any) -> None:
+    """Pieces of one token and of several, in a window that each of them sees a part of; with sinks."""
+    of, sinks = a_pass(1, 3, 1), random(4, seed=9)
+    queries = random(5, 4, 1, 64)
+    shown = [(7 if not window else 5, 1), (8 if not window else 7, 3), (1, 1)]
+    pieces = Pieces(
+        Seen(random(1, 2, tokens, 64, seed=at), random(1, 2, tokens, 64, seed=10 + at), n)
+        for at, (tokens, n) in enumerate(shown)
     )
-    with pytest.raises(FailedPrecondition, match="prefill"):
-        AttentionBackend().self_test(geometry())
+    found = module.attend(queries, pieces, pieces, cache=cache_of(of, window), scale=0.125, mask=None, sinks=sinks)
+    row = 0
+    for k, v, n in pieces:
+        own = queries[row : row + n].swapaxes(0, 2)
+        exact = plain_attention(own, k, v, 0.125, window or None, sinks)
+        assert mx.allclose(found[row : row + n].swapaxes(0, 2), exact, atol=1e-4)
+        row += n
+
+
+@pytest.mark.skipif(available(), reason="K and V are in blocks")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_over_arrays_only_packing_has_to_be_right(shape: Geometry) -> None:
+    reports, taken = attention_paths(shape)
+    assert [(report.phase, report.path) for report in reports] == [("prefill", "arrays"), ("decode", "arrays")]
+    assert max(report.relative_error for report in reports) < tolerance(mx.float32)
+    assert taken == NO_KERNELS
+
+
+@pytest.mark.skipif(available(), reason="K and V are in blocks")
+def test_a_wrong_unpacking_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "rotated_back", lambda x, mean: x + mean)
+    with pytest.raises(FailedPrecondition, match="dequantizing is wrong on this backend"):
+        attention_paths(geometry())
+
+
+Attention = Callable[..., mx.array]
+
+
+def missing(attend: Attention) -> Attention:
+    def attend_by_none(*_: Any) -> mx.array:
+        raise RuntimeError("no kernel for such K")
+
+    return attend_by_none
+
+
+def zeros(attend: Attention) -> Attention:
+    return lambda *of: mx.zeros_like(attend(*of))
+
+
+def not_a_number(attend: Attention) -> Attention:
+    return lambda *of: attend(*of) * mx.nan
+
+
+def ignores_sinks(attend: Attention) -> Attention:
+    return lambda *of: attend(*of[:-2], None, of[-1])
+
+
+def shifted(by: int) -> Callable[[Attention], Attention]:
+    def faulty(attend: Attention) -> Attention:
+        def shifted(*of: Any) -> mx.array:
+            spans = mx.array([0, by], dtype=mx.int32)
+            return attend(*(x._replace(spans=x.spans + spans) if isinstance(x, Tables) else x for x in of))
+
+        return shifted
+
+    return faulty
+
+
+def others_table(attend: Attention) -> Attention:
+    def attend_elsewhere(*of: Any) -> mx.array:
+        def longest(tables: Tables) -> Tables:
+            blocks = tables.blocks[mx.argmax(tables.spans[:, 1])]
+            return tables._replace(blocks=mx.contiguous(mx.broadcast_to(blocks, tables.blocks.shape)))
+
+        return attend(*(longest(x) if isinstance(x, Tables) else x for x in of))
+
+    return attend_elsewhere
+
+
+FAULTS = {
+    "missing": missing,
+    "zeros": zeros,
+    "not a number": not_a_number,
+    "ignores sinks": ignores_sinks,
+    "a token short": shifted(-1),
+    "a token too many": shifted(1),
+    "another row's table": others_table,
+}
 
 
 @pytest.mark.slow
-def test_a_wrong_or_missing_path_for_a_few_queries_is_not_taken_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "available", lambda: True)
-    shape = geometry(window=40)
-    for fault, words in (
-        (missing, "no kernel"),
-        (ignores_masks, "differs"),
-        (ignores_sinks, "differs"),
-        (forgets_the_last_token, "differs"),
-    ):
-        monkeypatch.setitem(paths.MANY_QUERIES, FLASH_PREFILL, fault)
-        seam = AttentionBackend()
-        prefill = [report for report in seam.self_test(shape) if report.phase == "prefill"]
-        assert [report.path for report in prefill] == [DEQUANTIZE_FUSED]
-        assert FLASH_PREFILL in prefill[0].note
-        assert words in prefill[0].note
-        assert prefill_error(seam.attend, shape) < tolerance(mx.float32), "the fused one is taken, for all layers"
-
-
-def test_a_geometry_that_has_passed_is_not_tested_again_and_one_that_failed_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    fused, calls = mx.fast.scaled_dot_product_attention, []
-
-    def counted(*arguments: object, **named: object) -> mx.array:
-        calls.append(1)
-        return mx.zeros_like(arguments[0]) if len(calls) == 1 else fused(*arguments, **named)
-
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", counted)
-    seam = AttentionBackend()
-    with pytest.raises(FailedPrecondition, match="prefill"):
-        seam.self_test(geometry())
-    reports, tested = seam.self_test(geometry()), len(calls)
-    assert seam.self_test(geometry()) == reports
-    assert len(calls) == tested > 1
-    seam.self_test(geometry(kv_heads=1))
-    assert len(calls) > tested
-
-
-def missing(*_: object) -> mx.array:
-    raise RuntimeError("no kernel for strided K")
-
-
-def zeros(queries: mx.array, keys: object, values: object, *_: object) -> mx.array:
-    return mx.zeros((*queries.shape[:3], 64))
-
-
-def ignores_masks(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
-    return paths.dequantized(queries, keys, values, by, scale, None, sinks)
-
-
-def ignores_sinks(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
-    return paths.dequantized(queries, keys, values, by, scale, mask, None)
-
-
-def forgets_the_last_token(queries, keys, values, by, scale, mask, sinks) -> mx.array:  # type: ignore[no-untyped-def]
-    keys, values = (side.between(0, side.tokens - 1) for side in (keys, values))
-    mask = mask if mask is None or isinstance(mask, str) else mask[..., :-1]
-    return paths.dequantized(queries, keys, values, by, scale, mask, sinks)
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (missing, "no kernel for strided K"),
-        (zeros, "differs"),
-        (ignores_masks, "differs"),
-        (ignores_sinks, "differs"),
-        (forgets_the_last_token, "differs"),
-    ],
-)
-def test_a_wrong_or_missing_decode_kernel_is_replaced_and_said(
-    fault: paths.Path, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("name", ["flash_decoding", "flash_prefill"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_or_missing_kernel_is_not_taken_and_said(
+    fault: str, name: str, on_cuda: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "available", lambda: False)
-    monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, fault)
-    seam = AttentionBackend()
-    _, decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measured_as({QUANTIZED_MATMUL: 0.0})))
-    assert decode.path == seam.choice(geometry()).at(1, 100) == DEQUANTIZE_FUSED, "however fast the wrong one is"
-    assert f"{QUANTIZED_MATMUL}: " in decode.note and words in decode.note
-    assert decode.relative_error < 1e-4
-
-
-def test_a_model_is_refused_where_no_path_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "available", lambda: False)
-    for path in list(paths.ONE_QUERY):
-        monkeypatch.setitem(paths.ONE_QUERY, path, zeros)
-    with pytest.raises(FailedPrecondition, match=r"quantized_matmul: .*differs.*dequantize\+fused: .*differs"):
-        AttentionBackend().self_test(geometry())
-
-
-def measured_as(seconds: dict[str, float]):  # type: ignore[no-untyped-def]
-    """A measurement that finds these, the same for all shapes, and everything else slow. `calls` counts."""
-
-    def measure(_: Geometry, names: Sequence[str]) -> Figures:
-        measure.calls += 1  # type: ignore[attr-defined]
-        return {shape: {name: seconds.get(name, 1.0) for name in names} for shape in MEASURED}
-
-    measure.calls = 0  # type: ignore[attr-defined]
-    return measure
-
-
-def test_the_fastest_of_the_right_paths_is_taken_where_it_is_the_fastest(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(paths, "available", lambda: False)
-    monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, paths.dequantized)  # CUDA has none
-
-    def measure(_: Geometry, names: Sequence[str]) -> Figures:
-        assert list(names) == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED]
-        return {shape: {QUANTIZED_MATMUL: 2e-6, DEQUANTIZE_FUSED: 1e-6 * shape.rows} for shape in MEASURED}
-
-    seam = AttentionBackend()
-    _, *decode = seam.self_test(geometry(), PathSpeeds(tmp_path / "speeds.json", measure))
-    assert [seam.choice(geometry()).at(rows, 5000) for rows in (1, 2, 3, 8, 100)] == [DEQUANTIZE_FUSED] * 2 + [
-        QUANTIZED_MATMUL
-    ] * 3
-    assert [report.path for report in decode] == [DEQUANTIZE_FUSED, QUANTIZED_MATMUL]
-    assert decode[0].note.startswith("1 x 1024 tokens: dequantize+fused 1 µs, quantized_matmul 2 µs; 1 x 16384 tokens:")
-    assert "8 x" not in decode[0].note and "1 x" not in decode[1].note
-
-
-def test_what_stands_for_what() -> None:
-    assert [like(1, 1), like(2, 4095), like(1, 4096), like(3, 10), like(64, 1 << 20)] == [
-        MEASURED[0],
-        MEASURED[0],
-        MEASURED[1],
-        MEASURED[2],
-        MEASURED[3],
+    """The other one is, and where none is right a layer's K and V are unpacked."""
+    monkeypatch.setattr(attention, name, FAULTS[fault](getattr(attention, name)))
+    reports, taken = attention_paths(SMALL)
+    one = name != "flash_decoding"
+    assert taken == Kernels(one=one, few=not one)
+    assert [(report.phase, report.path) for report in reports] == [
+        ("prefill", "unpacked"),
+        *([] if one else [("prefill", "packed")]),
+        ("decode", "packed" if one else "unpacked"),
     ]
-    assert PathChoice(["a", "b"]).taken == ["a"], "the first where nothing was measured"
+    assert ("no kernel for such K" if fault == "missing" else "differs") in reports[-1].note
+    assert max(report.relative_error for report in reports) < tolerance(SMALL.dtype)
 
 
-def measured_by(seconds: Callable[[int], dict[str, float]]) -> Measure:
-    return lambda _, names: {shape: {name: seconds(shape.rows)[name] for name in names} for shape in MEASURED}
+@pytest.mark.slow
+def test_a_window_that_is_too_wide_is_found(on_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = geometry(window=3, dtype=mx.float16)
+    for name, error in (("flash_decoding", one_query_error), ("flash_prefill", few_queries_error)):
+        error(shape)
+        original = getattr(attention, name)
+
+        def wider(group: Any, *of: Any, original: Attention = original) -> mx.array:
+            return original(replace(group, window=group.window and group.window + 1), *of)
+
+        monkeypatch.setattr(attention, name, wider)
+        with pytest.raises(FailedPrecondition, match="differs"):
+            error(shape)
 
 
-def test_the_seam_takes_the_path_that_was_chosen_for_such_heads(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.slow
+def test_kernels_of_what_they_do_not_know_are_not_taken(on_cuda: None) -> None:
+    """Of float32 there is none for a few queries; layers that compute attention by themselves need none."""
+    reports, taken = attention_paths(geometry())
+    assert (taken.one, taken.few) == (True, False)
+    assert "float32 queries" in reports[-1].note
+    reports, taken = attention_paths(replace(SMALL, shows_arrays=True))
+    assert (taken, {report.path for report in reports}) == (NO_KERNELS, {"unpacked"})
+
+
+def writes_nothing(write: Attention) -> Attention:
+    return lambda *_: mx.zeros(1, mx.int32)
+
+
+def writes_elsewhere(write: Attention) -> Attention:
+    def write_one_late(group: Any, layer: Any, keys: mx.array, values: mx.array, *of: Any) -> mx.array:
+        return write(group, layer, *(mx.roll(x, 1, 2) for x in (keys, values)), *of)
+
+    return write_one_late
+
+
+def writes_v_as_k(write: Attention) -> Attention:
+    return lambda group, layer, keys, values, *of: write(group, layer, values, values, *of)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [writes_nothing, writes_elsewhere, writes_v_as_k])
+def test_a_model_is_refused_where_kv_is_not_written_right(
+    fault: Callable[[Attention], Attention], on_cuda: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(paths.ONE_QUERY, QUANTIZED_MATMUL, paths.dequantized)  # CUDA has none
-    seam, taken = AttentionBackend(), []
-    sooner = measured_by(lambda rows: {QUANTIZED_MATMUL: rows, DEQUANTIZE_FUSED: 2.0})
-    later = measured_by(lambda rows: {QUANTIZED_MATMUL: 2.0, DEQUANTIZE_FUSED: rows})
-    monkeypatch.setattr(paths, "available", lambda: False)
-    seam.self_test(geometry(group=64), PathSpeeds(tmp_path / "a.json", sooner))
-    seam.self_test(geometry(kv_heads=1, group=64), PathSpeeds(tmp_path / "b.json", later))
-    for name, path in list(paths.ONE_QUERY.items()):
-        monkeypatch.setitem(paths.ONE_QUERY, name, lambda *a, name=name, path=path: (taken.append(name), path(*a))[1])
-    for kv_heads in (2, 1, 4):
-        for rows in (1, 8):
-            k = quantize(mx.random.normal((rows, kv_heads, 9, 64)), FOUR_BITS.k)
-            seam.attend(mx.random.normal((rows, 4, 1, 64)), k, k, QuantizedKVCache(), 0.125, None)
-    of_the_first, of_the_second = taken[:2], taken[2:4]
-    assert of_the_first == [QUANTIZED_MATMUL, DEQUANTIZE_FUSED], "whatever was loaded later"
-    assert of_the_second == of_the_first[::-1]
-    assert taken[4:] == [DEQUANTIZE_FUSED] * 2, "what every backend has, where nothing was tested"
+    monkeypatch.setattr(kernels, "write", fault(kernels.write))
+    with pytest.raises(FailedPrecondition, match="writing is wrong on this backend"):
+        attention_paths(SMALL)
 
 
-def test_speed_is_measured_once_per_geometry_and_set_of_paths(tmp_path: Path) -> None:
-    file, names = tmp_path / "worker" / "speeds.json", ["a", "b"]
-    measure = measured_as({"a": 0.5})
-    found = PathSpeeds(file, measure).of(geometry(), names)
-    assert PathSpeeds(file, measure).of(geometry(), names) == found
-    assert measure.calls == 1
-    PathSpeeds(file, measure).of(geometry(kv_heads=1), names)
-    PathSpeeds(file, measure).of(geometry(), [*names, "c"])
-    assert measure.calls == 3
-    assert PathSpeeds(file, measure).of(geometry(), names) == found
-    assert measure.calls == 3, "each is remembered"
+@pytest.mark.slow
+def test_a_model_is_refused_where_kv_is_not_unpacked_right(on_cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    original: Any = kernels.decoded
+    monkeypatch.setattr(kernels, "decoded", lambda *of: original(*of[:3], of[3] - 1, *of[4:]))
+    with pytest.raises(FailedPrecondition, match="unpacking differs"):
+        attention_paths(SMALL)
 
 
-@pytest.mark.parametrize("damage", ["", "not json", "[]", '"text"', "null", "number", "shape", "path"])
-def test_a_damaged_memory_of_speeds_is_only_a_miss(damage: str, tmp_path: Path) -> None:
-    file, names = tmp_path / "speeds.json", ["a", "b"]
-    measure = measured_as({"a": 0.5})
-    found = PathSpeeds(file, measure).of(geometry(), names)
-    [[key, shapes]] = json.loads(file.read_text()).items()
-    first = next(iter(shapes))
-    damaged = {
-        "number": {key: {**shapes, first: {"a": "fast", "b": 1}}},
-        "shape": {key: {first: shapes[first]}},
-        "path": {key: {**shapes, first: {"a": 1.0}}},
-    }
-    file.write_text(json.dumps(damaged[damage]) if damage in damaged else damage)
-    assert PathSpeeds(file, measure).of(geometry(), names) == found
-    assert measure.calls == 2
-    assert PathSpeeds(file, measure).of(geometry(), names) == found
-    assert measure.calls == 2, "and written again"
-
-
-def test_a_memory_that_cannot_be_written_is_not_missed(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    measure = measured_as({})
-    PathSpeeds(tmp_path / "file" / "speeds.json", measure).of(geometry(), ["a", "b"])
-    assert measure.calls == 1
-
-
-def test_a_real_measurement_has_a_figure_for_all(tmp_path: Path) -> None:
-    small = Geometry(2, mx.float32, KVFormat(group_size=32), LayerGroup((0,), 1, 32, 32))
-    figures = PathSpeeds(tmp_path / "speeds.json").of(small, [right_here, DEQUANTIZE_FUSED])
-    assert set(figures) == set(MEASURED)
-    assert all(seconds > 0 for each in figures.values() for seconds in each.values())
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_stablelm, write_deepseek3, write_deepseek32, write_kimi_linear])
+def test_layers_that_attend_by_themselves_see_what_is_in_blocks(
+    write: Callable[[Path], Path], tmp_path: Path, on_cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In chunks and as rows, beside the same over arrays."""
+    both = Both(tmp_path, write, monkeypatch)
+    both.worlds[0].store.kernels = NO_KERNELS
+    both.run(("one", 100))
+    both.run(("one", 170))
+    both.run(("other", 50))
+    for _ in range(6):
+        both.run(("one", 1), ("other", 1))
+    both.run(("other", 1))
+    both.run(("other", 20))
+    assert both.error() < 5e-3

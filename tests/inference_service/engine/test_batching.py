@@ -5,16 +5,27 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
-from mlx_lm.generate import GenerationBatch
 
 from agentmem.errors import Cancelled
 from inference_service.domain import Sampling
+from inference_service.engine import batching, prompts
 from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.paged.passes import Pass
+from inference_service.engine.paged.writing import Written
+from inference_service.engine.prompt_blocks import PromptBlocks
 from inference_service.engine.sampling import TokenSampler
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import Turn, begin, prompt_of, right, run
+from tests.inference_service.engine.batch_turns import (
+    begin,
+    differing,
+    new_kv,
+    packed,
+    prompt_of,
+    right,
+    run,
+    until_told,
+)
 from tests.oracle import Oracle
 
 pytestmark = pytest.mark.sampled(2)
@@ -27,11 +38,9 @@ def test_turns_that_come_and_go_are_each_right(model: LoadedModel, oracle: Oracl
         for _ in range(3):
             model.engine.step()
     run(model)
-    assert all(right(oracle, turn) for turn in turns)
+    assert all(right(oracle, turn) and not turn.job.alone for turn in turns)
     assert [len(turn.generated.token_ids) for turn in turns] == [6, 30, 12, 9, 20]
-    for turn in turns:
-        caches, generated = turn.job.future.result(0)
-        assert {c.offset for c in caches} == {len(turn.job.sequence) + len(generated.token_ids)}
+    assert all(turn.whole for turn in turns)
     assert len({token for turn in turns for token in turn.generated.token_ids}) > 15
 
 
@@ -96,7 +105,7 @@ def test_one_bad_turn_harms_no_other(
     with pytest.raises(ValueError, match="poisoned"):
         bad.job.future.result(0)
     assert [turn.generated.sampled for turn in good] == [16, 16]
-    assert all(right(oracle, turn) for turn in good), "whether their step had to be done again or not"
+    assert all(right(oracle, turn) and turn.whole for turn in good), "whether their pass had to be done again or not"
     assert ("a step of" in caplog.text) == (where == "sampler")
     monkeypatch.undo()
     later = begin(model, prompt_of(model, 5, 2), 5)
@@ -105,69 +114,72 @@ def test_one_bad_turn_harms_no_other(
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
-def test_a_first_token_does_not_wait_for_the_next_step(model: LoadedModel, oracle: Oracle, tokens: int) -> None:
+def test_a_first_token_does_not_wait_for_the_next_pass(model: LoadedModel, oracle: Oracle, tokens: int) -> None:
     turn = begin(model, prompt_of(model, 0, 2), tokens)
-    steps: list[str] = []
-    model.engine.stepped = steps.append
+    computed: list[str] = []
+    model.engine.stepped = computed.append
     while not turn.events:
         model.engine.step()
     model.engine.stepped = lambda _: None
-    assert set(steps) == {"prefill"}
-    assert not turn.job.future.done(), "its KV comes with the step"
+    assert computed == ["prefill", "decode"], "the pass that its last token rides in, and none behind that"
+    assert not turn.job.future.done(), "its KV comes with the next one"
     run(model)
     assert len(turn.events) == turn.generated.sampled == tokens, "it was told once"
-    assert right(oracle, turn)
+    assert right(oracle, turn) and turn.whole
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_memory_is_let_go_once_a_prompt_is_done_and_its_rows_are_regrouped(
+def test_memory_is_let_go_once_a_long_prompt_is_done(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    done: list[str] = []
-    regroup = model.engine._regroup
-    monkeypatch.setattr(model.engine, "_regroup", lambda: (done.append("regrouped"), regroup()))
-    monkeypatch.setattr(mx, "clear_cache", lambda: done.append("cleared"))
+    cleared: list[int] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: cleared.append(turn.job.remaining))
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 1e6)
     turn = begin(model, prompt_of(model, 0, 2), 3)
+    assert len(turn.job.sequence) < 256
+    run(model)
+    assert cleared == [], "a short one has taken little"
+    turn = begin(model, prompt_of(model, 1, 1) * 40, 3)
     if fails:
         monkeypatch.setattr(turn.job, "emit", lambda _: 1 / 0)
-    model.engine.step()
-    assert done == ["regrouped", "cleared"]
+    while turn.job.remaining > 1:
+        model.engine.step()
+    assert cleared == [1], "after the last chunk: the last token rides"
     run(model)
-    assert done.count("cleared") == 1, "not after every step"
+    assert len(cleared) == 1, "not after every pass"
 
 
 def test_a_prompt_that_raises_ends_alone(model: LoadedModel) -> None:
-    good = begin(model, prompt_of(model, 0, 2), 5)
-    bad = begin(model, prompt_of(model, 1, 2), 5)
-
     def broken() -> Any:
         raise ValueError("broken")
 
-    bad.job.make_caches = broken
+    good = begin(model, prompt_of(model, 0, 2), 5)
+    bad = [begin(model, prompt, 5, make=broken) for prompt in (prompt_of(model, 1, 2), [5, 6])]
     run(model)
-    with pytest.raises(ValueError, match="broken"):
-        bad.job.future.result(0)
-    assert good.generated.sampled == 5
+    for turn in bad:
+        with pytest.raises(ValueError, match="broken"):
+            turn.job.future.result(0)
+    assert good.generated.sampled == 5 and not good.job.alone
 
 
 @pytest.mark.slow
 def test_cancelled_turns_leave_within_one_tick_and_the_others_stay(model: LoadedModel, oracle: Oracle) -> None:
     turns = [begin(model, prompt_of(model, n, 3 * n + 1), 30) for n in range(3)]
-    while any(len(turn.events) < 4 for turn in turns):
-        model.engine.step()
-    seen = len(turns[1].events)
+    until_told(model, turns, 4)
+    seen, kv = len(turns[1].events), turns[1].job.kv
     turns[1].cancelled.set()
     model.engine.step()
     with pytest.raises(Cancelled):
         turns[1].job.future.result(0)
     assert len(turns[1].events) == seen
     run(model)
-    assert all(right(oracle, turn) for turn in (turns[0], turns[2]))
-    assert not turns[1].job.caches, "what was computed is dropped whole"
+    assert all(right(oracle, turn) and turn.whole for turn in (turns[0], turns[2]))
+    assert turns[1].job.kv is None and kv is not None and kv.ended, "what was computed is dropped whole"
 
 
 def test_a_future_that_was_cancelled_before_it_began_is_not_run(model: LoadedModel) -> None:
-    job = TurnJob(prompt_of(model, 0, 1), model.new_caches, Decoding(5), lambda _: None, threading.Event())
+    prompt = prompt_of(model, 0, 1)
+    job = TurnJob(prompt, new_kv(model, 100), Decoding(5), lambda _: None, threading.Event())
     assert job.future.cancel()
     model.engine.add(job)
     assert not model.engine.step()
@@ -187,112 +199,120 @@ def test_memory_returns_to_where_it_was(model: LoadedModel) -> None:
     assert max(round_of_turns() for _ in range(5)) <= before + 4096
 
 
-def test_a_prompt_joins_the_batch_without_a_copy_of_its_kv(model: LoadedModel) -> None:
+def test_a_turn_that_ends_leaves_its_kv_where_it_is(model: LoadedModel) -> None:
+    """In its blocks, and as no arrays."""
     turn = begin(model, [5] * 300, tokens=3)
-    places: list[list[int]] = []
-
-    def full_layers(caches: list[Any]) -> list[int]:
-        return [place_of(part) for layer in model.geometry.full.layers for part in caches[layer].buffers.arrays]
-
-    def prefilled(_: str) -> None:
-        if turn.job.caches:
-            places.append(full_layers(turn.job.caches))
-
-    model.engine.stepped = prefilled
-    while not model.engine.running:
-        model.engine.step()
-    places.append(full_layers(model.engine._groups[0].prompt_cache))
-    model.engine.stepped = lambda _: None
-    assert places[-1] == places[-2], "the batch's first step has written where the prompt's KV is"
+    until_told(model, [turn])
+    assert turn.job.kv is not None
+    blocks = list(turn.job.kv.full.blocks)
+    before = packed(model, turn.job.kv, 300)
     run(model)
+    assert turn.kv.full.blocks == blocks
+    assert differing(packed(model, turn.kv, 300), before) == 0
+    assert turn.whole
 
 
-def place_of(array: mx.array) -> int:
-    """Where its bytes are. Nobody holds them because of this."""
-    mx.eval(array)
-    return np.asarray(memoryview(array)).ctypes.data  # type: ignore[arg-type]
-
-
-@pytest.mark.slow("gemma3-next")
-@pytest.mark.parametrize("call", ["extract_cache", "filter", "extend", "next"])
-def test_a_batch_that_fails_once_loses_nobody(
+@pytest.mark.slow("gemma3-take")
+@pytest.mark.parametrize("call", ["start", "compute", "put", "take"])
+def test_a_pass_that_fails_once_loses_nobody(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Whichever operation of the batch raises half-way, every turn ends right, and the engine comes to rest."""
-    original, failures = getattr(GenerationBatch, call), [MemoryError("no room")]
+    """Whichever part of a pass of several raises, every turn ends right, and the engine comes to rest."""
+    failures = [MemoryError("no room")]
 
-    def failing(self: GenerationBatch, *arguments: Any) -> Any:
-        result = original(self, *arguments)
-        if failures and len(self) >= (0 if call == "extract_cache" else 2):
-            raise failures.pop()
-        return result
+    def failing(original: Callable[..., Any], several: Callable[..., bool], first: bool) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            fails = bool(failures) and several(*arguments)
+            if fails and first:
+                raise failures.pop()
+            result = original(*arguments)
+            if fails:
+                raise failures.pop()
+            return result
 
-    monkeypatch.setattr(GenerationBatch, call, failing)
+        return called
+
+    def several(of: Any) -> bool:
+        return isinstance(of, Pass) and len(of.pieces) > 1
+
+    match call:
+        case "start":
+            monkeypatch.setattr(
+                model.engine, "_make_room", failing(model.engine._make_room, lambda of: several(of), first=True)
+            )
+        case "compute":
+            compute = failing(model.arenas.compute, lambda _, of, __: several(of), first=False)
+            monkeypatch.setattr(model.arenas, "compute", compute)
+        case "put":
+            monkeypatch.setattr(Written, "put", failing(Written.put, lambda self: several(self._of), first=False))
+        case "take":
+            sampled = failing(batching.next_tokens, lambda _, jobs: len(jobs) > 1, first=False)
+            monkeypatch.setattr(batching, "next_tokens", sampled)
     sampling = Sampling(temperature=1.0, seed=5, ignore_eos=True)
     turns = [begin(model, prompt_of(model, n, 2 * n + 1), 6 + 4 * n, sampling) for n in range(4)]
     run(model)
     assert not failures, "the fault was met"
     assert [len(turn.events) for turn in turns] == [turn.generated.sampled for turn in turns] == [6, 10, 14, 18]
     assert model.engine.running == 0
-    assert all(right(oracle, turn) for turn in turns)
+    assert all(right(oracle, turn) and turn.whole for turn in turns)
+    assert sum(turn.job.alone for turn in turns) > 1
     monkeypatch.undo()
     again = [begin(model, prompt_of(model, n, 2 * n + 1), 6 + 4 * n, sampling) for n in range(4)]
     run(model)
-    assert [t.generated.token_ids for t in again] == [t.generated.token_ids for t in turns], "seeds hold through it"
+    assert [t.said for t in again] == [t.said for t in turns], "seeds hold through it"
+    assert all(differing(packed(model, a.kv), packed(model, b.kv)) == 0 for a, b in zip(again, turns, strict=True))
 
 
-def test_a_turn_that_is_over_at_its_first_token_ends_also_if_the_step_fails(
+def test_a_turn_that_is_over_at_its_first_token_ends_also_if_the_pass_fails(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = begin(model, prompt_of(model, 0, 2), 20)
     turn = begin(model, prompt_of(model, 1, 2), 1)
-    while not turn.events:
-        model.engine.step()
+    until_told(model, [turn])
     assert not turn.job.future.done()
 
-    def failing(_: GenerationBatch) -> Any:
+    def failing(_: Written) -> Any:
         monkeypatch.undo()
         raise MemoryError("no room")
 
-    monkeypatch.setattr(GenerationBatch, "next", failing)
+    monkeypatch.setattr(Written, "put", failing)
     run(model)
     assert len(turn.events) == turn.generated.sampled == len(turn.generated.token_ids) == 1, "it was not gone on with"
-    assert turn.job.future.result(0)[0] == [], "KV of its last token never came"
+    assert turn.job.future.result(0)[0] is None, "KV of its last token never came"
     assert other.generated.sampled == 20
-    assert right(oracle, turn) and right(oracle, other)
+    assert right(oracle, turn) and right(oracle, other) and other.whole
 
 
-def test_a_cancelled_turn_whose_caches_cannot_be_copied_is_only_cancelled(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("told", [0, 3])
+def test_a_cancelled_turn_whose_blocks_cannot_be_named_harms_no_other(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, told: int
 ) -> None:
-    turns = [begin(model, prompt_of(model, n, 2), 20) for n in range(2)]
-    while any(len(turn.events) < 3 for turn in turns):
+    """While it is computed, and while it generates."""
+    other = begin(model, prompt_of(model, 0, 1), 20)
+    turn = begin(model, [5] * 300, 20)
+    monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 256)
+    while not turn.job.chunks or len(turn.events) < told:
         model.engine.step()
-
-    def failing(*_: Any) -> Any:
-        raise RuntimeError("no room")
-
-    monkeypatch.setattr(GenerationBatch, "extract_cache", failing)
-    turns[0].cancelled.set()
+    turn.job.blocks = PromptBlocks((b"a block",), kept=lambda _: 1 / 0)
+    turn.cancelled.set()
     model.engine.step()
-    monkeypatch.undo()
-    with pytest.raises(Cancelled):
-        turns[0].job.future.result(0)
+    with pytest.raises((Cancelled, ZeroDivisionError)):
+        turn.job.future.result(0)
     run(model)
-    assert turns[1].generated.sampled == 20
+    assert other.generated.sampled == 20 and right(oracle, other)
 
 
 def test_a_prompt_of_one_token(model: LoadedModel, oracle: Oracle) -> None:
     turn = begin(model, [5], 6)
     run(model)
-    assert right(oracle, turn)
+    assert right(oracle, turn) and turn.whole
 
 
 def test_a_stop_string_is_trimmed_off_wherever_it_comes(model: LoadedModel) -> None:
-    """Also right after a sliding layer dropped old tokens: it keeps more than its window."""
+    """Also right after a window slid: it keeps more than it shows."""
     met = 0
     for number in range(8):
-        prompt = prompt_of(model, number, 16)[:300]  # with a window of 64, layers drop tokens some 20 steps later
+        prompt = prompt_of(model, number, 16)[:300]
         free = begin(model, prompt, 30)
         run(model)
         ends = [sum(len(event.text) for event in free.events[: n + 1]) for n in range(30)]
@@ -300,14 +320,11 @@ def test_a_stop_string_is_trimmed_off_wherever_it_comes(model: LoadedModel) -> N
         for stop, end in ((text[end - 3 : end], end) for end in ends[17:26]):
             if len(stop) < 3 or "\ufffd" in stop or text.index(stop) != end - 3:
                 continue
-            turn = Turn(None)  # type: ignore[arg-type]
-            decoding = Decoding(30, sampling=Sampling(ignore_eos=True), stop=(stop,), top_logprobs=0)
-            turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, turn.cancelled)
-            model.engine.add(turn.job)
+            turn = begin(model, prompt, 30, stop=(stop,))
             run(model)
-            caches, generated = turn.job.future.result(0)
-            assert generated.stop_string == stop
-            assert {c.offset for c in caches} == {len(prompt) + len(generated.token_ids)}
+            assert turn.generated.stop_string == stop
+            assert turn.whole and not turn.kv.lost
+            assert differing(packed(model, turn.kv), packed(model, free.kv, turn.kv.length)) == 0
             met += 1
         if met >= 3:
             break

@@ -1,17 +1,17 @@
 """Calls of tools through the engine, of a model that makes some: what is told, and what stays in the ledger."""
 
 import json
-import threading
 from typing import Any, NamedTuple
 
 import pytest
 
 from agentmem.v1 import types_pb2
 from benchmarks.loading import load
-from inference_service.domain import MessagesInput, TokenEvent
-from inference_service.engine.generation import Decoding, Generated, TurnJob
+from inference_service.domain import MessagesInput, Sampling
+from inference_service.engine.generation import Generated
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import begin, run
 from tests.scripted_model import write_scripted
 
 TOOLS = ({"type": "function", "function": {"name": "get_weather"}},)
@@ -33,14 +33,12 @@ class Answer(NamedTuple):
 def answer(model: LoadedModel, user: str, *, max_tokens: int = 30, stop: tuple[str, ...] = ()) -> Answer:
     chat = MessagesInput(({"role": "user", "content": user},), TOOLS)
     prompt = model.renderer.encode(model.renderer.messages(chat, generation_prompt=True, parse_special=False))
-    events: list[TokenEvent] = []
-    decoding = Decoding(max_tokens, stop=stop, call_syntax=model.call_syntax, tools=TOOLS)
-    job = TurnJob(prompt, model.new_caches, decoding, events.append, threading.Event())
-    model.engine.add(job)
-    while model.engine.step():
-        pass
-    caches, generated = job.future.result(0)
-    assert caches[0].offset == len(prompt) + len(generated.token_ids)
+    turn = begin(
+        model, prompt, max_tokens, Sampling(), stop=stop, call_syntax=model.call_syntax, tools=TOOLS, top_logprobs=None
+    )
+    run(model)
+    assert turn.whole
+    events, generated = turn.events, turn.generated
     calls = [call for event in events for call in event.calls] + list(generated.rest.calls)
     return Answer(
         "".join(event.text for event in events) + generated.rest.text,

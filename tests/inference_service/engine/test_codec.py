@@ -11,11 +11,12 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine import codec as codecs
 from inference_service.engine import rotation
-from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.attention.self_test import arrays_error, encoding_error, plain_values, tolerance
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.engine.rotation import block_width, rotated, rotated_back, signs
+from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.geometries import SHAPES, geometry
 
 
@@ -63,8 +64,8 @@ def test_scores_over_keys_with_an_outlier_and_a_mean_are_several_times_closer(bi
         left = plain_values(packed, by.k, mean, rotated=scheme == ROTATED)
         off = queries @ (left - keys).swapaxes(2, 3)
         # A number that is the same in all scores of a query is not seen by the softmax.
-        errors[scheme] = float(mx.square(off - off.mean(axis=3, keepdims=True)).mean().item())
-    assert errors[ROTATED] < errors[PLAIN] / 4, "squared error of scores"
+        errors[scheme] = mx.square(off - off.mean(axis=3, keepdims=True)).mean()
+    assert (errors[ROTATED] < errors[PLAIN] / 4).item(), "squared error of scores"
 
 
 def test_rows_do_not_depend_on_what_is_beside_them() -> None:
@@ -84,7 +85,7 @@ def test_a_released_codec_holds_no_memory() -> None:
     mx.eval(rotated(random(1, 64)))  # the signs, which all codecs share
     before = mx.get_active_memory()
     codec = KVCodec(KVFormat(), (random(2, 64), random(2, 64, seed=1)))
-    mx.eval(codec.k_mean, codec.v_mean, codec.k_offset, codec.v_offset, codec._v_mean_by_head(8))
+    mx.eval(codec.k_mean, codec.v_mean)
     assert mx.get_active_memory() > before
     codec.release()
     assert mx.get_active_memory() <= before
@@ -103,73 +104,44 @@ def test_arrays_are_what_was_written(shape: Any, monkeypatch: pytest.MonkeyPatch
         arrays_error(shape)
 
 
-Wrong = Callable[..., Any]
+@pytest.mark.parametrize("scheme", [PLAIN, ROTATED])
+def test_what_comes_back_has_its_means(scheme: str) -> None:
+    """And is as wide as whole groups; widths of K and V that do not fill them."""
+    k, v = random(2, 3, 9, 80, seed=1) + 5, random(2, 3, 9, 48, seed=2) - 5
+    codec = KVCodec(KVFormat(8, 8, 32, scheme), (mx.full((3, 80), 5.0), mx.full((3, 48), -5.0)))
+    for found, x in zip(codec.decode(*codec.encode(k, v)), (k, v), strict=True):
+        width = x.shape[-1]
+        assert found.shape == (2, 3, 9, width + -width % 32)
+        assert mx.allclose(found[..., :width], x, atol=0.05)
 
 
-def no_rotation_of_queries(original: Wrong) -> Wrong:
-    return lambda self, queries, scale=1.0: queries * scale
+def no_mean_at_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = KVCodec._packed_basis
+    monkeypatch.setattr(KVCodec, "_packed_basis", lambda self, x, mean: original(self, x, None))
 
 
-def no_rotation_of_outputs(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None, *, with_means=False: outputs
+def no_mean_at_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "rotated_back", lambda x, mean: rotated_back(x))
 
 
-def no_mean_in_outputs(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None, *, with_means=False: original(self, outputs, with_means=True)
-
-
-def a_whole_mean_beside_a_sink(original: Wrong) -> Wrong:
-    return lambda self, outputs, weights=None, *, with_means=False: original(self, outputs, with_means=with_means)
-
-
-def a_sink_as_it_is(original: Wrong) -> Wrong:
-    def logits(self: KVCodec, queries: mx.array, scale: float, sinks: mx.array) -> mx.array:
-        return mx.broadcast_to(sinks.astype(mx.float32)[None, :, None], queries.shape[:3])
-
-    return logits
-
-
-def no_mean_at_write(original: Wrong) -> Wrong:
-    return lambda self, x, mean, scale=1.0: original(self, x, None, scale)
-
-
-@pytest.mark.parametrize(
-    ("method", "fault"),
-    [
-        ("queries", no_rotation_of_queries),
-        ("outputs", no_rotation_of_outputs),
-        ("outputs", no_mean_in_outputs),
-        ("_packed_basis", no_mean_at_write),
-    ],
-)
-def test_a_side_that_is_left_out_is_found_at_load(
-    method: str, fault: Callable[[Wrong], Wrong], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(available(), reason="K and V are packed by a kernel")
+@pytest.mark.parametrize("fault", [no_mean_at_write, no_mean_at_read])
+def test_a_mean_that_is_left_out_is_found_at_load(
+    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    AttentionBackend().self_test(geometry())
-    monkeypatch.setattr(KVCodec, method, fault(getattr(KVCodec, method)))
+    attention_paths(geometry())
+    fault(monkeypatch)
     with pytest.raises(FailedPrecondition, match="wrong on this backend"):
-        AttentionBackend().self_test(geometry())
-
-
-@pytest.mark.parametrize(
-    ("method", "fault"), [("outputs", a_whole_mean_beside_a_sink), ("sink_logits", a_sink_as_it_is)]
-)
-def test_a_mean_that_a_sink_is_not_given_is_found_in_the_path_that_needs_it(
-    method: str, fault: Callable[[Wrong], Wrong], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inference_service.engine.attention.paths.available", lambda: False)
-    monkeypatch.setattr(KVCodec, method, fault(getattr(KVCodec, method)))
-    _, decode = AttentionBackend().self_test(geometry())
-    assert decode.path == "dequantize+fused" and "quantized_matmul: " in decode.note
+        attention_paths(geometry())
 
 
 def test_signs_that_change_between_writing_and_reading_are_no_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
     k = random(1, 2, 20, 64)
     codec = KVCodec()
     packed, _ = codec.encode(k, k)
-    right = float(mx.abs(plain_values(packed, codec.format.k, mx.zeros((2, 64)), rotated=True) - k).max().item())
+    right = mx.abs(plain_values(packed, codec.format.k, mx.zeros((2, 64)), rotated=True) - k).max()
     others = np.array(signs(64))
     others[3] *= -1
     monkeypatch.setattr(rotation, "_signs", lambda width, dtype: mx.array(others, dtype))
     back = rotated_back(mx.dequantize(*packed, **codec.format.k._asdict()))
-    assert float(mx.abs(back - k).max().item()) > 3 * right
+    assert (mx.abs(back - k).max() > 3 * right).item()

@@ -1,24 +1,25 @@
 """Turns held to schemas in a batch: each to its own, whoever comes and goes, and none at the others' cost."""
 
 import json
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import mlx.core as mx
 import pytest
-from mlx_lm.generate import GenerationBatch
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
 from benchmarks.loading import load
-from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.generation import Decoding, Generated, TurnJob
+from inference_service.domain import Sampling
+from inference_service.engine import batching
+from inference_service.engine.paged.writing import Written
 from inference_service.engine.sampling import ConstrainedSampler, TokenSampler
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine import batch_turns
+from tests.inference_service.engine.batch_turns import right, run
 from tests.json_schemas import Schema, fits
 from tests.oracle import Oracle
 from tests.tiny_models import write_llama
@@ -41,16 +42,10 @@ def split_answer(number: int) -> Schema:
 
 
 @dataclass
-class Turn:
-    """A turn and what came of it."""
+class Turn(batch_turns.Turn):
+    """A turn that may be held to a schema."""
 
-    schema: Schema | None
-    job: TurnJob = field(init=False)
-    events: list[TokenEvent] = field(default_factory=list)
-
-    @property
-    def generated(self) -> Generated:
-        return self.job.future.result(0)[1]
+    schema: Schema | None = None
 
     @property
     def text(self) -> str:
@@ -87,27 +82,10 @@ def begin(
     tokens: int = 600,
     **options: Any,
 ) -> Turn:
-    turn = Turn(schema)
     grammar = None if schema is None else model.grammars.compile(json.dumps(schema))
     prompt = model.tokenizer.encode(f"{number} The boat by the sea. " * (1 + 3 * number % 7), parse_special=False)
-    decoding = Decoding(tokens, sampling=sampling, top_logprobs=0, grammar=grammar, **options)
-    turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, threading.Event())
-    model.engine.add(turn.job)
-    return turn
-
-
-def run(model: LoadedModel) -> None:
-    for _ in range(10_000):
-        if not model.engine.step():
-            return
-    raise AssertionError("the engine does not come to an end")
-
-
-def right(oracle: Oracle, turn: Turn) -> bool:
-    """Whether the log-probabilities are the model's own, as if nothing held it."""
-    sequence = turn.job.sequence
-    wanted = oracle.logprobs_of([*sequence, *(e.token_id for e in turn.events)], len(sequence))
-    return bool(np.abs(wanted - np.array([e.logprob for e in turn.events])).max() < 1e-3)
+    begun = batch_turns.begin(model, prompt, tokens, sampling, grammar=grammar, **options)
+    return Turn(begun.job, begun.events, schema=schema)
 
 
 def mixed(model: LoadedModel, meddle: Callable[[int, list[Turn]], None] = lambda step, turns: None) -> list[Turn]:
@@ -162,17 +140,35 @@ def test_rows_whose_states_are_swapped_are_found_out(model: LoadedModel, fault: 
     run(model)
 
 
-def test_a_batch_that_forgets_to_filter_samplers_is_found_out(
+def test_a_pass_that_gives_each_row_the_logits_of_another_is_found_out(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = batching.next_tokens
+
+    def turned(logits: mx.array, jobs: Any) -> mx.array:
+        return original(logits[::-1] if len(jobs) > 4 else logits, jobs)
+
+    monkeypatch.setattr(batching, "next_tokens", turned)
+    with pytest.raises((AssertionError, InvalidArgument)):
+        assert all(right(oracle, turn) for turn in mixed(model))
+    monkeypatch.undo()
+    run(model)
+
+
+def test_a_turn_that_samples_with_a_neighbours_sampler_is_found_out(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = GenerationBatch.filter
+    original = batching.next_tokens
 
-    def forgetful(self: GenerationBatch, keep: list[int]) -> None:
-        samplers = self.samplers
-        original(self, keep)
-        self.samplers = samplers[: len(self.uids)]
+    def shifted(logits: mx.array, jobs: Any) -> mx.array:
+        if len(jobs) < 4:
+            return original(logits, jobs)
+        samplers = [job.sampler for job in jobs]
+        for job, sampler in zip(jobs, samplers[1:] + samplers[:1], strict=True):
+            job.sampler = sampler
+        return original(logits, jobs)
 
-    monkeypatch.setattr(GenerationBatch, "filter", forgetful)
+    monkeypatch.setattr(batching, "next_tokens", shifted)
     with pytest.raises((AssertionError, InvalidArgument, IndexError)):
         mixed(model)
     monkeypatch.undo()
@@ -180,23 +176,34 @@ def test_a_batch_that_forgets_to_filter_samplers_is_found_out(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["next", "extend", "filter"])
-def test_a_step_that_fails_leaves_every_grammar_where_it_was(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, call: str
+@pytest.mark.parametrize("what", ["compute", "sample", "put"])
+def test_a_pass_that_fails_leaves_every_grammar_where_it_was(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """What was sampled ahead is thrown away, and the grammar goes back behind it."""
     expected = [turn.text for turn in mixed(model)]
-    original, failures = getattr(GenerationBatch, call), [MemoryError("no room")]
+    failures, passes = [MemoryError("no room")], [0]
 
-    def failing(self: GenerationBatch, *arguments: Any) -> Any:
-        result = original(self, *arguments)
-        if failures and len(self) >= 2:
-            raise failures.pop()
-        return result
+    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            result = original(*arguments)
+            passes[0] += 1
+            if failures and passes[0] > 20:
+                raise failures.pop()
+            return result
 
-    monkeypatch.setattr(GenerationBatch, call, failing)
+        return called
+
+    match what:
+        case "compute":
+            monkeypatch.setattr(model.arenas, "compute", failing(model.arenas.compute))
+        case "sample":
+            monkeypatch.setattr(batching, "next_tokens", failing(batching.next_tokens))
+        case "put":
+            monkeypatch.setattr(Written, "put", failing(Written.put))
     turns = mixed(model)
     assert not failures, "the fault was met"
+    assert sum(turn.job.alone for turn in turns) > 1
     assert [turn.text for turn in turns] == expected
 
 
@@ -240,9 +247,8 @@ def test_the_end_is_forced_and_kept_as_any_other(model: LoadedModel) -> None:
     turn = begin(model, 2, {"const": "only"})
     run(model)
     assert turn.text == '"only"'
-    caches, generated = turn.job.future.result(0)
-    assert generated.token_ids[-1] in model.tokenizer.eos_ids
-    assert {cache.offset for cache in caches} == {len(turn.job.sequence) + len(generated.token_ids)}
+    assert turn.generated.token_ids[-1] in model.tokenizer.eos_ids
+    assert turn.whole
     assert turn.events[-1].logprob is not None
     assert turn.events[-1].logprob < -1e-3, "the model would have gone on; its log-probability says so"
 

@@ -11,7 +11,7 @@ from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.self_test import encoding_error
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_encoding import encoded
-from inference_service.engine.quantization import KVFormat, Quantization, Quantized, filled_up
+from inference_service.engine.quantization import KVFormat, Quantization, Quantized, dequantize, filled_up
 from inference_service.engine.rotation import rotated
 from tests.inference_service.engine.geometries import geometry
 
@@ -35,6 +35,11 @@ def packed_by_mlx(k: mx.array, v: mx.array, codec: KVCodec) -> tuple[Quantized, 
         return codec.encode(k, v)
 
 
+def in_packed_basis(packed: tuple[Quantized, Quantized], codec: KVCodec) -> tuple[mx.array, mx.array]:
+    """What is packed, as arrays, rotated and without means."""
+    return dequantize(packed[0], codec.format.k), dequantize(packed[1], codec.format.v)
+
+
 def fitted(x: mx.array, by: Quantization) -> mx.array:
     """What codes of each group's whole range leave of `x` with the scale and bias of the least squared error."""
     groups = np.array(x, np.float64).reshape(-1, by.group_size)
@@ -46,7 +51,7 @@ def fitted(x: mx.array, by: Quantization) -> mx.array:
 
 def near(found: mx.array, wanted: mx.array) -> bool:
     """Equal, but where rounding on the way has made another code."""
-    return bool((mx.abs(found - wanted) < 1e-4).mean().item() > 0.995)
+    return bool(((mx.abs(found - wanted) < 1e-4).mean() > 0.995).item())
 
 
 @pytest.mark.parametrize("centred", [False, True])
@@ -56,8 +61,8 @@ def test_the_kernel_packs_with_the_least_squared_error(k_dim: int, v_dim: int, g
     v = random(2, 3, 5, v_dim, seed=1)
     means = (random(3, k_dim, seed=2), random(3, v_dim, seed=3)) if centred else None
     codec = KVCodec(KVFormat(5, 4, group_size), means)
-    found = codec.dequantize(*codec.encode(k, v), with_means=False)
-    by_mlx = codec.dequantize(*packed_by_mlx(k, v, codec), with_means=False)
+    found = in_packed_basis(codec.encode(k, v), codec)
+    by_mlx = in_packed_basis(packed_by_mlx(k, v, codec), codec)
     sides = zip((k, v), (codec.k_mean, codec.v_mean), found, by_mlx, (codec.format.k, codec.format.v), strict=True)
     for x, mean, levels, others, by in sides:
         wanted = rotated(filled_up(x, group_size), mean)
@@ -93,7 +98,7 @@ def test_groups_without_a_range() -> None:
     k[0, 0, 1] = 1.0
     k[0, 0, 2, 3] = 1.0
     codec = KVCodec(KVFormat(4, 4, 32))
-    found = codec.dequantize(*codec.encode(k, k), with_means=False)[0]
+    found, _ = in_packed_basis(codec.encode(k, k), codec)
     assert mx.array_equal(found[0, 0, 0], mx.zeros(64))
     assert mx.allclose(found[0, 0, 1:], rotated(k[0, 0, 1:]), atol=0.15)
 

@@ -1,29 +1,34 @@
-"""The kernels for NVIDIA GPUs over packed K and V: right on such a GPU, and their device code wherever g++ is."""
+"""The kernels for NVIDIA GPUs over packed K and V in blocks, by the proof at load and beside it: right on such a GPU,
+and their device code wherever g++ is.
+"""
 
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.bits import BITS
-from inference_service.engine.attention import DEQUANTIZE_FUSED, FLASH_PREFILL, AttentionBackend
+from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.chunks import joined
-from inference_service.engine.attention.flash_decoding import flash_decoding
-from inference_service.engine.attention.flash_prefill import flash_prefill
 from inference_service.engine.attention.self_test import (
-    decode_error,
-    over_caches,
+    few_queries_error,
+    one_query_error,
     plain_attention,
-    prefill_error,
     tolerance,
+    unpacking_error,
 )
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.quantization import PLAIN, KVFormat, Quantization, Quantized, dequantize, quantize
+from inference_service.engine.paged import attention, kernels
+from inference_service.engine.paged.kernels import PagedGroup, Tables
+from inference_service.engine.quantization import PLAIN, KVFormat, dequantize
+from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
+from tests.inference_service.engine.paged.test_kernels import FLOORS, Case, Pool, filled, random, truth
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -41,48 +46,60 @@ NARROW = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def taken(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
+
+
 def with_bits(made: Geometry, k: int, v: int, scheme: str | None = None) -> Geometry:
     return replace(made, format=replace(made.format, k_bits=k, v_bits=v, scheme=scheme or made.format.scheme))
 
 
-@pytest.mark.slow("shape10", "shape2", "shape4", "shape7", "shape8", "shape0", "shape11", "shape9")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [*SHAPES, *NARROW, *on_gpus])
-def test_one_query_is_right(shape: Geometry, kernels: None) -> None:
-    assert decode_error(over_caches(flash_decoding), shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
+def test_one_query_is_right(shape: Geometry) -> None:
+    assert one_query_error(shape) < (1e-4 if shape.dtype == mx.float32 else 3e-2)
 
 
-@pytest.mark.slow("shape1", "shape4")
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [*NARROW, *on_gpus])
-def test_a_few_queries_are_right(shape: Geometry, kernels: None) -> None:
-    assert prefill_error(over_caches(flash_prefill), shape) < 3e-2
+def test_a_few_queries_are_right(shape: Geometry) -> None:
+    assert few_queries_error(shape) < 3e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [*SHAPES, *NARROW, *on_gpus])
+def test_unpacking_is_right(shape: Geometry) -> None:
+    assert unpacking_error(shape) < tolerance(shape.dtype)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("k", "v"), PAIRS)
-def test_bits_of_k_and_v_apart_are_right(k: int, v: int, kernels: None) -> None:
+def test_bits_of_k_and_v_apart_are_right(k: int, v: int) -> None:
     for widths in ((64, 64), (96, 32)):
         shape = with_bits(geometry(k_dim=widths[0], v_dim=widths[1]), k, v)
-        assert decode_error(over_caches(flash_decoding), shape) < 1e-4
+        assert one_query_error(shape) < 1e-4
+        assert unpacking_error(shape) < 1e-4
     shape = with_bits(geometry(v_dim=128, dtype=mx.float16), k, v)
-    assert prefill_error(over_caches(flash_prefill), shape) < 5e-3
+    assert few_queries_error(shape) < 5e-3
 
 
 @pytest.mark.slow
-def test_the_scheme_that_does_not_rotate_is_right(kernels: None) -> None:
-    assert decode_error(over_caches(flash_decoding), with_bits(geometry(), 5, 4, PLAIN)) < 1e-4
-    assert prefill_error(over_caches(flash_prefill), with_bits(geometry(dtype=mx.float16), 5, 4, PLAIN)) < 5e-3
+def test_the_scheme_that_does_not_rotate_is_right() -> None:
+    shape = with_bits(geometry(), 5, 4, PLAIN)
+    assert one_query_error(shape) < 1e-4
+    assert unpacking_error(shape) < 1e-4
+    assert few_queries_error(with_bits(geometry(dtype=mx.float16), 5, 4, PLAIN)) < 5e-3
 
 
 @needs_cuda
 @pytest.mark.parametrize("shape", [*OF_16_BITS, geometry(dtype=mx.bfloat16, bits=8, window=3)])
-def test_the_kernel_for_a_few_queries_is_taken(shape: Geometry) -> None:
-    prefill = [report for report in AttentionBackend().self_test(shape) if report.phase == "prefill"]
-    assert [report.path for report in prefill] == [DEQUANTIZE_FUSED, FLASH_PREFILL]
+def test_both_kernels_are_taken_for_real_models(shape: Geometry) -> None:
+    _, taken = attention_paths(shape)
+    assert (taken.one, taken.few) == (True, True)
 
 
-@pytest.mark.slow(
-    "8-2-1-33-300-dtype1", "4-4-2-33-300-dtype0", "7-1-1-33-300-dtype1", "8-2-1-2-2-dtype0", "8-2-1-2-2-dtype1"
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
 @pytest.mark.parametrize(
     ("n", "tokens"),
@@ -95,80 +112,102 @@ def test_the_kernel_for_a_few_queries_is_taken(shape: Geometry) -> None:
 )
 @pytest.mark.parametrize(("heads", "kv_heads", "rows"), [(8, 2, 1), (7, 1, 1), (4, 4, 2)])
 def test_a_few_queries_of_any_number(
-    dtype: mx.Dtype, n: int, tokens: int, heads: int, kv_heads: int, rows: int, kernels: None
+    dtype: mx.Dtype, n: int, tokens: int, heads: int, kv_heads: int, rows: int
 ) -> None:
-    """Blocks of rows that are full or not, one chunk of tokens and many; causal, and with what it may see named."""
-    q, (k, v), by = few_over(rows, heads, kv_heads, n, tokens, dtype)
-    exact = plain_attention(q, *(unpacked(side, by.k) for side in (k, v)), 0.125)
-    named = mx.arange(tokens - n, tokens)[:, None] >= mx.arange(tokens)
-    for mask in ("causal", named, mx.contiguous(mx.broadcast_to(named, (rows, 1, n, tokens)))):
-        found = flash_prefill(q, k, v, KVCodec(by), 0.125, mask, None).astype(mx.float32)
-        assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < tolerance(dtype)
+    """Blocks of rows that are full or not, one chunk of tokens and many; rows of several lengths."""
+    case = Case(kv_heads, heads, dtype=dtype, group=64, scheme=PLAIN)
+    lengths = [tokens + 21 * row for row in range(rows)]
+    pool, codec = Pool(*case.made(), rows, -(-lengths[-1] // 64)), case.codec(centred=False)
+    _, written = filled(pool, case, lengths, codec)
+    queries = random(rows, heads, n, 64, dtype=dtype, seed=3)
+    tables = pool.tables(list(range(rows)), [0] * rows, lengths)
+    found = attention.flash_prefill(
+        pool.group, pool.layer, queries, tables, lengths[-1], codec, 0.125, None, written
+    ).astype(mx.float32)
+    exact = mx.concatenate([rounded(pool, row, lengths[row], queries[row : row + 1]) for row in range(rows)])
+    assert (mx.abs(found - exact).max() / mx.abs(exact).max() < tolerance(dtype)).item()
 
 
-def test_scores_of_real_models_are_not_rounded(kernels: None) -> None:
+def rounded(pool: Pool, row: int, tokens: int, queries: mx.array) -> mx.array:
+    """Attention over values that are rounded once to the type of the scales, as the kernel does it."""
+    by, dtype = pool.group.format, pool.group.dtype
+    k, v = (
+        dequantize(side._replace(scales=side.scales.astype(mx.float32), biases=side.biases.astype(mx.float32)), how)
+        .astype(dtype)
+        .astype(mx.float32)
+        for side, how in zip(pool.written(row, tokens), (by.k, by.v), strict=True)
+    )
+    return plain_attention(queries, k, v, 0.125)
+
+
+def test_scores_of_real_models_are_not_rounded() -> None:
     """Up to 50, where bfloat16 has steps of a quarter: what of them decides must come out as of float32."""
-    q, (k, v), by = few_over(1, 4, 4, 20, 40, mx.bfloat16)
-    exact = plain_attention(q * 12, *(unpacked(side, by.k) for side in (k, v)), 0.125)
-    found = flash_prefill(q * 12, k, v, KVCodec(by), 0.125, "causal", None).astype(mx.float32)
-    assert float((mx.abs(found - exact).max() / mx.abs(exact).max()).item()) < 0.01
+    case = Case(4, 4, dtype=mx.bfloat16, group=64, scheme=PLAIN)
+    pool, codec = Pool(*case.made(), 1, 1), case.codec(centred=False)
+    _, written = filled(pool, case, [40], codec)
+    queries = random(1, 4, 20, 64, dtype=mx.bfloat16, seed=3) * 12
+    tables = pool.tables([0], [0], [40])
+    found = attention.flash_prefill(pool.group, pool.layer, queries, tables, 40, codec, 0.125, None, written)
+    exact = rounded(pool, 0, 40, queries)
+    assert (mx.abs(found.astype(mx.float32) - exact).max() / mx.abs(exact).max() < 0.01).item()
 
 
 @pytest.mark.slow
-def test_widths_that_do_not_fill_groups(kernels: None) -> None:
+def test_widths_that_do_not_fill_groups() -> None:
     """Queries of 80 over K of 96: outputs are as wide as packed V, and what fills it up is cut off later."""
-    random = iter(mx.random.split(mx.random.key(4), 5))
-    q, k, v = (mx.random.normal((2, 4, tokens, 80), key=next(random)) for tokens in (1, 70, 70))
-    means = tuple(mx.random.normal((4, 80), key=next(random)) for _ in "kv")
-    codec = KVCodec(KVFormat(5, 3, 32), (means[0], means[1]))
-    found = flash_decoding(q, *codec.encode(k, v), codec, 0.1, None, None)
-    k, v = codec.dequantize(*codec.encode(k, v), with_means=True)
-    exact = codec.outputs(plain_attention(codec.queries(q), k, v, 0.1), with_means=True)
+    case = Case(4, 4, 96, 96, bits=(5, 3))
+    means = tuple(random(4, 80, seed=seed) for seed in (8, 9))
+    codec, pool = KVCodec(case.made()[0].format, (means[0], means[1])), Pool(*case.made(), 2, 2)
+    k, v = (random(2, 4, 70, 80, seed=seed) for seed in (1, 2))
+    tables = pool.tables([0, 1], [0, 0], [70, 70])
+    written = kernels.write(pool.group, pool.layer, k, v, tables, FLOORS, codec)
+    queries = random(2, 4, 1, 80, seed=3)
+    found = attention.flash_decoding(pool.group, pool.layer, queries, tables, codec, 0.1, None, written)
     assert found.shape == (2, 4, 1, 96)
-    assert mx.allclose(found, exact, atol=1e-4)
+    wide = mx.pad(queries, [(0, 0), (0, 0), (0, 0), (0, 16)])
+    for row in range(2):
+        exact = truth(pool.written(row, 70), case, wide[row : row + 1], codec, None, 0.1)
+        assert mx.allclose(found[row], exact[0], atol=1e-4)
+
+
+OF_V, OF_SINK = "if (mean != nullptr) x += total * own_mean;", "if (sink != nullptr) total += exp2f(*sink - top);"
+SIGN, MIX = "float with_sign(float x, int element) {", "void transform_row(float (&x)[WIDTH / 32]) {"
+PRODUCT = "product(const T* query, int64_t query_step, const T* vector, int64_t vector_step) {"
+LEFT_OUT = {
+    "signs": (SIGN, f"{SIGN} return x;"),
+    "the rotation": (MIX, f"{MIX} return;"),
+    "what a sink has to take of K's mean": (PRODUCT, f"{PRODUCT} return 0;"),
+    "the mean of V": (OF_V, ""),
+    "what a sink leaves of V's mean": (f"{OF_V}\n{OF_SINK}", f"{OF_SINK}\n{OF_V}"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left_out", ["with_sign", "transform_row", "product"])
+@pytest.mark.parametrize("left_out", LEFT_OUT)
 def test_what_is_left_out_of_a_kernel_shows(
-    left_out: str, kernels: None, cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch
+    left_out: str, cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if available():
         pytest.skip("of kernels as g++ compiles them")
-    without = {
-        "with_sign": ("float with_sign(float x, int element) {", "return x;"),
-        "transform_row": ("void transform_row(float (&x)[WIDTH / 32]) {", "return;"),
-        "product": ("product(const T* query, int64_t query_step, const T* vector, int64_t vector_step) {", "return 0;"),
-    }
-    begin, end = without[left_out]
+    old, new = LEFT_OUT[left_out]
     changes = []
 
     def changed(*, header: str, **others: object) -> object:
-        changes.append(begin in header)
-        return cuda_on_cpu(header=header.replace(begin, begin + end), **others)  # type: ignore[arg-type]
+        changes.append(old in header)
+        return cuda_on_cpu(header=header.replace(old, new), **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(mx.fast, "cuda_kernel", changed)
     with pytest.raises(FailedPrecondition, match="differs"):
-        decode_error(over_caches(flash_decoding), geometry())
+        one_query_error(geometry())
     assert any(changes)
 
 
-def few_over(
-    rows: int, heads: int, kv_heads: int, n: int, tokens: int, dtype: mx.Dtype
-) -> tuple[mx.array, list[Quantized], KVFormat]:
-    """Queries [rows, heads, n, 64], packed K and V of so many tokens, and how they are quantized."""
-    by = KVFormat(scheme=PLAIN)
-    keys = iter(mx.random.split(mx.random.key(3), 3))
-    q = mx.random.normal((rows, heads, n, 64), key=next(keys)).astype(dtype)
-    kv = [mx.random.normal((rows, kv_heads, tokens, 64), key=next(keys)).astype(dtype) for _ in range(2)]
-    return q, [quantize(side, by.k) for side in kv], by
+def paged(k_dim: int, bits: int = 4, dtype: mx.Dtype = mx.bfloat16) -> PagedGroup:
+    return PagedGroup(2, k_dim, k_dim, KVFormat(bits, bits, 8), dtype, 64, (0,) * 6, words=0)
 
 
-def unpacked(side: Quantized, by: Quantization) -> mx.array:
-    """Values rounded once to the type of the scales, as the kernel does it, in float32."""
-    dtype = side.scales.dtype
-    whole = side._replace(scales=side.scales.astype(mx.float32), biases=side.biases.astype(mx.float32))
-    return dequantize(whole, by).astype(dtype).astype(mx.float32)
+def nowhere(rows: int = 1) -> Tables:
+    return Tables(mx.zeros((rows, 1), mx.int64), mx.zeros((rows, 2), mx.int32))
 
 
 @pytest.mark.parametrize(
@@ -181,23 +220,32 @@ def unpacked(side: Quantized, by: Quantization) -> mx.array:
     ],
 )
 def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim: int, bits: int, words: str) -> None:
-    queries, side = mx.zeros((1, 2, 5, k_dim), dtype), mx.zeros((1, 2, 9, k_dim // 8 * 8), dtype)
-    packed = Quantized(mx.zeros((1, 2, 9, k_dim // 8), mx.uint32), side[..., : k_dim // 8], side[..., : k_dim // 8])
+    group, queries, one = paged(k_dim, bits, dtype), mx.zeros((1, 2, 5, k_dim), dtype), mx.array([0])
     with pytest.raises(ValueError, match=words):
-        flash_prefill(queries, packed, packed, KVCodec(KVFormat(bits, bits, 8)), 1.0, "causal", None)
+        attention.flash_prefill(group, one, queries, nowhere(), 9, KVCodec(group.format), 1.0, None, one)
 
 
 @pytest.mark.parametrize(
-    "changed", [{"bits": 2}, {"width": 520}, {"scales": mx.float16}], ids=["bits", "width", "scales"]
+    ("changed", "words"),
+    [
+        ({"bits": 2}, "2/2 bits|2 bits"),
+        ({"width": 520}, "widths 520"),
+        ({"queries": mx.float16}, "queries of mlx.core.float16"),
+        ({"n": 2}, "2 queries"),
+    ],
 )
-def test_flash_decoding_refuses_what_its_kernels_do_not_know(changed: dict[str, object]) -> None:
-    bits, width = changed.get("bits", 4), changed.get("width", 64)
-    assert isinstance(bits, int) and isinstance(width, int)
-    side = quantize(mx.zeros((1, 1, 4, 64)), Quantization(4, 32))
-    if "scales" in changed:
-        side = side._replace(scales=side.scales.astype(mx.float16))
-    with pytest.raises(ValueError, match="flash decoding"):
-        flash_decoding(mx.zeros((1, 2, 1, width)), side, side, KVCodec(KVFormat(bits, bits, 32)), 1.0, None, None)
+def test_the_kernel_for_one_query_refuses_what_it_does_not_know(changed: dict[str, Any], words: str) -> None:
+    width, dtype = changed.get("width", 64), changed.get("queries", mx.float32)
+    group, one = paged(width, changed.get("bits", 4), mx.float32), mx.array([0])
+    queries = mx.zeros((1, 2, changed.get("n", 1), width), dtype)
+    with pytest.raises(ValueError, match=words):
+        attention.flash_decoding(group, one, queries, nowhere(), KVCodec(group.format), 1.0, None, one)
+
+
+def test_k_and_v_of_another_type_are_not_written() -> None:
+    group, one, x = paged(64), mx.array([0]), mx.zeros((1, 2, 1, 64))
+    with pytest.raises(ValueError, match=r"float32 .* for blocks of mlx.core.bfloat16"):
+        kernels.write(group, one, x, x, nowhere(), FLOORS, KVCodec(group.format))
 
 
 def test_means_of_another_type_are_refused() -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 
 from agentmem.errors import ResourceExhausted
 from inference_service.engine.computing import EstimatedCost
+from inference_service.engine.generation import TurnJob
 from inference_service.engine.headroom import Headroom, ran_out
-from inference_service.engine.mlx_lm_adapter import GenerationBatch
+from inference_service.engine.paged.passes import Pass
+from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.prefill import PrefillChunk
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
+from tests.inference_service.engine.batch_turns import begin, new_kv, prompt_of, right, run, until_told
 from tests.oracle import Oracle
 
 pytestmark = pytest.mark.sampled(2)
@@ -99,24 +102,24 @@ def test_the_pool_gives_back_for_a_smaller_chunk_what_it_cannot_for_a_large_one(
     assert free.asked == [2048, 1024, 512]
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, times: int, prompt: list[int]) -> list[int]:
+def failing(model: LoadedModel, monkeypatch: pytest.MonkeyPatch, times: int, prompt: list[int]) -> list[int]:
     """So many chunks of a prompt find no memory; the tokens of all its chunks."""
     chunks: list[int] = []
-    advance = PrefillChunk.advance
-    init = PrefillChunk.__init__
+    advance, begin_chunk = PrefillChunk.advance, model.engine._next_chunk
 
-    def made(self: Any, model: Any, caches: Any, rows: Any, *rest: Any, **more: Any) -> None:
-        init(self, model, caches, rows, *rest, **more)
-        self.fails = prompt[self.position : self.position + self.tokens] == list(rows[0])
-        if self.fails:
-            chunks.append(self.tokens)
+    def made(job: TurnJob) -> PrefillChunk:
+        chunk = begin_chunk(job)
+        if job.sequence == prompt:
+            chunks.append(chunk.tokens)
+            chunk.fails = len(chunks) <= times  # type: ignore[attr-defined]
+        return chunk
 
     def advanced(self: Any, stop: Callable[[], bool]) -> bool:
-        if self.fails and len(chunks) <= times:
+        if getattr(self, "fails", False):
             raise RuntimeError(str(CUDA))
         return advance(self, stop)
 
-    monkeypatch.setattr(PrefillChunk, "__init__", made)
+    monkeypatch.setattr(model.engine, "_next_chunk", made)
     monkeypatch.setattr(PrefillChunk, "advance", advanced)
     return chunks
 
@@ -127,7 +130,7 @@ def test_a_prompt_without_memory_begins_again_in_small_chunks(
 ) -> None:
     prompt = prompt_of(model, 7, 60)
     assert len(prompt) > 600
-    chunks = failing(monkeypatch, 1, prompt)
+    chunks = failing(model, monkeypatch, 1, prompt)
     other, turn = begin(model, prompt_of(model, 0, 2), 30), begin(model, prompt, 5)
     run(model)
     assert chunks[0] > 256 and max(chunks[1:]) == 256
@@ -139,28 +142,37 @@ def test_one_that_finds_none_again_fails_alone(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = prompt_of(model, 7, 60)
-    failing(monkeypatch, 2, prompt)
+    failing(model, monkeypatch, 2, prompt)
     monkeypatch.setattr(model.engine, "headroom", Free(3 * MIB).headroom(MIB))
     other, turn = begin(model, prompt_of(model, 0, 2), 30), begin(model, prompt, 5)
     run(model)
     with pytest.raises(ResourceExhausted, match=r"the request needed about 1\.0 MB at once, and 3\.1 MB are free"):
         turn.job.future.result(0)
-    assert not turn.job.caches
+    assert turn.job.kv is None
     assert right(oracle, other)
     later = begin(model, prompt, 5)
     run(model)
     assert right(oracle, later)
 
 
-def test_a_start_without_memory_is_computed_instead(model: LoadedModel, oracle: Oracle) -> None:
-    turn = begin(model, prompt_of(model, 0, 2), 5)
+def test_a_start_without_memory_is_tried_again(model: LoadedModel, oracle: Oracle) -> None:
+    """Once: what could be let go was."""
+    make, failed = new_kv(model, 100), []
 
-    def no_memory() -> Any:
-        raise RuntimeError(str(CUDA))
+    def no_memory(times: int) -> Sequence:
+        failed.append(times)
+        if len(failed) <= times:
+            raise RuntimeError(str(CUDA))
+        return make()
 
-    turn.job.make_caches = no_memory
+    turn = begin(model, prompt_of(model, 0, 2), 5, make=partial(no_memory, 1))
     run(model)
-    assert right(oracle, turn)
+    assert right(oracle, turn) and turn.whole
+    failed.clear()
+    turn = begin(model, prompt_of(model, 0, 2), 5, make=partial(no_memory, 5))
+    run(model)
+    with pytest.raises(ResourceExhausted, match="the request needed about"):
+        turn.job.future.result(0)
 
 
 @pytest.mark.slow
@@ -168,66 +180,89 @@ def test_kv_for_which_there_is_no_memory_is_not_restored(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompt = prompt_of(model, 3, 20)
-    caches = model.new_caches()
-    mx.eval(model.engine.model(mx.array([prompt[:-1]]), cache=caches), [cache.state for cache in caches])
+    past = begin(model, prompt[:-1], None)
+    run(model)
     free = Free(0)
     monkeypatch.setattr(model.engine, "headroom", free.headroom(0))
-    warm, cold = begin(model, prompt, 5, warm=caches), begin(model, prompt, 5)
+    warm, cold = begin(model, prompt, 5, warm=past.kv), begin(model, prompt, 5)
     run(model)
     with pytest.raises(ResourceExhausted, match=rf"KV of {len(prompt) - 1} tokens needed about .* and 0 B are free"):
         warm.job.future.result(0)
-    assert not warm.job.started and free.asked == [model.engine.token_bytes * (len(prompt) - 1)]
+    assert not warm.job.started and free.asked == [model.arenas.start_bytes(len(prompt) - 1)]
     assert right(oracle, cold), "it takes memory as it goes"
     free.nbytes = 1 << 30
-    warm = begin(model, prompt, 5, warm=caches)
+    warm = begin(model, prompt, 5, warm=past.kv)
     run(model)
     assert right(oracle, warm)
 
 
 @pytest.mark.slow
-def test_a_step_without_memory_is_done_again_by_each_row(
+def test_a_pass_without_memory_is_done_again_by_each_turn(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = [begin(model, prompt_of(model, n, 3 * n + 1), 20) for n in range(3)]
-    while any(len(turn.events) < 4 for turn in turns):
-        model.engine.step()
-    assert len(model.engine._groups) == 1
-    step, failed = GenerationBatch.next, [CUDA]
+    until_told(model, turns, 4)
+    compute, failed = model.arenas.compute, [CUDA]
 
-    def fails_once(self: GenerationBatch) -> Any:
+    def fails_once(network: Any, of: Pass, tokens: mx.array) -> Any:
+        assert not failed or len(of.pieces) == 3
         if failed:
             raise RuntimeError(str(failed.pop()))
-        return step(self)
+        return compute(network, of, tokens)
 
-    monkeypatch.setattr(GenerationBatch, "next", fails_once)
+    monkeypatch.setattr(model.arenas, "compute", fails_once)
     run(model)
-    assert all(right(oracle, turn) and turn.generated.sampled == 20 for turn in turns)
+    assert all(right(oracle, turn) and turn.generated.sampled == 20 and turn.whole for turn in turns)
+    assert all(turn.job.cramped for turn in turns)
 
 
-@pytest.mark.slow("gemma3-2")
-@pytest.mark.parametrize("rows", [0, 1, 2])
-def test_a_batch_that_cannot_grow_gives_up_its_longest_rows(
+@pytest.mark.slow("gemma3-3")
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_a_pass_whose_turns_cannot_grow_together_goes_on_with_those_that_can(
     model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """There is memory for the buffers of so many."""
-    turns = [begin(model, [5 + n] * (215 + 10 * n), 60) for n in range(3)]
-    while any(not turn.events for turn in turns):
-        model.engine.step()
-    model.engine.step()
-    [group] = model.engine._groups
-    bytes_of_row = sum(cache.nbytes for cache in group.prompt_cache) // 3
-    free = Free(rows * bytes_of_row)
+    """There is memory for the arrays of so many; they are full at the same time."""
+    turns = [begin(model, [5 + n] * (230 + n), 60) for n in range(3)]  # Each begins a step later.
+    until_told(model, turns, 2)
+    kv = turns[0].job.kv
+    assert kv is not None
+    arrays = sum(int(array.nbytes) for layer in kv.working.values() for array in layer.state)
+    free = Free(rows * arrays)
     monkeypatch.setattr(model.engine, "headroom", free.headroom(0))
-    while not turns[2].job.future.done():
-        assert len(turns[2].events) < 40, "buffers of 256 tokens are full"
-        model.engine.step()
-    assert [turn.job.future.done() for turn in turns] == [False] * rows + [True] * (3 - rows), "in the same step"
-    with pytest.raises(ResourceExhausted, match="a batch of 3 requests needed about"):
-        turns[2].job.future.result(0)
-    assert free.asked
-    free.nbytes = 1 << 30
     run(model)
-    assert all(turn.generated.sampled == 60 and right(oracle, turn) for turn in turns[:rows])
+    if rows == 0:
+        for turn in turns:
+            with pytest.raises(ResourceExhausted, match="a step of 1 requests needed about"):
+                turn.job.future.result(0)
+        assert all(turn.job.kv is None and 20 < len(turn.events) < 40 for turn in turns), "arrays of 256 are full"
+    else:
+        assert all(turn.generated.sampled == 60 and right(oracle, turn) and turn.whole for turn in turns)
+    assert all(turn.job.alone == (rows < 3) for turn in turns)
+    assert bool(free.asked) == (rows < 3)
+
+
+def test_a_turn_that_grows_in_blocks_alone_needs_nothing_more(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = begin(model, [5] * 250, 20, arrays=False)
+    until_told(model, [turn])
+    free = Free(0)
+    monkeypatch.setattr(model.engine, "headroom", free.headroom(0))
+    run(model)
+    assert right(oracle, turn) and turn.whole and not free.asked
+
+
+def test_a_start_in_blocks_alone_needs_nothing_more(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = prompt_of(model, 3, 4)
+    past = begin(model, prompt[:-1], None)
+    run(model)
+    free = Free(0)
+    monkeypatch.setattr(model.engine, "headroom", free.headroom(0))
+    turn = begin(model, prompt, 5, warm=past.kv, arrays=False)
+    run(model)
+    assert right(oracle, turn) and turn.whole and not free.asked
 
 
 CHILD = """

@@ -11,18 +11,17 @@ import mlx.nn as nn
 import mlx_lm
 import numpy as np
 import pytest
-from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 
 from inference_service.engine import quality
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.caches import QuantizedKVCache, SlidingQuantizedKVCache
 from inference_service.engine.calibration import Calibration, calibrate
-from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
-from inference_service.engine.geometry import Geometry, group_layers
+from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
+from inference_service.engine.paged.alone import SequenceKVCache
 from inference_service.engine.quality import LADDER, Quality, divergences, kl_divergence, measure, sample
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
+from inference_service.models.capability import QuantizationSettings, judged
 from inference_service.text.tokenizer import Tokenizer
 from tests import tiny_models
 
@@ -58,16 +57,7 @@ def loaded(directory: Path, group_size: int = 64) -> Loaded:
     model.set_dtype(mx.float32)
     seam = AttentionBackend()
     seam.install(model)
-    format = KVFormat(group_size=group_size)
-    caches: list[Any] = [
-        SlidingQuantizedKVCache(cache.max_size, KVCodec(format))
-        if isinstance(cache, RotatingKVCache)
-        else QuantizedKVCache(KVCodec(format))
-        for cache in make_prompt_cache(model)
-    ]
-    mx.eval(model(mx.array([[0, 0]]), cache=caches))
-    (full,), sliding = group_layers(caches)
-    geometry = Geometry(seam.heads, mx.float32, format, full, sliding)
+    geometry, _ = judged("m", model, seam, QuantizationSettings(group_size=group_size))
     return Loaded(model, Tokenizer(wrapper._tokenizer.backend_tokenizer, wrapper.eos_token_ids), geometry, seam)
 
 
@@ -106,7 +96,7 @@ WRITERS: list[Callable[[Path], Path]] = [
 def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path], Path], tmp_path: Path) -> None:
     """8 bits change random models little and 4 bits much more: the unquantized reference is the same model."""
     subject = loaded(write(tmp_path / "m"))
-    choice, heads = subject.seam.choice, subject.seam.heads
+    heads, latents = subject.seam.heads, subject.seam.latents
     prompt = mx.array([list(range(40))])
     before = subject.model(prompt, cache=subject.geometry.new_caches())
     mx.eval(before)
@@ -114,7 +104,7 @@ def test_each_architecture_is_measured_and_left_as_it_was(write: Callable[[Path]
     assert found.tokens == 160, "longer than a chunk, and than the windows"
     assert 0 < found.divergences["8"] < 0.05
     assert 5 * found.divergences["8"] < found.divergences["4"] < 1
-    assert (subject.seam.choice, subject.seam.heads) == (choice, heads)
+    assert (subject.seam.heads, subject.seam.latents) == (heads, latents)
     assert mx.array_equal(before, subject.model(prompt, cache=subject.geometry.new_caches()))
 
 
@@ -231,16 +221,21 @@ def test_the_same_text_gives_the_same_figures_however_long_the_chunks(
 
 @pytest.mark.slow
 def test_logits_that_are_nan_with_quantized_kv_are_told(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = llama.seam.attend
+    original = SequenceKVCache.update_and_fetch
 
-    def spoiled(*arguments: Any) -> mx.array:
-        return attend(*arguments) * (math.nan if arguments[3].codec.format.k_bits == 4 else 1.0)
+    def spoiled(self: SequenceKVCache, keys: mx.array, values: mx.array) -> Any:
+        k, v = original(self, keys, values)
+        return k, v * (math.nan if self.codec.format.k_bits == 4 else 1.0)
 
-    monkeypatch.setattr(llama.seam, "attend", spoiled)
+    def infinite(self: SequenceKVCache, keys: mx.array, values: mx.array) -> Any:
+        k, v = original(self, keys, values)
+        return k, v * math.inf
+
+    monkeypatch.setattr(SequenceKVCache, "update_and_fetch", spoiled)
     found = llama.measured()
     assert found.divergences["4"] == math.inf
     assert found.recommended in LADDER[1:]
-    monkeypatch.setattr(llama.seam, "attend", lambda *arguments: attend(*arguments) * math.inf)
+    monkeypatch.setattr(SequenceKVCache, "update_and_fetch", infinite)
     found = llama.measured()
     assert found.divergences == dict.fromkeys(LADDER, math.inf)
     assert found.recommended == ""

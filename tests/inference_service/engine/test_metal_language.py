@@ -11,13 +11,16 @@ import mlx.core as mx
 import pytest
 
 from agentmem.kv.bits import BITS
-from inference_service.engine.attention import metal_flash_decoding
-from inference_service.engine.attention.metal_flash_decoding import THREADGROUP_BYTES, THREADGROUP_THREADS
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.metal_kernel import available
+from inference_service.engine.paged import metal_attention
+from inference_service.engine.paged.kernels import PagedGroup
+from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.metal_attention import MOST_SEGMENTS, THREADGROUP_BYTES, THREADGROUP_THREADS
 from inference_service.engine.quantization import PLAIN, KVFormat
 from tests.inference_service.engine.metal_on_cpu import THREADGROUP_ARRAY, Launch, MetalOnCPU
-from tests.inference_service.engine.test_metal_kernels import error_of
+from tests.inference_service.engine.test_metal_kernels import Rows, error_of
 
 NOT_METAL = (
     r"\b(double|virtual|new|delete|try|catch|throw|goto|typeid|dynamic_cast|thread_local|std|asm|long double)\b",
@@ -27,6 +30,8 @@ NOT_METAL = (
     r"\b\d+\.\d*(e-?\d+)?(?![\w.])",  # a number that would be double
     r"\bstatic (?!constant constexpr|assert)",
 )
+BUFFERS = 31
+"""That a kernel of Metal may have."""
 SPACES = re.compile(r"\b(device|constant|threadgroup|thread)\b")
 
 
@@ -37,11 +42,8 @@ def launches(metal_kernels: None, metal_on_cpu: MetalOnCPU) -> list[Launch]:
         pytest.skip("of kernels as g++ compiles them")
     before = len(metal_on_cpu.launches)
     error_of(3, 1)
-    codec = KVCodec(KVFormat(3, 5, 32, PLAIN))
-    k, v = (mx.zeros((2, 1, 9, width), mx.bfloat16) for width in (96, 32))
-    metal_flash_decoding.metal_flash_decoding(
-        mx.zeros((2, 3, 1, 96), mx.bfloat16), *codec.encode(k, v), codec, 1.0, None, None
-    )
+    rows = Rows([700, 9], KVCodec(KVFormat(3, 5, 32, PLAIN)), 96, dtype=mx.bfloat16)
+    rows.attend(mx.zeros((2, 3, 1, 96), mx.bfloat16), 1.0)
     return metal_on_cpu.launches[before:]
 
 
@@ -97,18 +99,35 @@ def test_launches_are_what_metal_allows(launches: list[Launch]) -> None:
         assert threads % 32 == 0 and threads <= THREADGROUP_THREADS
 
 
+@pytest.mark.slow
+def test_a_kernel_takes_no_more_buffers_than_metal_has(metal_kernels: None, metal_on_cpu: MetalOnCPU) -> None:
+    if available():
+        pytest.skip("of kernels as g++ compiles them")
+    rows = Rows([64 * (MOST_SEGMENTS - 1)], KVCodec(KVFormat(4, 4, 32)))
+    assert len(rows.arena.placed(rows.tables)[0]) > MOST_SEGMENTS // 2
+    before = len(metal_on_cpu.launches)
+    rows.attend(mx.zeros((1, 1, 1, 64)), 1.0)
+    for launch in metal_on_cpu.launches[before:]:
+        numbers = [int(number) for number in re.findall(r"\[\[buffer\((\d+)\)\]\]", launch.source)]
+        assert sorted(numbers) == list(range(len(numbers))) and len(numbers) <= BUFFERS
+    assert f"segment_{MOST_SEGMENTS - 1}" in metal_on_cpu.launches[before].source
+
+
 def test_all_that_is_not_refused_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metal_flash_decoding, "kernel", lambda *told: told)
+    monkeypatch.setattr(metal_attention, "kernel", lambda *told: told)
     fits = 0
     widths = (32, 64, 80, 96, 128, 192, 256, 512, 576, 1024, 2048)
-    for group, k_dim, v_dim, bits in product((1, 3, 8, 64), widths, widths, zip(BITS, reversed(BITS), strict=True)):
+    for heads, k_dim, v_dim, bits in product((1, 3, 8, 64), widths, widths, zip(BITS, reversed(BITS), strict=True)):
         for by in (KVFormat(*bits, 32), KVFormat(*bits, 64, PLAIN)):
+            full = LayerGroup((0,), 1, k_dim, v_dim)
             try:
-                made: Any = metal_flash_decoding._chunks_kernel.__wrapped__(k_dim, v_dim, by, group, 1.0, True)
+                made = Geometry(heads, mx.bfloat16, by, full)
+                group = PagedGroup.of(made, full, BlockLayout(made.block_shapes(256)), 256)
+                kernel: Any = metal_attention._chunks_kernel.__wrapped__(group, heads, 1.0, 2)
             except ValueError:
                 continue
-            (kind, _, size) = THREADGROUP_ARRAY.search(made[0][3]).groups()  # type: ignore[union-attr]
+            (kind, _, size) = THREADGROUP_ARRAY.search(kernel[0][3]).groups()  # type: ignore[union-attr]
             assert kind == "float" and 4 * int(size.strip("[]")) <= THREADGROUP_BYTES
-            assert v_dim <= THREADGROUP_THREADS and not group % made[1]
+            assert v_dim <= THREADGROUP_THREADS and not heads % kernel[1]
             fits += 1
     assert fits > 1000

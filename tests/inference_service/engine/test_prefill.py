@@ -10,70 +10,48 @@ import pytest
 from agentmem.errors import Cancelled
 from inference_service.engine import prefill, prompts
 from inference_service.engine.device import on_cpu
-from inference_service.engine.prefill import PrefillChunk
 from inference_service.engine.scheduling import SECONDS_ALONE, SECONDS_WHILE_OTHERS_DECODE
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
+from tests.inference_service.engine.batch_turns import begin, differing, packed, prompt_of, right, run, until_told
 from tests.oracle import Oracle
 
 
 @pytest.mark.parametrize(
-    ("tokens", "chunks"), [(1, [1]), (2, [2]), (64, [64]), (65, [64, 1]), (200, [199, 1])], ids=str
+    ("tokens", "chunks"), [(1, [1]), (2, [2]), (16, [16]), (17, [16, 1]), (65, [64, 1]), (200, [199, 1])], ids=str
 )
-def test_the_first_token_comes_from_the_last_chunk(
+def test_the_first_token_comes_from_the_pass_that_the_last_one_rides_in(
     model: LoadedModel, oracle: Oracle, tokens: int, chunks: list[int]
 ) -> None:
-    """A short one has the last token in it; behind a longer one it is computed alone, in the same tick."""
+    """All of a short prompt rides there."""
     turn = begin(model, prompt_of(model, tokens, 20)[:tokens], tokens=3)
-    model.engine.step()
+    until_told(model, [turn])
     assert [chunk.tokens for chunk in turn.job.chunks] == chunks
     assert model.engine.running == 1
     run(model)
-    assert right(oracle, turn)
-    caches, _ = turn.job.future.result(0)
-    assert {cache.offset for cache in caches} == {tokens + 3}
+    assert right(oracle, turn) and turn.whole
 
 
-def test_nobody_asks_for_logits_where_nothing_is_generated(model: LoadedModel) -> None:
+def test_nobody_asks_for_logits_where_nothing_is_generated(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.arenas, "compute", lambda *_: 1 / 0)
     turn = begin(model, prompt_of(model, 3, 20)[:50], tokens=None)
     run(model)
     assert [chunk.tokens for chunk in turn.job.chunks] == [50]
-    assert turn.job.logits is None
-
-
-def test_a_last_token_that_is_stopped_goes_on(
-    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What arrives between two of its layers comes first; the turn joins a tick later."""
-    turn = begin(model, prompt_of(model, 4, 20)[:100], tokens=3)
-    asked = iter([*[False] * (model.geometry.layers - 1), True])
-    monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
-    monkeypatch.setattr(model.engine, "asked", lambda: next(asked, False))
-    model.engine.step()
-    assert turn.job.chunk is not None
-    assert turn.job.chunk.tokens == 1
-    assert not model.engine.running
-    model.engine.step()
-    assert turn.job.chunk is None
-    assert model.engine.running == 1
-    run(model)
-    assert right(oracle, turn)
+    assert turn.whole
 
 
 @pytest.mark.slow
 def test_a_short_prompt_overtakes_a_long_one(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warm turn of some 50 tokens gets its first token within two ticks, whatever long prompt is under way."""
+    """A warm turn of some 50 tokens gets its first token within three ticks, whatever long prompt is under way."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 64)
     past = prompt_of(model, 1, 80)
     remembered = begin(model, past, tokens=None)
     run(model)
-    caches, _ = remembered.job.future.result(0)
     long = begin(model, prompt_of(model, 0, 60), tokens=2)
     for _ in range(5):
         model.engine.step()
     assert not long.events
-    short = begin(model, [*past, *prompt_of(model, 1, 2)[:50]], tokens=4, warm=caches)
-    for _ in range(2):
+    short = begin(model, [*past, *prompt_of(model, 1, 2)[:50]], tokens=4, warm=remembered.kv)
+    for _ in range(3):
         model.engine.step()
     assert short.events
     assert not long.events
@@ -103,14 +81,14 @@ def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypat
 
     monkeypatch.setattr(prompts, "chunk_tokens", chunk)
     stream = begin(model, prompt_of(model, 0, 1), tokens=6)
-    model.engine.step()
-    assert model.engine.running
+    until_told(model, [stream])
     begin(model, prompt_of(model, 1, 60), tokens=1)
     while model.engine.running:
         model.engine.step()
     assert len(stream.events) == 6
     during = len(seconds) - 1
     model.engine.step()
+    assert during > 3
     assert seconds == [SECONDS_ALONE, *[SECONDS_WHILE_OTHERS_DECODE] * (during - 1), SECONDS_ALONE, SECONDS_ALONE]
     run(model)
 
@@ -123,7 +101,6 @@ def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
     past = prompt_of(model, 1, 20)
     remembered = begin(model, past, tokens=None)
     run(model)
-    caches, _ = remembered.job.future.result(0)
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: 512)
     monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
     monkeypatch.setattr(model.engine, "asked", lambda: True)
@@ -133,11 +110,10 @@ def test_who_arrives_waits_for_a_layer_and_not_for_a_chunk(
     assert not long.job.chunks, "the chunk is not complete"
     assert long.job.remaining == long.job.tokens
     monkeypatch.setattr(model.engine, "asked", lambda: False)
-    short = begin(model, [*past, *prompt_of(model, 1, 2)[:20]], tokens=8, warm=caches)
-    model.engine.step()
-    assert model.engine.running == 1
-    assert not long.job.chunks
-    model.engine.step()
+    short = begin(model, [*past, *prompt_of(model, 1, 2)[:20]], tokens=8, warm=remembered.kv)
+    for _ in range(3):
+        model.engine.step()
+        assert not long.job.chunks or short.events
     assert short.events
     run(model)
     assert right(oracle, long)
@@ -175,21 +151,28 @@ def test_cancelled_between_two_layers(model: LoadedModel, monkeypatch: pytest.Mo
     with pytest.raises(Cancelled):
         turn.job.future.result(0)
     assert turn.job.chunk is None
-    assert not turn.job.caches
+    assert turn.job.kv is None
 
 
-def test_a_stopped_chunk_asks_for_its_layers_once(model: LoadedModel) -> None:
-    """Going on computes what is left, and the caches are those of a chunk in one go, bit for bit."""
-    prompt = prompt_of(model, 3, 6)
-    stops, whole = model.new_caches(), model.new_caches()
-    chunk = PrefillChunk(model.engine.model, stops, [prompt], 0, 0.0)
-    went = 1
-    while not chunk.advance(lambda: True):
-        went += 1
-    assert went == len(stops)
-    assert PrefillChunk(model.engine.model, whole, [prompt], 0, 1e9).advance(lambda: True)
-    for one, other in zip(stops, whole, strict=True):
-        assert all(mx.array_equal(a, b) for a, b in zip(one.state, other.state, strict=True))
+def test_a_stopped_chunk_asks_for_its_layers_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going on computes what is left, and the KV is that of a chunk in one go, bit for bit."""
+    prompt, stops = prompt_of(model, 3, 6), [0]
+
+    def asked() -> bool:
+        stops[0] += 1
+        return True
+
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)  # Unknown: one layer at a time.
+    monkeypatch.setattr(model.engine, "asked", asked)
+    stopped = begin(model, prompt, None)
+    run(model)
+    assert stops[0] == model.arenas.layers - 1
+    assert len(stopped.job.chunks) == 1
+    monkeypatch.setattr(model.engine, "asked", lambda: False)
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 1e9)
+    whole = begin(model, prompt, None)
+    run(model)
+    assert differing(packed(model, stopped.kv), packed(model, whole.kv)) == 0
 
 
 def product() -> mx.array:

@@ -16,7 +16,6 @@ from mlx_lm.utils import load_model
 
 from benchmarks.loading import load
 from inference_service.engine import products
-from inference_service.engine.compiled_step import CompiledSteps
 from inference_service.engine.products import (
     CHUNK_ROWS,
     DEQUANTIZED,
@@ -272,12 +271,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "compiled"), [(FLATTENED, False), (FLATTENED, True), (PADDED, True)])
+@pytest.mark.parametrize("way", [FLATTENED, PADDED])
 @pytest.mark.parametrize("write", [write_llama, write_tied_qwen2, write_deepseek2])
 def test_turns_of_a_batch_stay_right(
     write: Callable[[Path], Path],
     way: str,
-    compiled: bool,
     models: Models,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -292,12 +290,10 @@ def test_turns_of_a_batch_stay_right(
 
     monkeypatch.setitem(products.WAYS, way, counted)
     chosen(network.model, way)
-    network.steps = CompiledSteps(network.computed, steps_before=0) if compiled else None
     turns = [begin(model, prompt_of(model, number, repeats), 6) for number, repeats in enumerate((3, 1, 2))]
     run(model)
     assert all(right(oracle, turn) for turn in turns)
     assert max(rows) == 3, "rows were together"
-    assert bool(network.steps and network.steps.compiled) == compiled
 
 
 @pytest.mark.slow
@@ -306,7 +302,6 @@ def test_prompts_over_dequantized_weights_stay_right(
     write: Callable[[Path], Path], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, oracle = models(write)
-    model.engine.model.steps = None
     layers = chosen(model.engine.model.model, DEQUANTIZED)
     dequantized: list[int] = []
     original = mx.dequantize

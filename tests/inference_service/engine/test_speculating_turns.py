@@ -7,21 +7,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from benchmarks.loading import load
 from inference_service.domain import MessagesInput, Sampling
-from inference_service.engine import speculation
+from inference_service.engine import batching
 from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.mlx_lm_adapter import GenerationBatch, several_steps
-from inference_service.engine.speculation import StepCosts
+from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import Turn, begin, prompt_of, right, run
+from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, new_kv, prompt_of, right, run, until_told
 from tests.inference_service.engine.foresight import (
-    EXACT,
     PENALIZED,
     TOKENS,
     WARM,
@@ -53,8 +52,9 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_decoding(model: LoadedModel, prompt: list[int], decoding: Decoding) -> Turn:
-    turn = Turn(None)  # type: ignore[arg-type] - the job needs the lists that the turn holds
-    turn.job = TurnJob(prompt, model.new_caches, decoding, turn.events.append, turn.cancelled)
+    turn = Turn(None)  # type: ignore[arg-type]  # The job needs the lists that the turn holds.
+    make = new_kv(model, len(prompt) + decoding.max_tokens + 1)
+    turn.job = TurnJob(prompt, make, decoding, turn.events.append, turn.cancelled)
     model.engine.add(turn.job)
     return turn
 
@@ -69,7 +69,7 @@ def test_a_turn_that_ends_itself_ends_there(llama: LoadedModel) -> None:
         assert plain.generated.reason == types_pb2.FINISH_REASON_STOP
         for _ in range(4):
             start = partial(begin, llama, prompt_of(llama, 4, 3), TOKENS, Sampling())
-            assert same(plain, speculating(llama, plain, start)[0])
+            assert same(llama, plain, speculating(llama, plain, start)[0])
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
         run(llama)
         for _ in range(4):
             turn, _, _ = speculating(llama, plain, partial(start, how))
-            assert same(wanted, turn)
+            assert same(llama, wanted, turn)
             assert [event.text for event in turn.events] == [event.text for event in wanted.events]
             for found, expected in zip(turn.events, wanted.events, strict=True):
                 assert [token for token, _ in found.top] == [token for token, _ in expected.top]
@@ -126,7 +126,7 @@ def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Samplin
     run(model)
     assert plain.generated.reason == types_pb2.FINISH_REASON_STOP
     turn, steps, accepted = speculating(model, plain, start)
-    assert same(plain, turn)
+    assert same(model, plain, turn)
     assert fits("".join(event.text for event in turn.events) + turn.generated.rest.text, schema)
     assert accepted > 5
     assert steps < len(turn.events)
@@ -137,23 +137,25 @@ def test_a_row_that_gets_company_and_is_alone_again(llama: LoadedModel, oracle: 
     plain = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
     run(llama)
     others: list[Turn] = []
+    drafts: list[int] = []
 
     def start() -> Turn:
         turn = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
         while len(turn.events) < 10:
             llama.engine.step()
         others.append(begin(llama, prompt_of(llama, 1, 1), 12))
-        assert turn.job.speculation is not None
-        llama.engine.step()
-        llama.engine.step()
-        assert turn.job.speculation is None, "rows of a batch take one token a step"
+        assert turn.job.drafter is not None
+        until_told(llama, others)
+        assert len(turn.events) < 2 * TOKENS
+        assert turn.job.drafter is None, "rows of a batch take one token a step"
+        llama.engine.speculated = lambda drafted, _right: drafts.append(drafted)
         return turn
 
     Foresight.chance = random.Random(2)
     turn, steps, _ = speculating(llama, plain, start)
     assert steps < 3 * TOKENS
-    assert same(plain, turn)
-    assert turn.job.speculation is not None, "it was alone in the end"
+    assert same(llama, plain, turn)
+    assert drafts, "it was alone in the end"
     assert right(oracle, others[0])
 
 
@@ -164,20 +166,20 @@ def test_a_step_that_fails_is_done_again_by_plain_ones(
     """From the tokens that were told: whatever the sampler had done by then is undone."""
     calls = 0
 
-    def failing(row: GenerationBatch, draft: Sequence[int]) -> list[int]:
+    def failing(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
         nonlocal calls
         calls += 1
-        tokens = several_steps(row, draft)
+        tokens = sampled_along(logits, job, draft)
         if calls == 4:
             raise RuntimeError("the device has gone")
         return tokens
 
-    monkeypatch.setattr(speculation, "several_steps", failing)
+    monkeypatch.setattr(batching, "sampled_along", failing)
     for sampling in (EXACT, WARM, PENALIZED):
         calls = 0
         plain, turn, _, _ = both_ways(llama, sampling)
         assert calls == 4, "it is kept apart, and does not speculate again"
-        assert same(plain, turn)
+        assert same(llama, plain, turn)
     assert "the device has gone" in caplog.text
 
 
@@ -188,18 +190,18 @@ def test_a_turn_is_cancelled_within_a_step(llama: LoadedModel, monkeypatch: pyte
     started: list[Turn] = []
     computed = 0
 
-    def cancelling(row: GenerationBatch, draft: Sequence[int]) -> list[int]:
+    def cancelling(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
         nonlocal computed
         computed += 1
         if computed == 3:
             started[-1].cancelled.set()
-        return several_steps(row, draft)
+        return sampled_along(logits, job, draft)
 
     def start() -> Turn:
         started.append(begin(llama, prompt_of(llama, 4, 3), TOKENS))
         return started[-1]
 
-    monkeypatch.setattr(speculation, "several_steps", cancelling)
+    monkeypatch.setattr(batching, "sampled_along", cancelling)
     turn, _, _ = speculating(llama, plain, start)
     assert computed == 3
     assert 3 < len(turn.events) < TOKENS
@@ -208,16 +210,16 @@ def test_a_turn_is_cancelled_within_a_step(llama: LoadedModel, monkeypatch: pyte
     assert [e.token_id for e in turn.events] == [e.token_id for e in plain.events][: len(turn.events)]
     again, _, _ = speculating(llama, plain, start)
     assert computed > 3
-    assert same(plain, again)
+    assert same(llama, plain, again)
 
 
 @pytest.mark.parametrize("sampling", [EXACT, WARM], ids=["greedy", "sampled"])
 def test_a_turn_with_a_seed_is_not_drafted_for(llama: LoadedModel, sampling: Sampling) -> None:
     """It asks for the same answer again, and how many tokens a step computes hangs on times."""
     plain, turn, steps, _ = both_ways(llama, replace(sampling, seed=3))
-    assert steps == TOKENS
-    assert turn.job.speculation is None
-    assert same(plain, turn)
+    assert steps == TOKENS + 1, "the last one computes KV alone"
+    assert turn.job.drafter is None
+    assert same(llama, plain, turn)
 
 
 def test_calls_of_tools_are_told_as_by_plain_steps(tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def test_calls_of_tools_are_told_as_by_plain_steps(tmp_path: Path) -> None:
     assert steps < len(turn.events)
     assert told(turn) == told(plain)
     assert any(calls for _, calls in told(turn))
-    assert same(plain, turn)
+    assert same(model, plain, turn)
     assert turn.generated.token_ids == plain.generated.token_ids
     assert (turn.generated.reason, turn.generated.rest) == (plain.generated.reason, plain.generated.rest)
 
@@ -267,4 +269,4 @@ def test_it_is_off_unless_it_is_asked_for(llama: LoadedModel) -> None:
     Foresight.prompt = Foresight.said = ()
     turn = begin(llama, prompt_of(llama, 4, 3), 5)
     run(llama)
-    assert turn.job.speculation is None
+    assert turn.job.drafter is None

@@ -13,17 +13,14 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.domain import Sampling
-from inference_service.engine import speculation
-from inference_service.engine.caches.buffers import BatchCache
-from inference_service.engine.caches.sliding import BatchSlidingQuantizedKVCache
-from inference_service.engine.compiled_step import CompiledSteps
-from inference_service.engine.mlx_lm_adapter import GenerationBatch, several_steps
-from inference_service.engine.speculation import StepCosts
+from inference_service.engine import batching
+from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.sequence import WorkingKV
+from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
+from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, prompt_of, right, run
 from tests.inference_service.engine.foresight import (
-    EXACT,
     PENALIZED,
     TOKENS,
     WARM,
@@ -33,7 +30,6 @@ from tests.inference_service.engine.foresight import (
     same,
     speculating,
 )
-from tests.inference_service.engine.test_batches import goes_on
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama, write_phi
@@ -44,6 +40,8 @@ pytestmark = pytest.mark.sampled(3)
 
 Writer = Callable[[Path], Path]
 
+STEPS = TOKENS + 1
+"""Without drafts: the last one computes KV alone."""
 write_narrow_gemma3 = partial(write_gemma3, window=16)
 WRITERS: list[Writer] = [
     write_llama, write_phi, write_narrow_gemma3, write_gpt_oss, write_deepseek2, write_deepseek3, write_stablelm,
@@ -89,13 +87,59 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tokens_and_kv_are_those_of_plain_steps(each: tuple[LoadedModel, Oracle], sampling: Sampling) -> None:
     model, oracle = each
     plain, turn, steps, accepted = both_ways(model, sampling)
-    assert steps + accepted == TOKENS
+    assert steps + accepted == STEPS
     assert accepted > TOKENS / 4
-    assert same(plain, turn)
+    assert same(model, plain, turn)
     if sampling is EXACT:
         assert right(oracle, turn)
-        caches, generated = turn.job.future.result(0)
-        assert goes_on(model, oracle, caches, [*turn.job.sequence, *generated.token_ids])
+        assert goes_on(model, oracle, turn)
+
+
+def goes_on(model: LoadedModel, oracle: Oracle, turn: Turn) -> bool:
+    """Whether a next turn that begins with the KV that a turn left is right."""
+    prompt = [*turn.job.history, *prompt_of(model, 2, 1)]
+    following = begin(model, prompt, 5, warm=turn.kv)
+    run(model)
+    return right(oracle, following)
+
+
+@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3])
+def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(
+    models: Callable[[Writer], tuple[LoadedModel, Oracle]], write: Writer
+) -> None:
+    """Where there is no memory for K and V as arrays."""
+    model, oracle = models(write)
+    start = partial(begin, model, prompt_of(model, 4, 3), TOKENS, arrays=False)
+    plain = start()
+    run(model)
+    turn, steps, accepted = speculating(model, plain, start)
+    assert steps + accepted == STEPS
+    assert accepted > TOKENS / 4
+    assert same(model, plain, turn)
+    assert right(oracle, turn)
+
+
+def test_drafts_that_are_right_follow_each_other(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plain step is between two; there are those of the first token, of what was under way, and of the last KV."""
+
+    def all_right(self: Foresight, most: int, _ends: Any, _cost: Any) -> list[int]:
+        at = self.tokens - len(self.prompt)
+        return list(self.said[at : at + min(most, 7)])
+
+    monkeypatch.setattr(Foresight, "draft", all_right)
+    plain, turn, steps, accepted = both_ways(llama)
+    assert same(llama, plain, turn)
+    assert steps - -(-accepted // 7) <= 3
+    assert steps + accepted == STEPS
+
+
+def test_a_model_whose_prompts_do_not_ride_speculates(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft is a chunk, as of a prompt, and not rows."""
+    monkeypatch.setattr(llama.engine.model, "rides", False)
+    plain, turn, steps, accepted = both_ways(llama)
+    assert same(llama, plain, turn)
+    assert accepted > TOKENS / 4
+    assert steps + accepted >= STEPS
 
 
 @pytest.mark.slow
@@ -109,76 +153,77 @@ def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[Loa
         run(model)
         turn, _, accepted = speculating(model, plain, start)
         assert accepted > 10
-        assert same(plain, turn)
+        assert same(model, plain, turn)
         assert right(oracle, turn)
 
 
-def test_compiled_steps_go_on_behind_what_was_dropped(llama: LoadedModel) -> None:
-    network = llama.engine.model
-    network.steps = CompiledSteps(network.computed, steps_before=0)
-    try:
-        plain, turn, _, accepted = both_ways(llama)
-        assert network.steps.compiled
-    finally:
-        network.steps = None
-    assert accepted
-    assert same(plain, turn)
-
-
 def keeps_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was rejected stays in every layer, and counts."""
-    monkeypatch.setattr(BatchCache, "trim", lambda self, tokens: None)
-    monkeypatch.setattr(BatchSlidingQuantizedKVCache, "trim", lambda self, tokens: None)
+    """What was rejected stays in every layer."""
+    monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: None)
 
 
 def trims_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    trim = BatchCache.trim
-    monkeypatch.setattr(BatchCache, "trim", lambda self, tokens: trim(self, tokens + (tokens > 1)))
+    trim = WorkingKV.trim
+    monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: trim(self, tokens + (tokens > 1)))
 
 
-def offsets_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of sliding layers, whose offsets are numbers of their own."""
-    monkeypatch.setattr(BatchSlidingQuantizedKVCache, "trim", BatchCache.trim)
+def windows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was rejected stays in sliding layers."""
+    trim = WorkingKV.trim
+    monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: None if self.window else trim(self, tokens))
 
 
 def accepts_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first token of a draft is taken as it is."""
 
-    def careless(row: GenerationBatch, draft: Sequence[int]) -> list[int]:
-        [sampler] = row.samplers
+    def careless(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
+        sampler = job.sampler
         calls = 0
 
-        def agrees(logprobs: mx.array) -> mx.array:
-            nonlocal calls
-            calls += 1
-            sampled = sampler(logprobs)
-            return mx.array([draft[0]]) if calls == 1 else sampled
+        class Agreeing:
+            greedy, biases = False, sampler.biases
 
-        row.samplers = [agrees]
+            def __call__(self, logprobs: mx.array) -> mx.array:
+                nonlocal calls
+                calls += 1
+                sampled = sampler(logprobs)
+                return mx.array([draft[0]]) if calls == 1 else sampled
+
+        job.sampler = Agreeing()  # type: ignore[assignment]
         try:
-            return several_steps(row, draft)
+            return sampled_along(logits, job, draft)
         finally:
-            row.samplers = [sampler]
+            job.sampler = sampler
 
-    monkeypatch.setattr(speculation, "several_steps", careless)
+    monkeypatch.setattr(batching, "sampled_along", careless)
 
 
 def forgets_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """Penalties count tokens that were rejected."""
-    monkeypatch.setattr(
-        speculation, "several_steps", lambda row, draft: _without(row, several_steps(row, draft), len(draft))
-    )
+    rejected: list[int] = []
 
+    def counting(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
+        penalties = job.penalties
 
-def _without(row: GenerationBatch, tokens: list[int], drafted: int) -> list[int]:
-    row._token_context[0]._size += 1 + drafted - len(tokens)
-    return tokens
+        def beside(penalty: Any, seen: mx.array, own: mx.array) -> mx.array:
+            changed: mx.array = penalty(mx.concatenate([seen, mx.array(rejected, dtype=seen.dtype)]), own)
+            return changed
+
+        job.penalties = [partial(beside, penalty) for penalty in penalties]
+        try:
+            found = sampled_along(logits, job, draft)
+        finally:
+            job.penalties = penalties
+        rejected.extend(draft[len(found) - 1 :])
+        return found
+
+    monkeypatch.setattr(batching, "sampled_along", counting)
 
 
 @pytest.mark.slow(
     "accepts_unseen-write_llama-sampling6",
     "keeps_rejected-write1-sampling1",
-    "offsets_stay-write4-sampling4",
+    "windows_stay-write4-sampling4",
     "trims_one_more-write3-sampling3",
 )
 @pytest.mark.parametrize(
@@ -188,7 +233,7 @@ def _without(row: GenerationBatch, tokens: list[int], drafted: int) -> list[int]
         (keeps_rejected, write_narrow_gemma3, EXACT),
         (trims_one_more, write_llama, EXACT),
         (trims_one_more, write_narrow_gemma3, EXACT),
-        (offsets_stay, write_narrow_gemma3, EXACT),
+        (windows_stay, write_narrow_gemma3, EXACT),
         (accepts_unseen, write_llama, EXACT),
         (accepts_unseen, write_llama, WARM),
         (forgets_context, write_llama, PENALIZED),
@@ -206,14 +251,14 @@ def test_injected_faults_are_found(
     plain = start()
     run(model)
     monkeypatch.setattr(Foresight, "draft", undeterred)
-    assert same(plain, speculating(model, plain, start)[0]), "without the fault"
+    assert same(model, plain, speculating(model, plain, start)[0]), "without the fault"
     fault(monkeypatch)
-    assert not same(plain, speculating(model, plain, start)[0])
+    assert not same(model, plain, speculating(model, plain, start)[0])
 
 
 def undeterred(self: Foresight, most: int, _ends: Any, _cost: Any) -> list[int]:
     """Four tokens, of which the first or the third is wrong; also where the turn has gone astray."""
-    at = len(self.tokens) - len(self.prompt)
+    at = self.tokens - len(self.prompt)
     draft = list(self.said[at : at + min(most, 4)])
     wrong = 2 * (at % 2)
     return [(token + 1) % 90 if place == wrong else token for place, token in enumerate(draft)]
@@ -224,7 +269,7 @@ def test_recurrent_layers_cannot_be_trimmed_and_do_not_speculate(
     models: Callable[[Writer], tuple[LoadedModel, Oracle]], write: Writer
 ) -> None:
     plain, turn, steps, accepted = both_ways(models(write)[0])
-    assert (steps, accepted) == (TOKENS, 0)
+    assert (steps, accepted) == (STEPS, 0)
     assert [e.token_id for e in turn.events] == [e.token_id for e in plain.events]
 
 

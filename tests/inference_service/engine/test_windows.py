@@ -1,22 +1,19 @@
 """Windows that are captured during prefill: what a hybrid model resumes from."""
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine import batching, prompts
-from inference_service.engine.caches import KVBuffers, QuantizedKVCache, SlidingQuantizedKVCache
-from inference_service.engine.caches.sliding import SLACK
-from inference_service.engine.checkpoints import Checkpoint, captured
-from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.geometry import Caches
+from inference_service.engine import prompts
+from inference_service.engine.paged.sequence import SLACK, Checkpoint
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import Turn, begin, difference, new_kv, run
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
 
@@ -27,7 +24,8 @@ RESUMED = (40, 333, 450)
 
 @pytest.fixture(scope="module", params=[write_gemma3, write_gpt_oss], ids=["gemma3", "gpt_oss"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return request.param(tmp_path_factory.mktemp("model"))
+    made: Path = request.param(tmp_path_factory.mktemp("model"))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -46,49 +44,16 @@ def prompt(model: LoadedModel) -> list[int]:
     return model.tokenizer.encode(text * 20, parse_special=False)[:470]
 
 
-def job_of(
-    model: LoadedModel,
-    sequence: Sequence[int],
-    checkpoints: Sequence[int] = (),
-    warm: Caches | None = None,
-    events: list[TokenEvent] | None = None,
-) -> TurnJob:
-    """A prefill, or with `events` a turn of 24 tokens."""
-    decoding = None if events is None else Decoding(24, sampling=Sampling(ignore_eos=True), top_logprobs=0)
-    emit = (lambda _: None) if events is None else events.append
-    make = model.new_caches if warm is None else lambda: warm
-    job = TurnJob(sequence, make, decoding, emit, threading.Event(), checkpoints=checkpoints)
-    model.engine.add(job)
-    return job
+def over(model: LoadedModel, prompt: list[int], checkpoints: Items[int] = (), tokens: int | None = None) -> Turn:
+    """A prefill, or a turn, that is over."""
+    turn = begin(model, prompt, tokens, checkpoints=checkpoints)
+    run(model)
+    assert turn.whole
+    return turn
 
 
-def finished(model: LoadedModel, job: TurnJob) -> Caches:
-    while model.engine.step():
-        pass
-    return job.future.result(0)[0]
-
-
-def same(found: Sequence[KVBuffers], wanted: Sequence[KVBuffers]) -> bool:
-    return all(
-        np.array_equal(np.array(a), np.array(b))
-        for one, other in zip(found, wanted, strict=True)
-        for a, b in zip(one.arrays, other.arrays, strict=True)
-    )
-
-
-def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], tokens: int) -> Caches:
-    """Caches of so many tokens: the beginning of the full layers, and a window."""
-    left = iter(window)
-    caches: Caches = []
-    for cache in whole:
-        if isinstance(cache, SlidingQuantizedKVCache):
-            keys, values = next(left).both()
-            copied = KVBuffers(keys, values, keys.tokens)
-            caches.append(SlidingQuantizedKVCache.restored(cache.window, copied, tokens, cache.codec))
-        else:
-            beginning = cache.buffers.map(lambda part: part.between(0, tokens), tokens)
-            caches.append(QuantizedKVCache.restored(beginning, cache.codec))
-    return caches
+def captured(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, bytes]:
+    return model.arenas.read_checkpoint(checkpoint)()
 
 
 @pytest.mark.slow("gpt_oss-100", "gemma3-4096")
@@ -96,88 +61,130 @@ def resumed(model: LoadedModel, whole: Caches, window: Sequence[KVBuffers], toke
 def test_a_window_is_what_a_prefill_up_to_there_leaves(
     model: LoadedModel, prompt: list[int], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also after what was decoded behind it."""
     monkeypatch.setattr(prompts, "chunk_tokens", lambda *_: chunk)
-    job = job_of(model, prompt, CHECKPOINTS, events=[])
-    finished(model, job)
-    assert tuple(job.captured) == CHECKPOINTS
-    for at, (position, window, _) in job.captured.items():
-        assert position == at
-        caches = finished(model, job_of(model, prompt[:at], [p for p in CHECKPOINTS if p < at]))
-        sliding = [cache for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
-        assert len(window) == len(sliding)
-        assert {buffers.filled for buffers in window} == {min(at, sliding[0].window + SLACK)}
-        assert same(window, [cache.buffers.last(min(at, cache.window + SLACK)) for cache in sliding])
+    turn = over(model, prompt, CHECKPOINTS, 24)
+    assert tuple(turn.job.captured) == CHECKPOINTS
+    for at, checkpoint in turn.job.captured.items():
+        assert (checkpoint.position, checkpoint.tokens) == (at, min(at, model.geometry.window + SLACK))
+        alone = over(model, prompt[:at], [p for p in CHECKPOINTS if p < at])
+        wanted = model.arenas.capture(alone.kv)
+        assert wanted is not None
+        assert captured(model, checkpoint) == captured(model, wanted)
 
 
 @pytest.fixture(scope="module")
-def whole(model: LoadedModel, prompt: list[int]) -> TurnJob:
+def whole(model: LoadedModel, prompt: list[int]) -> Turn:
     """A prefill that is over, with a window where it is resumed, and one of a token later."""
-    job = job_of(model, prompt, [at + late for at in RESUMED for late in (0, 1)])
-    finished(model, job)
-    return job
+    return over(model, prompt, [at + late for at in RESUMED for late in (0, 1)])
 
 
 @pytest.mark.slow("gemma3-450-0", "gpt_oss-333-0", "gpt_oss-450-0")
-@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("late", [0, 1, 2])
 @pytest.mark.parametrize("at", RESUMED)
 def test_a_window_is_enough_to_go_on(
-    model: LoadedModel, oracle: Oracle, prompt: list[int], whole: TurnJob, at: int, late: int
+    model: LoadedModel, oracle: Oracle, prompt: list[int], whole: Turn, at: int, late: int
 ) -> None:
-    """From the full layers' beginning and the window the model goes on right; from a window of one token later, not."""
-    caches = resumed(model, whole.caches, whole.captured[at + late].window, at)
-    if late and at < 64:  # Nothing was dropped yet: a layer that holds a token more has another length.
-        assert caches[0].buffers.filled == at + 1
-        return
+    """From the full layers' beginning and the window the model goes on right, also from a window of one token more
+    whose last one is left out; from one that is a token late, not."""
     other = [*prompt[:at], *model.tokenizer.encode(" and then something else 😀", parse_special=False)]
-    events: list[TokenEvent] = []
-    finished(model, job_of(model, other, warm=caches, events=events))
-    assert len({event.token_id for event in events}) > 8, "an output that does not vary proves nothing"
-    wanted = oracle.logprobs_of([*other, *(event.token_id for event in events)], len(other))
-    difference = float(np.abs(wanted - np.array([event.logprob for event in events])).max())
-    assert difference > 10 * TOLERANCE if late else difference < TOLERANCE
+    checkpoint = whole.job.captured[at + min(late, 1)]
+    make = new_kv(model, len(other) + 25, whole.kv, reused=at, checkpoint=checkpoint)
+    if late == 2:
+        checkpoint = checkpoint._replace(position=at)
+        file = {name: each[:, :, 1:] for name, each in host(model, whole.job.captured[at + 1]).items()}
+        make.start = replace(make.start, checkpoint=None, window_file=file)
+    turn = begin(model, other, 24, make=make)
+    run(model)
+    assert turn.job.chunks[0].position == at
+    assert len(set(turn.said)) > 8, "an output that does not vary proves nothing"
+    found = difference(oracle, turn)
+    assert found > 10 * TOLERANCE if late == 2 else found < TOLERANCE
 
 
-def test_a_window_shares_no_memory_with_the_caches(model: LoadedModel, prompt: list[int]) -> None:
-    caches = finished(model, job_of(model, prompt))
-    window = (captured(caches) or Checkpoint(0)).window
-    sliding = [cache.buffers for cache in caches if isinstance(cache, SlidingQuantizedKVCache)]
-    assert window
-    for one, other in zip(window, sliding, strict=True):
-        for pair in zip(one.arrays, other.arrays, strict=True):
-            assert not np.shares_memory(*(np.array(array, copy=False) for array in pair))
+def host(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, Any]:
+    shapes = model.geometry.checkpoint_shapes(checkpoint.tokens)
+    return {
+        name: np.frombuffer(each, np.uint32 if shapes[name][0] == "U32" else np.float32).reshape(shapes[name][1])
+        for name, each in captured(model, checkpoint).items()
+    }
+
+
+def test_a_windows_pieces_are_not_written_again(model: LoadedModel, prompt: list[int]) -> None:
+    """The sequence that it was captured of goes on in others, also into the middle of one."""
+    turn = begin(model, prompt[:333], 200, checkpoints=(330,))
+    while not turn.job.captured:
+        model.engine.step()
+    [checkpoint] = turn.job.captured.values()
+    before = captured(model, checkpoint)
+    run(model)
+    assert captured(model, checkpoint) == before
+    assert turn.kv.window is not None
+    assert turn.kv.window.first > checkpoint.position - checkpoint.tokens
+    assert set(turn.kv.window.spare).isdisjoint(checkpoint.pieces)
+
+
+def test_a_piece_that_is_written_again_is_found(model: LoadedModel, prompt: list[int]) -> None:
+    """As if a window's pieces were in no checkpoint."""
+    turn = begin(model, prompt[:333], 200, checkpoints=(330,))
+    while not turn.job.captured:
+        model.engine.step()
+    [checkpoint] = turn.job.captured.values()
+    before = captured(model, checkpoint)
+    window = turn.job.kv.window if turn.job.kv is not None else None
+    assert window is not None
+    window.take_back(checkpoint.pieces)
+    run(model)
+    assert captured(model, checkpoint) != before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early", [0, 1])
+def test_blocks_behind_a_window_are_used_again_and_none_before(
+    model: LoadedModel, oracle: Oracle, prompt: list[int], early: int
+) -> None:
+    """A block that is released a step early is found: what is shown of it is another's tokens by then."""
+    pieces, blocks = model.geometry.checkpoint_pieces, set()
+    turn = begin(model, prompt[:330], 100, arrays=False)
+    while not turn.job.future.done():
+        model.engine.step()
+        if (kv := turn.job.kv) is not None and kv.window is not None:
+            blocks |= set(kv.window.blocks)
+            assert len(kv.window.blocks) <= pieces
+            if early and kv.length == 395:
+                kv.window.blocks[:] = [*kv.window.blocks[1:], kv.window.blocks[0]]
+    assert len(blocks) <= 3 * pieces
+    assert (difference(oracle, turn) < TOLERANCE) == (not early)
 
 
 @pytest.mark.slow("gemma3")
 def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[int]) -> None:
     """Not where a turn starts from, nor behind its end, nor at its end, behind which it generates."""
-    warm = finished(model, job_of(model, prompt[:200]))
-    job = job_of(model, prompt, [0, 100, 200, 300, len(prompt), len(prompt) + 5], warm, [])
-    finished(model, job)
-    assert list(job.captured) == [300]
-    job = job_of(model, prompt, [len(prompt)])
-    finished(model, job)
-    assert list(job.captured) == [len(prompt)], "a prefill comes to the end"
+    warm = over(model, prompt[:200])
+    turn = begin(model, prompt, 24, warm=warm.kv, checkpoints=[0, 100, 200, 300, len(prompt), len(prompt) + 5])
+    run(model)
+    assert list(turn.job.captured) == [300]
+    assert list(over(model, prompt, [len(prompt)]).job.captured) == [len(prompt)], "a prefill comes to the end"
 
 
 @pytest.mark.slow("gpt_oss")
 def test_a_turn_that_starts_again_captures_again(
     model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events: list[TokenEvent] = []
-    job = job_of(model, prompt, CHECKPOINTS, events=events)
-    while len(events) < 3:
+    turn = begin(model, prompt, 24, checkpoints=CHECKPOINTS)
+    while len(turn.events) < 3:
         model.engine.step()
-    before = dict(job.captured)
+    before = dict(turn.job.captured)
+    tensors = {at: captured(model, checkpoint) for at, checkpoint in before.items()}
     with monkeypatch.context() as patch:
-        patch.setattr(batching.GenerationBatch, "next", lambda _: 1 / 0)
+        patch.setattr(model.arenas, "compute", lambda *_: 1 / 0)
         model.engine.step()
-    assert job.alone
-    finished(model, job)
-    assert len(events) == 24
-    assert tuple(job.captured) == CHECKPOINTS
-    assert all(
-        same(job.captured[at].window, before[at].window) and job.captured[at] is not before[at] for at in CHECKPOINTS
-    )
+    assert turn.job.alone
+    run(model)
+    assert len(turn.events) == 24 and turn.whole
+    assert tuple(turn.job.captured) == CHECKPOINTS
+    assert {at: captured(model, checkpoint) for at, checkpoint in turn.job.captured.items()} == tensors
+    assert all(checkpoint is not before[at] for at, checkpoint in turn.job.captured.items())
 
 
 def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +197,6 @@ def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeyp
         return 50
 
     monkeypatch.setattr(prompts, "chunk_tokens", chunk)
-    job = job_of(model, list(range(3, 103)), [30, 60])
-    finished(model, job)
-    assert not job.captured
+    turn = over(model, list(range(3, 103)), [30, 60])
+    assert not turn.job.captured
     assert starts == [0, 50]

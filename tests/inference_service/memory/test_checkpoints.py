@@ -1,10 +1,9 @@
-"""Checkpoints that are looked for, and the one that is taken, against real caches."""
+"""Checkpoints that are looked for, and the one that is taken, against real tables and blocks."""
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-import mlx.core as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +11,8 @@ from hypothesis import strategies as st
 from agentmem.kv.blockfile import chain_hashes
 from agentmem.kv.ledger import Ledger, TurnPlace
 from agentmem.v1.cache_store_pb2 import StoredFile
-from inference_service.engine.caches import SlidingQuantizedKVCache
-from inference_service.engine.codec import KVCodec
-from inference_service.engine.quantization import PLAIN, KVFormat
+from inference_service.engine.paged.sequence import SLACK, BlockTable, WindowTable
+from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.memory.checkpoints import (
     CheckpointCandidate,
     capture_positions,
@@ -29,52 +27,90 @@ from inference_service.memory.checkpoints import (
 from inference_service.memory.restore import headers
 
 FINGERPRINT, NAMESPACE = "f" * 64, "ns"
-WIDTH = 32
 
 
-def written(window: int, steps: Sequence[int]) -> SlidingQuantizedKVCache:
-    """A cache after so many chunks; the K of each token is its position."""
-    cache = SlidingQuantizedKVCache(window, KVCodec(KVFormat(group_size=WIDTH, scheme=PLAIN)))
+@dataclass
+class Window:
+    """A sequence of one sliding layer, and the position of the token in each place of its blocks."""
+
+    sequence: KVSequence
+    held: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, window: int) -> "Window":
+        tokens = min(256, window)
+        spare = list(range(-(-(window + SLACK) // tokens) + 2 + -(-300 // tokens)))
+        return cls(KVSequence(BlockTable(256), window=WindowTable(tokens, window=window, spare=spare)))
+
+    @property
+    def table(self) -> WindowTable:
+        assert self.sequence.window is not None
+        return self.sequence.window
+
+    @property
+    def kept(self) -> int:
+        """Tokens of a checkpoint."""
+        return self.sequence.length - self.table.kept_from(self.sequence.length)
+
+    def _place(self, position: int) -> tuple[int, int]:
+        return self.table.at(position), (position - self.table.first) % self.table.tokens
+
+    def write(self, n: int) -> None:
+        """Append n tokens."""
+        start = self.sequence.length
+        self.table.slide(start + n)
+        self.sequence.length += n
+        for position in range(max(start, self.table.first), start + n):
+            self.held[self._place(position)] = position
+
+    def last(self, tokens: int) -> "Window":
+        """As it comes back from a file of its last tokens."""
+        restored, length = Window.of(self.table.window), self.sequence.length
+        table = restored.table
+        table.first = (length - tokens) // table.tokens * table.tokens
+        table.blocks = [table.spare.pop() for _ in range(-(-(length - table.first) // table.tokens))]
+        restored.sequence.length = length
+        for position in range(length - tokens, length):
+            restored.held[restored._place(position)] = self.held[self._place(position)]
+        return restored
+
+    def can_trim(self, tokens: int) -> bool:
+        """Whether the whole window before the next token is there with so many tokens less."""
+        end = self.sequence.length - tokens
+        before = range(max(0, end - self.table.window), end)
+        return all(position >= self.table.first and self._place(position) in self.held for position in before)
+
+    def seen_at_the_next_token(self) -> list[int]:
+        """The positions of what the next query attends to, itself included."""
+        self.write(1)
+        end = self.sequence.length
+        return [self.held[self._place(position)] for position in range(max(0, end - self.table.window), end)]
+
+
+def written(window: int, steps: Sequence[int]) -> Window:
+    """After so many chunks."""
+    made = Window.of(window)
     for n in steps:
-        write(cache, n)
-    return cache
-
-
-def write(cache: SlidingQuantizedKVCache, n: int) -> mx.array:
-    """Append n tokens; the positions that attention gets."""
-    positions = mx.arange(cache.offset, cache.offset + n).astype(mx.float32)
-    new = mx.broadcast_to(positions[None, None, :, None], (1, 1, n, WIDTH))
-    return cache.update_and_fetch(new, new)[0].biases[0, 0, :, 0]
-
-
-def last(cache: SlidingQuantizedKVCache, tokens: int) -> SlidingQuantizedKVCache:
-    """The cache as it comes back from a file of its last tokens."""
-    return SlidingQuantizedKVCache.restored(cache.window, cache.buffers.last(tokens), cache.offset, cache.codec)
-
-
-def seen_at_the_next_token(cache: SlidingQuantizedKVCache) -> list[int]:
-    """The positions that the next query attends to, itself included."""
-    mask = cache.make_mask(1, return_array=True)
-    assert mask is not None
-    seen = write(cache, 1)
-    return [round(p) for p, visible in zip(seen.tolist(), mask[0].tolist(), strict=True) if visible]
+        made.write(n)
+    return made
 
 
 @given(data=st.data())
 def test_resuming_is_what_a_real_cache_can_do(data: st.DataObject) -> None:
     window = data.draw(st.integers(1, 40))
     cache = written(window, data.draw(st.lists(st.integers(1, 300), min_size=1, max_size=3)))
-    position = cache.offset
-    stored = data.draw(st.integers(min(position, window), cache.buffers.filled))
+    position = cache.sequence.length
+    stored = data.draw(st.integers(min(position, window), cache.kept))
     edge = position - stored + window
     limit = max(0, data.draw(st.one_of(st.integers(0, position + 5), st.integers(edge - 2, edge + 2))))
-    restored = last(cache, stored)
+    restored = cache.last(stored)
     resume = resume_position(position, stored, window, limit)
     wanted = min(position, limit)
     assert resume == (wanted if restored.can_trim(position - wanted) else 0)
     if resume:
-        restored.trim(position - resume)
-        assert seen_at_the_next_token(restored) == list(range(max(0, resume - window + 1), resume + 1))
+        restored.sequence.trim(resume)
+        assert not restored.sequence.lost
+        assert restored.seen_at_the_next_token() == list(range(max(0, resume - window + 1), resume + 1))
 
 
 def test_resuming_with_a_window() -> None:
@@ -156,27 +192,27 @@ def test_the_choice_is_the_one_that_resumes_furthest(case: Case, data: st.DataOb
     """By trying all that is stored, as real caches, at every position from the furthest on."""
     window = data.draw(st.sampled_from([1, 7, 64, 200]))
     block_tokens = data.draw(st.integers(0, len(case.sequence)))
-    caches = {}
+    caches, kept = dict[bytes, Window](), dict[bytes, int]()
     for candidate in data.draw(st.lists(st.sampled_from(case.candidates), max_size=4)) if case.candidates else []:
         cache = written(window, [candidate.position])
-        stored = data.draw(st.integers(min(candidate.position, window), cache.buffers.filled))
-        caches[candidate.name] = last(cache, stored)
+        stored = data.draw(st.integers(min(candidate.position, window), cache.kept))
+        caches[candidate.name], kept[candidate.name] = cache.last(stored), stored
     furthest = 0
     for candidate in case.candidates:
         cache = caches.get(candidate.name)
         limit = min(candidate.usable_tokens, block_tokens)
         if cache is not None and limit and cache.can_trim(candidate.position - limit):
             furthest = max(furthest, limit)
-    stored_by_name = {name: cache.buffers.filled for name, cache in caches.items()}
-    chosen = choose_checkpoint(case.candidates, stored_by_name, window, block_tokens)
+    chosen = choose_checkpoint(case.candidates, kept, window, block_tokens)
     if chosen is None:
         assert furthest == 0
         return
     candidate, resume = chosen
     assert resume == furthest <= min(block_tokens, len(case.sequence) - 1)
     cache = caches[candidate.name]
-    cache.trim(candidate.position - resume)
-    assert seen_at_the_next_token(cache) == list(range(max(0, resume - window + 1), resume + 1))
+    cache.sequence.trim(resume)
+    assert not cache.sequence.lost
+    assert cache.seen_at_the_next_token() == list(range(max(0, resume - window + 1), resume + 1))
 
 
 # What agents do.

@@ -9,6 +9,7 @@ import pytest
 
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.device import on_cpu
+from inference_service.models import fitting
 from inference_service.models.fitting import KVLimits, fit
 from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelShape, shape_of
@@ -52,6 +53,27 @@ def test_the_settings_of_the_pool_are_taken() -> None:
     assert found.agents < fit(model, limits, KVLimits()).agents
     assert fit(replace(model, own_context_length=1000), limits, KVLimits()).tokens == 1000
     assert fit(model, limits, KVLimits(context_length=1000)).context_length == 1000
+
+
+@pytest.mark.parametrize("own_memory", [True, False], ids=["device", "host"])
+def test_memory_for_arrays_is_planned_where_attention_takes_them(
+    monkeypatch: pytest.MonkeyPatch, own_memory: bool
+) -> None:
+    """A GPU attends over the pool's blocks, and the pool gets all that is left."""
+    monkeypatch.setattr(fitting, "has_own_memory", lambda: own_memory)
+    model = shape()
+    found = fit(model, MemoryLimits(model.weight_bytes + GB // 4), KVLimits())
+    left = GB // 4 - found.needs.activation_bytes
+    assert found.batch_bytes == (0 if own_memory else left - left // 2)
+    block = 256 * model.geometry.bytes_per_token
+    assert left // (1 if own_memory else 2) - block < found.pool_bytes <= left // (1 if own_memory else 2)
+
+
+def test_a_request_needs_no_memory_for_arrays() -> None:
+    model, limits = shape(), MemoryLimits(100 * GB)
+    found = fit(model, limits, KVLimits(batch_bytes=1))
+    assert not found.refusal
+    assert (found.batch_bytes, found.context_length) == (1, model.own_context_length)
 
 
 def test_what_cannot_run_is_refused_by_its_config() -> None:

@@ -49,9 +49,9 @@ async def test_the_engine_has_the_pool_give_back_its_memory_at_once(
         first = await world.engine.call(lambda: arenas.nbytes)
 
         async def taken() -> int:
-            """Open a segment, and take it, as a write does."""
+            """Open a segment, and take it, as a sequence does."""
             pool.open()
-            await world.engine.call(lambda: arenas._all[0]._take(1))
+            await world.engine.call(lambda: arenas.full.take([pool.segment.blocks]))
             return await world.engine.call(lambda: arenas.nbytes)
 
         assert await taken() > first
@@ -74,7 +74,7 @@ async def test_what_a_slow_event_loop_closes_is_given_back_all_the_same(
         pool, arenas, give_up = model.memory.pool.full, model.arenas, growing.PoolGrowth.give_up
         first = await world.engine.call(lambda: arenas.nbytes)
         pool.open()
-        await world.engine.call(lambda: arenas._all[0]._take(1))
+        await world.engine.call(lambda: arenas.full.take([pool.segment.blocks]))
 
         def slowly(growth: growing.PoolGrowth, nbytes: int) -> Closed:
             time.sleep(0.2)

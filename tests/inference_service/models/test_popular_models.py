@@ -6,8 +6,8 @@ from inference_service.engine.attention import AttentionBackend
 from inference_service.models import costs, opening
 from inference_service.models.fitting import LEAST_CONTEXT, Fit, KVLimits, fit
 from inference_service.models.opening import ModelShape, shape_of
-from inference_service.models.residency import MemoryLimits
-from inference_service.pool.memory import agents_that_fit, batch_bytes, sizes
+from inference_service.models.residency import MemoryLimits, agent_bytes
+from inference_service.pool.memory import TYPICAL_TOKENS, agents_that_fit, sizes
 from tests.inference_service.models.popular_models import POPULAR, element_bytes
 
 GB = 1 << 30
@@ -33,7 +33,6 @@ def check(model: ModelShape, found: Fit, limit: int) -> None:
     memory = sizes(free, model.geometry, context)
     assert memory.pool_bytes(model.geometry) + memory.batch_bytes <= free
     assert agents_that_fit(memory.space, model.geometry, context) >= 1
-    assert batch_bytes(model.geometry, model.weight_bytes, [context]) <= memory.batch_bytes
     assert model.cost.least(context) <= found.needs.activation_bytes
     longest = context == model.own_context_length
     assert longest or (context >= LEAST_CONTEXT and not context % 256)
@@ -51,7 +50,8 @@ def test_a_model_has_a_context_that_fits_or_is_refused(
         found = fit(model, MemoryLimits(limit), KVLimits())
         if found.refusal:
             assert before == 0, "more memory refuses nothing"
-            least = batch_bytes(model.geometry, model.weight_bytes, [LEAST_CONTEXT])
+            tokens = LEAST_CONTEXT if model.geometry.resumes_anywhere else TYPICAL_TOKENS  # by which pools are split
+            least = agent_bytes(model.geometry, tokens)
             assert model.weight_bytes + model.cost.least(LEAST_CONTEXT) + 2 * least > limit, found.refusal
             continue
         check(model, found, limit)

@@ -17,13 +17,14 @@ from inference_service.models.residency import (
     MemoryLimits,
     Needs,
     Resident,
+    agent_bytes,
     check_sizes,
     kv_bytes,
     make_room,
     needs_of,
 )
 from inference_service.pool.kv import Space
-from inference_service.pool.memory import Sizes, batch_bytes
+from inference_service.pool.memory import Sizes
 
 GIB = 1 << 30
 NOTHING = EstimatedCost(0, 0)
@@ -72,29 +73,37 @@ def test_what_is_missing_is_said() -> None:
     assert "models may take 10.7 GB, of which pinned models ('a') take 2.1 GB; 6.4 GB are missing" in said
 
 
-def test_the_least_kv_is_that_of_the_shortest_agent_and_of_its_request() -> None:
+def test_the_least_kv_is_that_of_the_shortest_agent() -> None:
     plain = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64))
     states = StateGroup((1,), ((StateArray((3, 100), "F32"),),))
     block = 256 * plain.bytes_per_token
-    for geometry, least in (
-        (plain, 3 * block),
-        (replace(plain, states=states), 3 * (block + 1200)),
-    ):
+    window = LayerGroup((1,), 2, 64, 64, window=256)
+    sliding = replace(plain, sliding=window)
+    assert sliding.piece_bytes == block // 2
+    for geometry, checkpoint in ((plain, 0), (replace(plain, states=states), 1200), (sliding, 3 * block // 2)):
         info = model(geometry)
-        assert needs_of(info, 4096, GIB).least_kv_bytes == least
-        enough = Sizes(Space(1, geometry.checkpoint_pieces), least - block - geometry.state_bytes)
-        check_sizes(info, enough)
-        with pytest.raises(FailedPrecondition, match="too little for one"):
-            check_sizes(info, replace(enough, batch_bytes=enough.batch_bytes - 1))
+        assert needs_of(info, 4096, GIB).least_kv_bytes == block + checkpoint
+        assert needs_of(info, 4096, GIB).useful_kv_bytes == 4 * (16 * block + checkpoint)
+        assert needs_of(info, 512, GIB).useful_kv_bytes == 4 * (2 * block + checkpoint)
+        assert needs_of(info, 4096, GIB, 5, 6).least_kv_bytes == 11, "what is set"
+        assert needs_of(info, 4096, GIB, 5, 6, arrays=False).least_kv_bytes == 5, "of that which there is"
+        assert needs_of(info, 4096, GIB, 5).least_kv_bytes == block + checkpoint
+        assert needs_of(info, 4096, GIB, 5, arrays=False).useful_kv_bytes == 5
+        assert agent_bytes(geometry, 4096) == 16 * block + checkpoint
 
 
-def test_a_request_of_layers_that_see_arrays_fits_into_the_least() -> None:
-    geometry = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64), shows_arrays=True)
-    least = batch_bytes(geometry, 0, [1])
-    assert least > batch_bytes(replace(geometry, shows_arrays=False), 0, [1])
-    check_sizes(model(geometry), Sizes(Space(1, 0), least))
-    with pytest.raises(FailedPrecondition, match="too little for one"):
-        check_sizes(model(geometry), Sizes(Space(1, 0), least - 1))
+def test_memory_in_which_no_request_could_run_is_refused() -> None:
+    """Whether there is memory for K and V as arrays or not: a request runs without."""
+    plain = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64))
+    sliding = replace(plain, sliding=LayerGroup((1,), 2, 64, 64, window=256))
+    for geometry, enough, little in (
+        (plain, Space(1, 0), Space(0, 0)),
+        (sliding, Space(1, 3), Space(0, 3)),
+        (sliding, Space(1, 3), Space(1, 2)),
+    ):
+        check_sizes(model(geometry), Sizes(enough, 0))
+        with pytest.raises(FailedPrecondition, match=rf"{little.blocks} blocks .*too little for one"):
+            check_sizes(model(geometry), Sizes(little, GIB))
 
 
 def test_computing_gets_a_fourth_of_what_weights_leave_unless_the_least_is_more() -> None:

@@ -318,7 +318,7 @@ async def test_a_model_beside_other_processes_serves_with_what_they_leave(
         b = world.models.loaded("b")
         assert b is not None
         assert b.memory.sizes.pool_bytes(b.geometry) > for_kv, "for the time when they have ended"
-        request = MemoryRequest(AgentKey("ns", "agent", "b"), [], 1000, keeps=True)
+        request = MemoryRequest(AgentKey("ns", "agent", "b"), [], 1000)
         reservation = await b.memory.admission.reserve(request, 0)
         b.memory.admission.release(reservation)
         assert b.memory.admission.spare() >= 0

@@ -1,8 +1,10 @@
 """Swaps at their worst moments: somebody leaves, something fails, or the worker ends, in the middle of one."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
+from inference_service import heap
 from inference_service.models import loading as loader_module
 from inference_service.models import swapping
 from inference_service.models.loading import Loader
@@ -27,6 +30,26 @@ async def test_a_place_that_becomes_free_is_taken_at_once(directories: dict[str,
         await world.models.unload("a")
         async with asyncio.timeout(60):
             assert await b == "b"
+
+
+async def test_garbage_among_what_is_frozen_goes_when_a_model_goes(
+    directories: dict[str, str], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's process freezes its heap, so that no full collection comes in the middle of turns."""
+
+    class Knot:
+        def __init__(self) -> None:
+            self.itself = self
+
+    monkeypatch.setattr(heap, "_kept", False)
+    async with serving(directories, data) as world:
+        gone = weakref.ref(Knot())
+        heap.keep()
+        gc.collect()
+        assert gone() is not None
+        await world.models.unload("a")
+        assert gone() is None
+        assert gc.get_freeze_count() > 0, "what stays is frozen again"
 
 
 @pytest.mark.slow

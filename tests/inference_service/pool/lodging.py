@@ -1,7 +1,6 @@
 """A pool of blocks in which rooms are asked for, and the agents at rest in it."""
 
 import asyncio
-from collections.abc import Sequence
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.kv.hints import TurnHints
@@ -17,18 +16,22 @@ LONG = 600.0
 
 
 class Memory:
-    """A pool of `blocks` blocks, or of so many windows besides; decoding takes a byte per token of the padded batch,
-    and a captured checkpoint as many as a block has tokens."""
+    """A pool of `blocks` blocks, or of so many windows besides, each of two pieces; K and V as arrays take a byte per
+    token, and those of all turns `arrays` bytes."""
 
     def __init__(
-        self, blocks: int, windows: int | None = None, batch: int = 1 << 30, segment: Segment | None = None
+        self,
+        blocks: int,
+        windows: int | None = None,
+        arrays: int = 0,
+        segments: tuple[Segment | None, Segment | None] = (None, None),
     ) -> None:
         pieces = 0 if windows is None else 2
-        self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces, (segment, None))
+        self.pool = KVPool(Space(blocks, pieces * (windows or 0)), pieces, segments)
         self.hints = TurnHints()
         self.hot = HotAgents(self.pool, self.hints)
-        self.batch = batch
-        self.admission = Admission(self.pool, self.hot, _padded, batch, BLOCK_TOKENS)
+        self.arrays = arrays
+        self.admission = Admission(self.pool, self.hot, lambda tokens: tokens, arrays)
         self.evicted: list[int] = []
         self.admission.growth.evicted = self.evicted.append
 
@@ -44,30 +47,29 @@ class Memory:
         self.hot.put(key(name), state)
         return state
 
-    def keep(self, name: str, room: Reservation, tokens: int, *ids: int) -> None:
-        """What a turn does at its end: its blocks and pieces come from its room, but for those that are shared."""
+    def keep(self, name: str, room: Reservation, tokens: int, *ids: int) -> HotState:
+        """What a turn does at its end: its blocks and a window of its own are named, but for those that others have."""
         chain = names(*ids)
         known = [self.pool.full.find(each) for each in chain]
-        self.pool.full.acquire(block for block in known if block is not None)
-        table = room.table(tokens, known, self.pool.checkpoint_pieces, 1)
-        self.hot.put(key(name), HotState(Version("u", 2), Ledger(), self.pool.publish(chain, table)))
+        own = room.places[: len(ids)]
+        places = tuple(block if there is None else there for block, there in zip(own, known, strict=True))
+        pieces = tuple(room.pieces[: self.pool.checkpoint_pieces])
+        table = room.claim(self.pool, Table(tokens, places, len(pieces), pieces))
+        state = HotState(Version("u", 2), Ledger(), self.pool.publish(chain, table))
+        self.hot.put(key(name), state)
+        return state
 
     def check(self, *in_flight: Table) -> None:
         self.pool.check_integrity([*self.hot.tables(), *in_flight])
 
     def check_budget(self) -> None:
         """What runs can hold no more than there is."""
-        running = self.admission._reservations
-        captured = BLOCK_TOKENS * sum(each.checkpoints for each in running)
-        assert _padded([each.tokens for each in running]) + captured <= self.batch
+        promised = sum(each.array_bytes for each in self.admission._reservations)
+        assert promised == self.admission.promised_bytes <= self.arrays
 
     @property
     def agents(self) -> str:
         return "".join(each.agent_id for each in self.hot)
-
-
-def _padded(lengths: Sequence[int]) -> int:
-    return len(lengths) * max(lengths)
 
 
 def names(*ids: int) -> list[bytes]:
@@ -79,9 +81,9 @@ def key(name: str) -> AgentKey:
     return AgentKey("ns", name, "m")
 
 
-def blocks(count: int, *ids: int, keeps: bool = True, of: str = "stranger") -> MemoryRequest:
+def blocks(count: int, *ids: int, of: str = "stranger") -> MemoryRequest:
     """A turn that can grow to so many blocks and whose prompt begins with full blocks of `ids`."""
-    return MemoryRequest(key(of), names(*ids), BLOCK_TOKENS * count, keeps)
+    return MemoryRequest(key(of), names(*ids), BLOCK_TOKENS * count)
 
 
 async def settle() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from inference_service.pool.admission import MemoryRequest
+from inference_service.pool.admission import MemoryRequest, Reservation
+from inference_service.pool.blocks import PoolError
 from inference_service.pool.kv import Table
 
 from .lodging import LONG, Memory, blocks, enter, key, names, settle
@@ -18,8 +19,9 @@ from .lodging import LONG, Memory, blocks, enter, key, names, settle
 
 async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
     memory = Memory(10, windows=2)
-    room = await memory.admission.reserve(MemoryRequest(key("a"), (), 3 * BLOCK_TOKENS + 1, keeps=True), 0)
+    room = await memory.admission.reserve(MemoryRequest(key("a"), (), 3 * BLOCK_TOKENS + 1), 0)
     assert (len(room.blocks), len(room.pieces), room.tokens) == (4, 2, 769)
+    assert (list(room.places), room.shared) == (room.blocks, ())
     assert (memory.pool.full.free, memory.pool.pieces.free) == (6, 2)
     assert not memory.admission.idle
     memory.admission.release(room)
@@ -31,17 +33,48 @@ async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:
 async def test_a_table_takes_from_the_room_and_the_rest_goes_back() -> None:
     memory = Memory(10, windows=2)
     room = await memory.admission.reserve(blocks(4), 0)
-    table = room.table(300, [None, None], 1, 44)
-    assert (table.tokens, len(table.blocks), table.window_tokens, len(table.pieces)) == (300, 2, 44, 1)
+    wanted = Table(300, room.places[:2], 44, tuple(room.pieces[:1]))
+    assert room.claim(memory.pool, wanted) is wanted
+    assert (len(room.blocks), len(room.pieces), len(room.places)) == (2, 1, 4)
     memory.admission.release(room)
-    memory.check(table)
+    memory.check(wanted)
     assert (memory.pool.full.free, memory.pool.pieces.free) == (8, 3)
+
+
+async def test_who_claims_gets_references_on_what_is_others() -> None:
+    """Its own blocks and pieces go along, once; those of others, and its own that are claimed again, are shared."""
+    memory = Memory(10, windows=4)
+    state = memory.idle_agent("a", 1, 2, windows=2)
+    room = await memory.admission.reserve(replace(blocks(4, 1, 2), checkpoints=1), 0)
+    assert room.shared == state.table.blocks == room.places[:2]
+    own = room.places[2]
+    first = room.claim(memory.pool, Table(700, room.places[:3], 9, (*state.table.pieces, room.pieces[0])))
+    second = room.claim(memory.pool, Table(701, room.places[:3], 9, (first.pieces[-1], room.pieces[0])))
+    assert (len(room.blocks), len(room.pieces), own in room.blocks) == (1, 2, False)
+    memory.admission.release(room)
+    memory.check(first, second)
+    memory.hot.drop(key("a"))
+    memory.pool.release(first)
+    memory.check(second)
+    assert (memory.pool.full.used, memory.pool.pieces.used) == (3, 2)
+    memory.pool.release(second)
+    assert (memory.pool.full.used, memory.pool.pieces.used) == (0, 0)
+
+
+async def test_who_claims_what_is_free_is_told() -> None:
+    memory = Memory(4)
+    room = await memory.admission.reserve(blocks(1), 0)
+    with pytest.raises(PoolError, match="is free and cannot be shared"):
+        room.claim(memory.pool, Table(300, (*room.places, 3)))
+    memory.admission.release(room)
 
 
 async def test_a_table_begins_with_what_is_shared() -> None:
     memory = Memory(10)
     state = memory.idle_agent("a", 1, 2)
     room = await memory.admission.reserve(blocks(4, 1, 2, 3), 0)
+    assert (room.shared, len(room.blocks)) == (state.table.blocks, 2)
+    assert room.places == (*room.shared, *room.blocks)
     memory.keep("b", room, 700, 1, 2, 3)
     memory.admission.release(room)
     [first, second] = memory.hot.tables()
@@ -67,7 +100,7 @@ async def test_blocks_behind_the_tokens_count_for_nothing(tokens: int, own: int)
     """The pool may have more of an agent's full blocks than can be restored; what is restored ends in a tail."""
     memory = Memory(6)
     memory.idle_agent("a", 1, 2, 3, 4)
-    room = memory.admission.reserve_now(MemoryRequest(key("b"), names(1, 2, 3, 4), tokens, keeps=True))
+    room = memory.admission.reserve_now(MemoryRequest(key("b"), names(1, 2, 3, 4), tokens))
     assert room is not None and len(room.blocks) == own
     assert memory.pool.full.used == 4 + own
     memory.admission.release(room)
@@ -172,18 +205,15 @@ async def test_cancelled_in_the_moment_when_there_is_room() -> None:
     memory.check()
 
 
-@pytest.mark.parametrize("keeps", [True, False])
-async def test_what_never_fits_is_refused_at_once_and_without_effect(keeps: bool) -> None:
-    memory = Memory(4, batch=BLOCK_TOKENS * 8)
+async def test_what_never_fits_is_refused_at_once_and_without_effect() -> None:
+    memory = Memory(4)
     memory.idle_agent("a", 1, 2)
     running = await memory.admission.reserve(blocks(2), 0)
     waiting = enter(memory, blocks(4))
     await settle()
-    with pytest.raises(FailedPrecondition, match="2304 tokens"):
-        await memory.admission.reserve(blocks(9, keeps=keeps), LONG)
-    if keeps:
+    for least in (replace(blocks(5), computes=False), blocks(5)):
         with pytest.raises(FailedPrecondition, match="1280 tokens"):
-            await memory.admission.reserve(blocks(5), LONG)
+            await memory.admission.reserve(least, LONG)
     assert (memory.agents, memory.evicted, memory.pool.full.free) == ("a", [], 0)
     assert not waiting.done()
     memory.admission.release(running)
@@ -197,45 +227,52 @@ async def test_a_window_that_never_fits_is_refused() -> None:
         await memory.admission.reserve(blocks(1), LONG)
 
 
-async def test_the_padded_batch_is_charged() -> None:
-    """So many rows times the longest: a long one makes short ones dear."""
-    memory = Memory(100, batch=BLOCK_TOKENS * 12)
-    rooms = [await memory.admission.reserve(blocks(2), 0) for _ in range(6)]
-    with pytest.raises(ResourceExhausted):
-        await memory.admission.reserve(blocks(1), 0)
-    for _ in range(4):
-        memory.admission.release(rooms.pop())
-    rooms.append(await memory.admission.reserve(blocks(4), 0))
-    with pytest.raises(ResourceExhausted):
-        await memory.admission.reserve(blocks(1), 0)
-    assert memory.pool.full.free > 50, "not for want of blocks"
-    assert not memory.evicted
-    memory.admission.release(rooms.pop())
-    rooms.append(await memory.admission.reserve(blocks(1), 0))
-    for room in rooms:
-        memory.admission.release(room)
-
-
-async def test_room_in_the_batch_alone_wakes_too() -> None:
-    memory = Memory(100, batch=BLOCK_TOKENS)
-    running = await memory.admission.reserve(blocks(1, keeps=False), 0)
-    waiting = enter(memory, blocks(1, keeps=False))
-    await settle()
-    assert not waiting.done()
-    memory.admission.release(running)
-    memory.admission.release(await waiting)
-
-
-async def test_a_turn_that_keeps_nothing_takes_no_blocks() -> None:
-    memory = Memory(4, windows=1)
+async def test_what_a_turn_starts_from_stays_while_it_runs() -> None:
+    memory = Memory(4, windows=2)
     memory.idle_agent("a", 1, 2, 3, windows=2)
-    room = await memory.admission.reserve(blocks(100, 1, 2, keeps=False), 0)
-    assert (room.blocks, room.pieces, memory.agents) == ([], [], "a")
+    room = await memory.admission.reserve(blocks(3, 1, 2), 0)
     memory.hot.drop(key("a"))
-    assert memory.pool.full.free == 2, "what it starts from stays while it runs"
+    assert memory.pool.full.free == 1, "two blocks that it shares, and one of its own"
     memory.admission.release(room)
     memory.check()
     assert memory.pool.full.free == 4
+
+
+async def test_arrays_are_granted_as_far_as_their_budget_goes() -> None:
+    """Who gets none runs all the same, and nobody is refused or evicted for their sake."""
+    memory = Memory(20, arrays=5 * BLOCK_TOKENS)
+    memory.idle_agent("a", 1, 2)
+    rooms = [await memory.admission.reserve(blocks(count), 0) for count in (2, 3, 1, 6)]
+    assert [room.array_bytes for room in rooms] == [512, 768, 0, 0]
+    assert memory.admission.promised_bytes == 1280
+    memory.check_budget()
+    memory.admission.release(rooms.pop(0))
+    rooms.append(await memory.admission.reserve(blocks(1), 0))
+    assert rooms[-1].array_bytes == 256
+    assert [room.array_bytes for room in rooms[:-1]] == [768, 0, 0], "a turn keeps what it began with"
+    for room in rooms:
+        memory.admission.release(room)
+    assert (memory.admission.promised_bytes, memory.agents) == (0, "a")
+
+
+@pytest.mark.parametrize(("spare", "granted"), [(255, 0), (256, 256), (0, 0)])
+async def test_arrays_are_granted_as_far_as_the_device_has_memory(spare: int, granted: int) -> None:
+    memory = Memory(4, arrays=1 << 30)
+    memory.admission.spare = lambda: spare
+    room = await memory.admission.reserve(blocks(1), 0)
+    assert (room.array_bytes, len(room.blocks)) == (granted, 1)
+    memory.admission.release(room)
+
+
+async def test_a_prefetch_takes_no_arrays() -> None:
+    memory = Memory(4, arrays=BLOCK_TOKENS)
+    prefetch = memory.admission.reserve_now(replace(blocks(1), computes=False))
+    assert prefetch is not None and (prefetch.array_bytes, len(prefetch.blocks)) == (0, 1)
+    turn = await memory.admission.reserve(blocks(1), 0)
+    assert turn.array_bytes == BLOCK_TOKENS, "which are the turn's"
+    for room in (prefetch, turn):
+        memory.admission.release(room)
+    memory.check()
 
 
 @settings(max_examples=40)
@@ -244,16 +281,31 @@ async def test_a_turn_that_keeps_nothing_takes_no_blocks() -> None:
     capacity=st.integers(1, 10),
     windows=st.none() | st.integers(1, 3),
     turns=st.integers(1, 14),
-    batch=st.integers(2, 40),
+    arrays=st.integers(0, 20),
 )
 def test_whoever_comes_goes_or_fails_nobody_waits_for_ever_and_all_adds_up(
-    seed: int, capacity: int, windows: int | None, turns: int, batch: int
+    seed: int, capacity: int, windows: int | None, turns: int, arrays: int
 ) -> None:
-    asyncio.run(_arrivals(random.Random(seed), Memory(capacity, windows, batch * BLOCK_TOKENS), turns))
+    asyncio.run(_arrivals(random.Random(seed), Memory(capacity, windows, arrays * BLOCK_TOKENS), turns))
+
+
+def _captured(memory: Memory, room: Reservation, names: list[bytes]) -> list[Table]:
+    """Checkpoints of a turn, which has pieces for so many and for a window besides."""
+    found, last = [], list[int]()
+    for position in range(room.checkpoints):
+        pieces = *last, *room.pieces[2 : 4 - len(last)]
+        table = room.claim(memory.pool, Table(position, (), 1, pieces))
+        assert len(room.pieces) >= 2
+        last = [pieces[-1]]
+        found.append(memory.pool.publish_checkpoint(names[position % len(names)], table))
+    return found
 
 
 async def _arrivals(dice: random.Random, memory: Memory, turns: int) -> None:
-    """Turns of four agents: some fail, some are cancelled, some keep nothing; a writer lets go of states later."""
+    """Turns of four agents: some fail, some are cancelled, some keep nothing; a writer lets go of states later.
+
+    They capture checkpoints, each of which has a piece of the one before.
+    """
     outcomes: list[str] = []
     locks = {name: asyncio.Lock() for name in "abcd"}
     written: list[Table] = []
@@ -265,8 +317,8 @@ async def _arrivals(dice: random.Random, memory: Memory, turns: int) -> None:
     async def turn(name: str) -> None:
         await pause()
         ids = [dice.randrange(2) for _ in range(dice.randrange(1, 6))]
-        demand = blocks(len(ids) + dice.randrange(3), *ids, keeps=dice.random() < 0.8, of=name)
-        demand = replace(demand, checkpoints=dice.randrange(7))
+        demand = blocks(len(ids) + dice.randrange(3), *ids, of=name)
+        demand = replace(demand, checkpoints=dice.randrange(7), computes=dice.random() < 0.9)
         async with locks[name]:
             at_once = memory.admission.reserve_now(demand) if dice.random() < 0.2 else None
             room = at_once or await memory.admission.reserve(demand, LONG)
@@ -282,7 +334,9 @@ async def _arrivals(dice: random.Random, memory: Memory, turns: int) -> None:
                 await pause()
                 if dice.random() < 0.2:
                     raise ZeroDivisionError
-                if demand.keeps:
+                memory.admission.capture_at_most(room, dice.randrange(7))
+                written.extend(_captured(memory, room, names(*ids)))
+                if dice.random() < 0.8:
                     longest = demand.tokens // BLOCK_TOKENS
                     memory.keep(name, room, 1, *[*ids, 2, 3][: dice.randrange(len(ids), longest + 1)])
                     kept = True

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agentmem.errors import ResourceExhausted
-from agentmem.kv.blockfile import BLOCK_TOKENS
+from inference_service.pool.blocks import Segment
 
 from .lodging import LONG, Memory, blocks, enter, key, settle
 
@@ -44,28 +44,32 @@ async def test_an_agents_own_state_goes_if_its_turn_cannot_run_beside_it() -> No
 
 
 async def test_checkpoints_that_are_not_captured_make_room_for_who_waits() -> None:
-    memory = Memory(10, batch=3 * BLOCK_TOKENS)
+    memory = Memory(10, windows=5)
     room = await memory.admission.reserve(replace(blocks(1), checkpoints=4), 0)
-    assert room.checkpoints == 2, "what one row leaves"
+    assert (room.checkpoints, len(room.pieces)) == (4, 10)
     waiting = enter(memory, replace(blocks(1, of="b"), checkpoints=4))
     await settle()
     assert not waiting.done(), "the first one may hold them"
+    memory.admission.capture_at_most(room, 5)
+    await settle()
+    assert not waiting.done() and room.checkpoints == 4
     memory.admission.capture_at_most(room, 3)
     await settle()
-    assert not waiting.done() and room.checkpoints == 2
-    memory.admission.capture_at_most(room, 1)
-    await settle()
-    assert not waiting.done(), "it waits for memory for one of its own"
-    memory.admission.capture_at_most(room, 0)
+    assert not waiting.done(), "it waits for memory for one of its own, besides a window"
+    memory.admission.capture_at_most(room, 2)
     assert (await waiting).checkpoints == 1
-    memory.check_budget()
+    assert (room.checkpoints, len(room.pieces)) == (2, 6)
+    for each in (room, waiting.result()):
+        memory.admission.release(each)
+    memory.check()
+    assert memory.pool.pieces.free == 10
 
 
-@pytest.mark.parametrize(("batch", "granted"), [(1, 0), (2, 1), (3, 2)])
-async def test_a_turn_without_memory_for_checkpoints_runs_without(batch: int, granted: int) -> None:
-    memory = Memory(10, batch=batch * BLOCK_TOKENS)
+@pytest.mark.parametrize(("windows", "granted"), [(1, 0), (2, 1), (3, 2)])
+async def test_a_turn_without_memory_for_checkpoints_runs_without(windows: int, granted: int) -> None:
+    memory = Memory(10, windows=windows)
     room = await memory.admission.reserve(replace(blocks(1), checkpoints=4), 0)
-    assert room.checkpoints == granted
+    assert (room.checkpoints, len(room.pieces)) == (granted, 2 * (1 + granted))
     waiting = enter(memory, replace(blocks(1, of="b"), checkpoints=4))
     await settle()
     assert not waiting.done()
@@ -74,11 +78,61 @@ async def test_a_turn_without_memory_for_checkpoints_runs_without(batch: int, gr
 
 
 async def test_no_turn_is_refused_because_of_a_checkpoint() -> None:
-    memory = Memory(10, batch=2 * BLOCK_TOKENS)
+    memory = Memory(10, windows=2)
     room = await memory.admission.reserve(blocks(1), 0)
     waited = await memory.admission.reserve(replace(blocks(1, of="b"), checkpoints=1), 0.02)
-    assert waited.checkpoints == 0
+    assert (waited.checkpoints, len(waited.pieces)) == (0, 2)
     with pytest.raises(ResourceExhausted):
         await memory.admission.reserve(blocks(1, of="c"), 0.02)
     memory.admission.release(room)
-    memory.check_budget()
+    memory.admission.release(waited)
+    memory.check()
+
+
+async def test_an_agent_goes_for_a_window_and_one_checkpoint_and_for_no_more() -> None:
+    memory = Memory(10, windows=4)
+    for number, name in enumerate("abcd"):
+        memory.idle_agent(name, number, windows=2)
+    room = await memory.admission.reserve(replace(blocks(1), checkpoints=4), 0)
+    assert (room.checkpoints, memory.agents, memory.evicted) == (1, "cd", [2])
+    memory.admission.release(room)
+    room = await memory.admission.reserve(replace(blocks(1), checkpoints=4), 0)
+    assert (room.checkpoints, memory.agents) == (1, "cd"), "what is free is enough"
+    memory.admission.release(room)
+    memory.hot.drop(key("c"))
+    room = await memory.admission.reserve(replace(blocks(1), checkpoints=4), 0)
+    assert (room.checkpoints, memory.agents) == (2, "d"), "what is free is taken"
+    memory.admission.release(room)
+    memory.check()
+
+
+@pytest.mark.parametrize(("windows", "granted"), [(2, 0), (3, 1), (4, 2)])
+async def test_no_checkpoint_is_worth_the_window_that_the_agent_goes_on_from(windows: int, granted: int) -> None:
+    memory = Memory(10, windows=windows)
+    memory.idle_agent("a", 1, windows=2)
+    room = await memory.admission.reserve(replace(blocks(2, 1, of="a"), checkpoints=2), 0)
+    assert (room.checkpoints, memory.agents) == (granted, "a")
+    memory.admission.release(room)
+    room = await memory.admission.reserve(replace(blocks(2, of="b"), checkpoints=2), 0)
+    assert (room.checkpoints, memory.agents) == ((1, "") if windows == 2 else (granted, "a")), "a stranger's may go"
+    memory.admission.release(room)
+    memory.check()
+
+
+async def test_for_work_that_nobody_waits_for_no_checkpoint_is_taken_from_others() -> None:
+    memory = Memory(10, windows=3)
+    memory.idle_agent("a", 1, windows=2)
+    room = memory.admission.reserve_now(replace(blocks(1, of="b"), computes=False))
+    assert room is not None and (room.checkpoints, len(room.pieces), memory.agents) == (0, 2, "a")
+    memory.admission.release(room)
+    memory.check()
+
+
+async def test_checkpoints_have_segments_opened_where_the_device_has_memory() -> None:
+    """As far as it goes; who could not have one even alone does not wait for it."""
+    for spare, granted, opened in ((100, 3, 8), (2, 1, 4), (1, 0, 2)):
+        memory = Memory(10, windows=5, segments=(None, Segment(2, 1)))
+        memory.admission.spare = lambda spare=spare, memory=memory: spare + 2 - memory.pool.pieces.open_bytes
+        room = await memory.admission.reserve(replace(blocks(1), checkpoints=3), 0)
+        assert (room.checkpoints, memory.pool.pieces.opened) == (granted, opened)
+        memory.admission.release(room)

@@ -26,6 +26,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.opened = {0}
         self.tables: list[list[int]] = []
         self.names: dict[bytes, int] = {}
+        self.used: set[int] = set()
+        self.freed = Counter[int]()
 
     @property
     def references(self) -> Counter[int]:
@@ -131,7 +133,12 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.pool.check_integrity(self.tables)
         assert self.pool.free == len(self.free)
         assert self.pool.used == len(self.references)
-        assert self.pool.open_bytes == (self.pool.free + self.pool.used) * self.pool.segment.block_bytes
+        assert self.pool.opened == self.pool.free + self.pool.used
+        assert self.pool.open_bytes == self.pool.opened * self.pool.segment.block_bytes
+        self.freed.update(self.used - set(self.references))
+        self.used = set(self.references)
+        blocks = range(self.pool.capacity)
+        assert self.pool.lives(blocks) == tuple(self.freed[block] for block in blocks)
         for name in NAMES:
             assert self.pool.find(name) == self.names.get(name)
         if any(self.tables):

@@ -1,21 +1,25 @@
 """A pool that takes memory as it needs it, beside others who take it, too."""
 
 import asyncio
-from dataclasses import dataclass, field
+import random
+from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentmem.errors import ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.pool import admission
+from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import Segment
 from inference_service.pool.growing import segment_of
-from inference_service.pool.kv import Closed
+from inference_service.pool.kv import Closed, Table
 
 from .lodging import LONG, Memory, blocks, enter, key, settle
 
 BLOCK = 1000
-"""Bytes of a block; decoding takes one for each token, of which a block has 256."""
+"""Bytes of a block."""
 
 
 @dataclass
@@ -28,7 +32,7 @@ class Device:
     closed: list[Closed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.memory = Memory(10, segment=Segment(2, BLOCK))
+        self.memory = Memory(10, segments=(Segment(2, BLOCK), None))
         self.memory.admission.spare = self.spare
         self.memory.admission.growth.closed = self.closed.append
 
@@ -83,8 +87,8 @@ async def test_what_is_free_is_given_back_before_anybody_goes() -> None:
     await device.agent("b", 3, 4)
     await device.agent("c", 5, 6)
     device.memory.hot.drop(key("b"))
-    device.others = 5 * BLOCK
-    room = await device.memory.admission.reserve(blocks(5, keeps=False), 0)
+    device.others = 7 * BLOCK
+    room = await device.memory.admission.reserve(blocks(2, 1, 2), 0)
     assert (device.closed, device.memory.agents) == ([Closed([1], [], 2 * BLOCK)], "ac")
     device.memory.admission.release(room)
 
@@ -94,25 +98,45 @@ async def test_then_those_go_that_leave_whole_segments() -> None:
     for number, name in enumerate("abcde"):
         await device.agent(name, 10 * number, 10 * number + 1)
     assert device.open_blocks == 10
-    device.others = 4 * BLOCK
-    room = await device.memory.admission.reserve(blocks(8, keeps=False), 0)
-    assert device.memory.agents == "ade", "two segments for 2,048 bytes; the first segment stays, and who is in it"
+    device.others = 7 * BLOCK
+    room = await device.memory.admission.reserve(blocks(2, 0, 1), 0)
+    assert device.memory.agents == "ade", "two segments for three blocks; the first segment stays, and who is in it"
     assert [closed.full for closed in device.closed] == [[1, 2]]
     assert device.memory.evicted == [2]
     device.memory.admission.release(room)
     device.memory.check()
+    device.others = 6 * BLOCK
     await device.agent("f", 60, 61)
     assert device.open_blocks == 8, "what was closed is opened again"
+    assert device.memory.agents == "adef"
+
+
+async def test_who_is_evicted_ahead_for_the_device_is_whom_the_turn_may_evict() -> None:
+    device = Device(14 * BLOCK)
+    for number, name in enumerate("abc"):
+        await device.agent(name, 10 * number, 10 * number + 1)
+    device.memory.hints.set({key("a"): 0, key("b"): 2, key("c"): 1, key("next"): 1})
+    device.others = 9 * BLOCK
+    room = device.memory.admission.reserve_now(blocks(2, 0, 1, of="next"))
+    assert room is not None
+    assert (device.memory.agents, [closed.full for closed in device.closed]) == ("ca", [[1]])
+    device.memory.admission.release(room)
+    device.others = 11 * BLOCK
+    assert device.memory.admission.reserve_now(blocks(2, 0, 1, of="next")) is None, "c speaks as soon"
+    assert device.memory.agents == "ca"
+    device.memory.check()
 
 
 async def test_nobody_goes_in_vain() -> None:
+    """A turn waits though all its blocks are in the pool: others have taken what was promised to it."""
     device = Device(14 * BLOCK)
     for number, name in enumerate("abcde"):
         await device.agent(name, 10 * number, 10 * number + 1)
     device.others = 30 * BLOCK
-    with pytest.raises(ResourceExhausted, match=r"0 B are left for requests, and this one can grow to 2\.0 kB"):
-        await device.memory.admission.reserve(blocks(8, keeps=False), 0)
-    assert device.memory.agents == "abcde"
+    with pytest.raises(ResourceExhausted, match="0 B are left for the pool of KV; end other processes"):
+        await device.memory.admission.reserve(blocks(2, 0, 1), 0)
+    assert (device.memory.agents, device.closed) == ("abcde", [])
+    device.memory.check()
 
 
 async def test_nobody_goes_where_the_rest_is_not_theirs_to_give() -> None:
@@ -156,3 +180,37 @@ async def test_what_runs_keeps_what_it_was_promised() -> None:
     device.memory.admission.release(running)
     device.others = 0
     device.memory.admission.release(await device.memory.admission.reserve(blocks(1), 0))
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 1 << 32), total=st.integers(6, 40), arrays=st.integers(0, 8))
+def test_no_turn_gets_what_the_device_has_not_whatever_others_take(seed: int, total: int, arrays: int) -> None:
+    dice = random.Random(seed)
+    device = Device(total * 256)
+    memory = device.memory = Memory(10, 4, arrays * BLOCK_TOKENS, (Segment(2, 256), Segment(3, 100)))
+    memory.admission.spare = device.spare
+    rooms: list[Reservation] = []
+    prompts: list[list[int]] = []
+    for step in range(30):
+        if rooms and dice.random() < 0.5:
+            at = dice.randrange(len(rooms))
+            room, ids = rooms.pop(at), prompts.pop(at)
+            if dice.random() < 0.7:
+                memory.keep(dice.choice("abcd"), room, room.tokens, *ids)
+            memory.admission.release(room)
+        elif dice.random() < 0.3:
+            device.others = dice.randrange(total * 256)
+        else:
+            count = dice.randrange(1, 5)
+            ids = [dice.randrange(3) for _ in range(count)]
+            request = blocks(count, *ids, of=dice.choice("abcd"))
+            request = replace(request, checkpoints=dice.randrange(3), computes=dice.random() < 0.8)
+            if (found := memory.admission.reserve_now(request)) is not None:
+                assert device.spare() >= 0, step
+                assert len(found.places) == count
+                assert len(found.pieces) == 2 * (1 + found.checkpoints)
+                rooms.append(found)
+                prompts.append(ids)
+        memory.check_budget()
+        own = [Table(0, tuple(room.blocks), 0, tuple(room.pieces)) for room in rooms]
+        memory.check(*own, *(pin for room in rooms for pin in room.pins))

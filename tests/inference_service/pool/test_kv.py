@@ -1,6 +1,8 @@
 """Tables of blocks and windows: sharing by name, and what goes away with the last reference."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 
 import pytest
 from hypothesis import strategies as st
@@ -8,6 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.kv import KVPool, Space, Table
+
+from . import lodging
+from .lodging import Memory, blocks, key
 
 PIECES = 3
 
@@ -131,7 +136,7 @@ def test_a_window_outlives_the_blocks_before_it() -> None:
 
 
 def test_an_entry_of_a_window_that_is_gone_is_not_believed() -> None:
-    """Its first piece is another window's now, or the same window's that was computed again."""
+    """Its pieces are another window's now, or the same window's that was computed again."""
     pool = pool_of(pieces=2)
     gone = pool.publish(names(1), written(pool, 1, 2, 300))
     pool.release(gone)
@@ -151,7 +156,97 @@ def test_entries_of_windows_that_are_gone_do_not_pile_up() -> None:
     pool = pool_of(pieces=2)
     for number in range(50):
         pool.release(pool.publish(names(number), written(pool, 1, 2, 300)))
-    assert len(pool._windows) == 1
+    assert len(pool._checkpoints) == 1
+
+
+def checkpoint(name: bytes, pool: KVPool, *pieces: int) -> Table:
+    """A checkpoint of these pieces, with references of its own on them."""
+    pool.pieces.acquire(pieces)
+    return pool.publish_checkpoint(name, Table(300, (), 44, pieces))
+
+
+def test_a_piece_may_be_in_several_checkpoints() -> None:
+    pool = pool_of()
+    first, second, third = pool.pieces.allocate(3)
+    one, two = checkpoint(b"one", pool, first, second), checkpoint(b"two", pool, second, third)
+    pool.release(Table(0, (), 0, (first, second, third)))
+    assert [pool.find_checkpoint(name) for name in (b"one", b"two")] == [one, two]
+    pool.check_integrity([one, two])
+    pool.release(one)
+    assert pool.find_checkpoint(b"one") is None
+    assert pool.find_checkpoint(b"two") == two, "which has the piece that both had"
+    assert pool.pieces.used == 2
+    pool.check_integrity([two])
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_checkpoint_is_gone_when_any_of_its_pieces_was_free(at: int) -> None:
+    """Others still have the rest of them; and the one that was free may be in use again."""
+    pool = pool_of(pieces=3)
+    pieces = pool.pieces.allocate(3)
+    made = checkpoint(b"one", pool, *pieces)
+    others = Table(0, (), 0, tuple(piece for piece in pieces if piece != pieces[at]))
+    pool.release(Table(0, (), 0, (pieces[at],)))
+    assert pool.find_checkpoint(b"one") is not None, "a reference is left"
+    pool.acquire(others)
+    pool.release(made)
+    pool.release(others)
+    assert pool.find_checkpoint(b"one") is None
+    assert pool.pieces.allocate(1) == [pieces[at]]
+    assert pool.find_checkpoint(b"one") is None
+    again = checkpoint(b"one", pool, *pieces)
+    assert pool.find_checkpoint(b"one") == again, "it was computed again"
+    pool.check_integrity([again, others, Table(0, (), 0, (pieces[at],))])
+
+
+def test_a_name_that_is_known_gets_the_references_whatever_pieces_both_have() -> None:
+    pool, told = pool_of(), []
+    first, second, third = pool.pieces.allocate(3)
+    known = checkpoint(b"one", pool, first, second)
+    pool.release(Table(0, (), 0, (first, second)))
+    pool.on_release = lambda: told.append(pool.pieces.used)
+    assert checkpoint(b"one", pool, second, third) == known, "the one that was first, and not its own"
+    assert checkpoint(b"one", pool, first, second) == known
+    assert told == [3, 3]
+    pool.check_integrity([known, known, known, Table(0, (), 0, (third,))])
+    for _ in range(2):
+        pool.release(known)
+        assert pool.find_checkpoint(b"one") == known
+    pool.release(known)
+    assert pool.find_checkpoint(b"one") is None
+    pool.check_integrity([Table(0, (), 0, (third,))])
+
+
+def test_the_same_pieces_may_have_two_names() -> None:
+    """As where a sequence captured twice at one place, and one was named when its block was."""
+    pool = pool_of()
+    [piece] = pool.pieces.allocate(1)
+    one, two = checkpoint(b"one", pool, piece), checkpoint(b"two", pool, piece)
+    pool.release(Table(0, (), 0, (piece,)))
+    pool.release(one)
+    assert pool.find_checkpoint(b"two") == two
+    assert pool.find_checkpoint(b"one") is not None, "its piece is there still"
+    pool.release(two)
+    assert pool.find_checkpoint(b"one") is None
+
+
+def test_a_checkpoint_goes_with_the_agents_that_are_evicted() -> None:
+    memory = Memory(8, windows=4)
+    room = memory.admission.reserve_now(replace(blocks(2, of="a"), checkpoints=1))
+    assert room is not None
+    captured = checkpoint(b"captured", memory.pool, *room.pieces[1:3])
+    kept = memory.keep("a", room, 300, 1, 2)
+    memory.admission.release(room)
+    name = lodging.names(1, 2)[-1]
+    assert memory.pool.find_checkpoint(b"captured") == captured, "the writer has it"
+    assert memory.pool.find_checkpoint(name) == kept.table
+    memory.hot.drop(key("a"))
+    assert memory.pool.find_checkpoint(name) is None
+    assert memory.pool.find_checkpoint(b"captured") == captured, "with the piece that both had"
+    memory.check(captured)
+    memory.pool.release(captured)
+    assert memory.pool.find_checkpoint(b"captured") is None
+    memory.check()
 
 
 @pytest.mark.parametrize(
@@ -182,29 +277,42 @@ def test_the_check_is_of_both_pools() -> None:
 
 
 class KVPoolMachine(RuleBasedStateMachine):
-    """Sequences that come and go. What a block or a window holds is known from the names of all that were written."""
+    """Sequences that come and go. What a block or a checkpoint holds is known from the names of all that were written:
+    of each piece it is the number of its writing."""
 
     @initialize()
     def begin(self) -> None:
         self.pool = KVPool(Space(12, 9), PIECES)
         self.tables: list[tuple[list[bytes], Table]] = []
         self.blocks: dict[int, bytes] = {}
-        self.windows: dict[tuple[int, ...], tuple[bytes, int]] = {}
+        self.writings: dict[int, int] = {}
+        self.numbers = count()
+        self.checkpoints: dict[bytes, list[tuple[tuple[int, ...], int]]] = {}
         self.pins: list[Table] = []
 
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=3), pieces=st.integers(0, PIECES), extra=st.data())
     def publish(self, tokens: list[int], pieces: int, extra: st.DataObject) -> None:
+        """A sequence whose checkpoint begins with pieces of another's."""
+        chain = names(*tokens)
+        chain = [bytes([len(name) - 1]) + name[1:] for name in chain]
+        others = [each for _, table in self.tables for each in table.pieces]
+        shared = extra.draw(st.lists(st.sampled_from(others), max_size=2, unique=True)) if others and pieces else []
         if not has(self.pool, Space(len(tokens), pieces)):
             return
         window = extra.draw(st.integers(1, 99)) if pieces else 0
-        table = written(self.pool, len(tokens), pieces, window)
-        chain = names(*tokens)
-        chain = [bytes([len(name) - 1]) + name[1:] for name in chain]
+        new = written(self.pool, len(tokens), pieces, window)
+        self.pool.pieces.acquire(shared)
+        table = Table(new.tokens, new.blocks, window, (*shared, *new.pieces))
         for name, block in zip(chain, table.blocks, strict=True):
             self.blocks[block] = name
+        for piece in new.pieces:
+            self.writings[piece] = next(self.numbers)
         if pieces:
-            self.windows[table.pieces] = (chain[-1], window)
+            self.checkpoints.setdefault(chain[-1], []).append(self.held(table))
         self.tables.append((chain, self.pool.publish(chain, table)))
+
+    def held(self, table: Table) -> tuple[tuple[int, ...], int]:
+        return tuple(self.writings[piece] for piece in table.pieces), table.window_tokens
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -234,11 +342,11 @@ class KVPoolMachine(RuleBasedStateMachine):
             assert [self.blocks[block] for block in table.blocks] == chain
             assert [self.pool.full.find(name) for name in chain] == list(table.blocks)
             if table.pieces:
-                assert self.windows[table.pieces] == (chain[-1], table.window_tokens)
+                assert self.held(table) in self.checkpoints[chain[-1]]
                 assert self.pool.find_checkpoint(chain[-1]) is not None
-        for name in set(self.blocks.values()):
+        for name, said in self.checkpoints.items():
             if (found := self.pool.find_checkpoint(name)) is not None:
-                assert self.windows[found.pieces] == (name, found.window_tokens)
+                assert self.held(found) in said
 
 
 TestKVPool = KVPoolMachine.TestCase

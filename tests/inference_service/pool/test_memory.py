@@ -1,8 +1,4 @@
-"""What models are promised; and the budget for decoding: an upper bound, which never shrinks when more or longer turns
-come in.
-"""
-
-from dataclasses import replace
+"""What models are promised, K and V of their running turns as arrays among it; and the check of what a pool holds."""
 
 import mlx.core as mx
 import pytest
@@ -10,25 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.kv.hints import TurnHints
+from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.engine.caches.buffers import STEP
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.pool.admission import MemoryRequest
+from inference_service.pool.hot import HotState
 from inference_service.pool.kv import Space, Table
 from inference_service.pool.memory import Budget, ModelMemory, Sizes
 
 FULL = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
 SLIDING = LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024)
 GEMMA_12B = Geometry(16, mx.bfloat16, FOUR_BITS, FULL, SLIDING)
-WINDOW, TOKEN = 141_557_760, 18_432
-SHOWN = replace(GEMMA_12B, shows_arrays=True)
-WINDOW_ARRAYS = (1024 + 512) * 8 * 512 * 2
-"""A token of a layer is 8,192 bytes in 16 bits; a sliding layer's buffers hold its window and 512 tokens."""
+TOKEN = 8_192
+"""Bytes of a token of a layer in 16 bits: 8 heads, 256 wide, K and V."""
 
 
-def memory(weight_bytes: int = 8 << 30, geometry: Geometry = GEMMA_12B) -> ModelMemory:
-    return ModelMemory(geometry, weight_bytes, Sizes(Space(8, 10), 1 << 30), TurnHints())
+def memory(geometry: Geometry = GEMMA_12B, limit: int = 1 << 30, *, arrays: bool = True) -> ModelMemory:
+    return ModelMemory(geometry, Sizes(Space(40, 12), limit), TurnHints(), arrays=arrays)
 
 
 def test_spare_is_what_is_there_less_what_was_promised() -> None:
@@ -49,52 +44,52 @@ def test_spare_is_what_is_there_less_what_was_promised() -> None:
     assert budget.spare() == 5
 
 
-def test_one_row_is_charged_with_its_window_and_a_copy_and_what_its_buffers_may_have_too_much() -> None:
-    assert memory()._batch_bytes([1000]) == 2 * ((1000 + STEP - 1) * TOKEN + WINDOW)
+def test_arrays_are_of_all_tokens_and_of_windows_no_more_than_they_hold() -> None:
+    for tokens, window in ((1000, 1000), (1536, 1536), (1537, 1536), (100_000, 1536)):
+        assert GEMMA_12B.array_bytes(tokens) == TOKEN * (8 * tokens + 40 * window)
 
 
-def test_rows_of_one_length_are_charged_each() -> None:
-    assert memory()._batch_bytes([1000] * 5) == 5 * memory()._batch_bytes([1000])
+@given(st.integers(1, 100_000), st.integers(0, 100_000))
+def test_arrays_of_more_tokens_never_take_less(tokens: int, more: int) -> None:
+    """A turn grows while it runs; what is promised is for the length that it can grow to."""
+    assert GEMMA_12B.array_bytes(tokens + more) >= GEMMA_12B.array_bytes(tokens)
 
 
-def test_layers_that_see_arrays_are_charged_with_those_of_one_layer() -> None:
-    """Of one with full attention, or of one with a sliding window where that takes more."""
-    for tokens, arrays in ((1000, WINDOW_ARRAYS), (10_000, (10_000 + STEP - 1) * 8192)):
-        packed = memory()._batch_bytes([tokens])
-        assert memory(geometry=SHOWN)._batch_bytes([tokens]) == packed + 2 * arrays
-        assert memory(geometry=SHOWN)._batch_bytes([tokens] * 3) == 3 * (packed + 2 * arrays)
-    alone = replace(SHOWN, full=LayerGroup((), 0, 0, 0))
-    assert memory(geometry=alone)._batch_bytes([10_000]) == 2 * (WINDOW + WINDOW_ARRAYS), "no full attention at all"
+async def test_arrays_of_what_is_reserved_are_promised() -> None:
+    made = memory(limit=2 * GEMMA_12B.array_bytes(1000))
+    opened = made.promised_bytes
+    assert opened == made.pool.open_bytes
+    requests = [MemoryRequest(AgentKey("n", name, "m"), (), 1000) for name in "ab"]
+    rooms = [await made.admission.reserve(request, 0) for request in requests]
+    assert made.promised_bytes == made.pool.open_bytes + 2 * GEMMA_12B.array_bytes(1000)
+    for room in rooms:
+        made.admission.release(room)
+    assert made.promised_bytes == made.pool.open_bytes
+    made.check_integrity([])
+    assert not made.pool.broken.is_set()
 
 
-lengths = st.lists(st.integers(1, 100_000), min_size=1, max_size=12)
+async def test_none_are_promised_where_none_are_made() -> None:
+    made = memory(arrays=False)
+    room = await made.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), 1000), 0)
+    assert (room.array_bytes, made.admission.promised_bytes) == (0, 0)
+    made.admission.release(room)
 
 
-@given(lengths=lengths, weight_bytes=st.integers(0, 1 << 36))
-def test_never_less_than_what_all_take_unpadded(lengths: list[int], weight_bytes: int) -> None:
-    assert memory(weight_bytes)._batch_bytes(lengths) >= 2 * (sum(lengths) * TOKEN + len(lengths) * WINDOW)
-
-
-@given(lengths=lengths, weight_bytes=st.integers(0, 1 << 36), shape=st.sampled_from([GEMMA_12B, SHOWN]), data=st.data())
-def test_one_that_leaves_never_makes_it_dearer(
-    lengths: list[int], weight_bytes: int, shape: Geometry, data: st.DataObject
-) -> None:
-    """Or a request that fits alone might never come in, and those that run might be more than was granted."""
-    charged = memory(weight_bytes, shape)._batch_bytes
-    without = list(lengths)
-    without.pop(data.draw(st.sampled_from(range(len(lengths)))))
-    if without:
-        assert charged(without) <= charged(lengths)
-
-
-@given(lengths=lengths, weight_bytes=st.integers(0, 1 << 36), shape=st.sampled_from([GEMMA_12B, SHOWN]), data=st.data())
-def test_shorter_rows_never_take_more(
-    lengths: list[int], weight_bytes: int, shape: Geometry, data: st.DataObject
-) -> None:
-    """Rows grow while they decode; what was charged is for the lengths that they can grow to."""
-    charged = memory(weight_bytes, shape)._batch_bytes
-    now = [data.draw(st.integers(1, length)) for length in lengths]
-    assert charged(now) <= charged(lengths)
+def test_what_an_evicted_agent_frees_is_told_in_bytes() -> None:
+    made, key = memory(), AgentKey("n", "a", "m")
+    made.pool.pieces.open()
+    told: list[bool] = []
+    made.evicted = lambda: told.append(True)
+    blocks, pieces = made.pool.full.allocate(3), made.pool.pieces.allocate(6)
+    captured = made.pool.publish_checkpoint(b"captured", Table(256, (), 1280, tuple(pieces[:2])))
+    made.pool.acquire(captured)
+    made.hot.put(key, HotState(Version("u", 1), Ledger(), Table(700, tuple(blocks), 1280, tuple(pieces))))
+    assert made.evict(key) == 3 * 256 * GEMMA_12B.bytes_per_token + 4 * GEMMA_12B.piece_bytes
+    assert made.evict(key) == 0
+    assert told == [True]
+    made.check_integrity([captured])
+    assert not made.pool.broken.is_set()
 
 
 def test_the_check_is_of_idle_agents_and_what_is_in_flight(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +113,7 @@ def test_a_release_too_often_is_said_and_does_not_stop_the_cleaning_up(caplog: p
 
 async def test_nothing_is_checked_while_somebody_has_room() -> None:
     made = memory()
-    room = await made.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), 1, keeps=True), seconds=0)
+    room = await made.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), 1), seconds=0)
     made.check_integrity([])
     made.admission.release(room)
     made.check_integrity([])

@@ -1,4 +1,4 @@
-"""Bytes to blocks, pieces and batches."""
+"""Bytes to blocks, pieces, and K and V as arrays."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,7 +14,6 @@ from agentmem.kv.hints import TurnHints
 from agentmem.validation import AgentKey
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS
-from inference_service.engine.scheduling import most_batch_bytes
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import (
@@ -40,28 +39,29 @@ GEMMA_12B = Geometry(
     LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256),
     LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024),
 )
-"""48 layers, every 6th with full attention. An agent of 4,096 tokens takes 72 MiB of blocks and 112.5 MiB of window."""
+"""48 layers, every 6th with full attention. An agent of 4,096 tokens takes 72 MiB of blocks and 135 MiB of window."""
 
 
 def test_gemma_3_12b_by_arithmetic() -> None:
     element = 4 / 8 + 2 * 2 / 64
     assert GEMMA_12B.bytes_per_token == 8 * 8 * (256 + 256) * element == 18_432
     assert GEMMA_12B.checkpoint_bytes == 40 * 8 * (256 + 256) * (1024 + 256) * element == 117_964_800
-    assert (GEMMA_12B.piece_tokens, GEMMA_12B.checkpoint_pieces) == (256, 5)
+    assert (GEMMA_12B.piece_tokens, GEMMA_12B.checkpoint_pieces) == (256, 6), "a window may begin inside of a piece"
     assert GEMMA_12B.piece_bytes * 5 == GEMMA_12B.checkpoint_bytes
-    agent = TYPICAL_TOKENS * 18_432 + 117_964_800
-    assert agent == 193_462_272
-    assert sizes(80 * GIB, GEMMA_12B, 131_072, pool_bytes=10 * agent) == Sizes(Space(160, 50), 80 * GIB - 10 * agent)
-    assert sizes(80 * GIB, GEMMA_12B, 131_072, 10 * agent - 1).space == Space(159, 49), "never more than there is"
-    assert sizes(12 * GIB, GEMMA_12B, 131_072) == Sizes(Space(532, 166), 6 * GIB), "33.3 agents in 6 GiB"
+    agent = TYPICAL_TOKENS * 18_432 + 6 * 23_592_960
+    assert agent == 217_055_232
+    assert sizes(80 * GIB, GEMMA_12B, 131_072, pool_bytes=10 * agent) == Sizes(Space(160, 60), 80 * GIB - 10 * agent)
+    assert sizes(80 * GIB, GEMMA_12B, 131_072, 10 * agent - 1).space == Space(159, 59), "never more than there is"
+    assert sizes(12 * GIB, GEMMA_12B, 131_072) == Sizes(Space(474, 178), 6 * GIB), "29.7 agents in 6 GiB"
+    assert sizes(12 * GIB, GEMMA_12B, 131_072, arrays=False) == Sizes(Space(949, 356), 0), "and 59.4 in 12 GiB"
 
 
 def test_a_hybrid_models_pool_is_split_for_typical_agents() -> None:
     def fit(length: int, typical: int) -> int:
         return agents_that_fit(sizes(0, GEMMA_12B, 131_072, 10_200_000_000, 0, typical).space, GEMMA_12B, length)
 
-    assert [fit(8192, 4096), fit(8192, 8192)] == [26, 37], "10.2 GB / (8192 x 18,432 + 117,964,800) is 37.9"
-    assert [fit(4096, 4096), fit(4096, 8192)] == [52, 37]
+    assert [fit(8192, 4096), fit(8192, 8192)] == [23, 34], "10.2 GB / (8192 x 18,432 + 141,557,760) is 34.9"
+    assert [fit(4096, 4096), fit(4096, 8192)] == [46, 34]
     assert [sizes(80 * GIB, LLAMA_8B, 8192, GIB, 0, typical) for typical in (256, 8192)] == 2 * [
         sizes(80 * GIB, LLAMA_8B, 8192, GIB, 0)
     ]
@@ -71,7 +71,11 @@ def test_a_hybrid_models_pool_is_split_for_typical_agents() -> None:
 def test_a_window_of_another_width_is_kept_in_whole_pieces() -> None:
     group = LayerGroup((1,), 1, 64, 64, window=640)
     geometry = Geometry(1, mx.bfloat16, FOUR_BITS, LayerGroup((0,), 1, 64, 64), group)
-    assert (geometry.piece_tokens, geometry.checkpoint_pieces) == (256, 4), "896 tokens in pieces of 256"
+    assert (geometry.piece_tokens, geometry.checkpoint_pieces) == (256, 5), "896 tokens in pieces of 256"
+    narrow = replace(geometry, sliding=replace(group, window=100))
+    assert (narrow.piece_tokens, narrow.checkpoint_pieces) == (64, 7), "356 tokens in pieces of a power of two"
+    recurrent = replace(geometry, states=STATES)
+    assert recurrent.checkpoint_pieces == 6, "and one for states"
     assert geometry.piece_bytes * 4 > geometry.checkpoint_bytes
 
 
@@ -82,17 +86,33 @@ def test_full_attention_alone_takes_it_all_for_blocks() -> None:
     assert sizes(80 * GIB, LLAMA_8B, 8192, pool_bytes=wanted - 1).space == Space(4, 0)
 
 
-def test_by_default_half_is_the_pools_and_half_the_batches() -> None:
+def test_by_default_half_is_the_pools_and_half_that_of_arrays() -> None:
     found = sizes(16 * GIB, LLAMA_8B, 131_072)
     assert found == Sizes(Space(8 * GIB // (BLOCK_TOKENS * 36_864), 0), 8 * GIB)
+
+
+def test_by_default_all_is_the_pools_where_none_are_made() -> None:
+    found = sizes(16 * GIB, LLAMA_8B, 131_072, arrays=False)
+    assert found == Sizes(Space(16 * GIB // (BLOCK_TOKENS * 36_864), 0), 0)
+    for both in ((GIB, None), (GIB, GIB)):
+        with_arrays = sizes(16 * GIB, LLAMA_8B, 131_072, *both)
+        assert sizes(16 * GIB, LLAMA_8B, 131_072, *both, arrays=False) == replace(with_arrays, batch_bytes=0)
+
+
+@pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
+def test_the_pool_has_an_agent_before_arrays_have_anything(geometry: Geometry) -> None:
+    agent = TYPICAL_TOKENS * geometry.bytes_per_token + geometry.checkpoint_pieces * geometry.piece_bytes
+    one = Space(TYPICAL_TOKENS // BLOCK_TOKENS, geometry.checkpoint_pieces)
+    for free, left in ((agent, 0), (agent + 5, 5), (2 * agent, agent), (2 * agent + 2, agent + 1)):
+        assert sizes(free, geometry, 131_072) == Sizes(one, left)
 
 
 def test_a_small_models_pool_ends_with_so_many_whole_contexts() -> None:
     found = sizes(64 * GIB, LLAMA_8B, 4096)
     assert found.space == Space(MOST_CONTEXTS * 4096 // BLOCK_TOKENS, 0)
-    assert found.batch_bytes == 64 * GIB - MOST_CONTEXTS * 4096 * 36_864, "what the pool leaves is the batches'"
+    assert found.batch_bytes == 64 * GIB - MOST_CONTEXTS * 4096 * 36_864, "what the pool leaves is for arrays"
     hybrid = sizes(640 * GIB, GEMMA_12B, 4096)
-    assert hybrid.space == Space(MOST_CONTEXTS * 16, MOST_CONTEXTS * 5)
+    assert hybrid.space == Space(MOST_CONTEXTS * 16, MOST_CONTEXTS * 6)
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])
@@ -110,16 +130,21 @@ def test_what_is_given_counts(geometry: Geometry) -> None:
     pool=st.none() | st.integers(0, 1 << 40),
     context=st.integers(1, 1 << 17),
     geometry=st.sampled_from([LLAMA_8B, GEMMA_12B]),
+    arrays=st.booleans(),
 )
 def test_the_pool_takes_no_more_than_its_bytes_and_nearly_all(
-    free: int, pool: int | None, context: int, geometry: Geometry
+    free: int, pool: int | None, context: int, geometry: Geometry, arrays: bool
 ) -> None:
-    found = sizes(free, geometry, context, pool)
+    found = sizes(free, geometry, context, pool, arrays=arrays)
     block_bytes = BLOCK_TOKENS * geometry.bytes_per_token
     given_bytes = pool
     if given_bytes is None:
-        given_bytes = min(free // 2, MOST_CONTEXTS * (context * geometry.bytes_per_token + geometry.checkpoint_bytes))
-        assert given_bytes + found.batch_bytes == free
+        checkpoint = geometry.checkpoint_pieces * geometry.piece_bytes
+        least = min(free, TYPICAL_TOKENS * geometry.bytes_per_token + checkpoint)
+        most = max(free // 2, least) if arrays else free
+        given_bytes = min(most, MOST_CONTEXTS * (context * geometry.bytes_per_token + checkpoint))
+        assert not arrays or given_bytes + found.batch_bytes == free
+    assert arrays or not found.batch_bytes
     taken = found.space.blocks * block_bytes + found.space.pieces * geometry.piece_bytes
     slack = 1e-9 * given_bytes
     assert taken <= given_bytes + slack
@@ -137,37 +162,33 @@ def test_blocks_that_hold_nothing_are_enough_for_contexts_and_not_without_bound(
     assert sizes(0, recurrent, 8192, GIB, 0).space == Space(MOST_EMPTY_BLOCKS, GIB // 4000), "and not 8.6 million"
     assert sizes(0, recurrent, 1 << 25, GIB, 0).space.blocks == 1 << 17, "a context longer than that is not refused"
     sliding = Geometry(1, mx.float32, FOUR_BITS, nothing, LayerGroup((0,), 1, 64, 64, window=256))
-    assert sizes(0, sliding, 8192, 3 * sliding.checkpoint_bytes, 0).space == Space(3 * 32, 3 * 2)
+    assert sizes(0, sliding, 8192, 3 * 3 * sliding.piece_bytes, 0).space == Space(3 * 32, 3 * 3)
 
 
 STATES = StateGroup((48,), ((StateArray((1000,), "F32"),),))
 
 
 @pytest.mark.parametrize(
-    ("geometry", "captured"),
-    [
-        (GEMMA_12B, 117_964_800),
-        (replace(LLAMA_8B, states=STATES), 4000),
-        (replace(GEMMA_12B, states=STATES), 117_968_800),
-    ],
+    ("geometry", "pieces"),
+    [(GEMMA_12B, 6), (replace(LLAMA_8B, states=STATES), 1), (replace(GEMMA_12B, states=STATES), 7)],
     ids=["sliding", "states", "both"],
 )
-async def test_checkpoints_that_a_turn_captures_are_admitted_with_it(geometry: Geometry, captured: int) -> None:
+async def test_checkpoints_that_a_turn_captures_are_admitted_with_it(geometry: Geometry, pieces: int) -> None:
     """As many as there is memory for; the turn gets in without any."""
-    assert geometry.checkpoint_bytes == captured, "1,280 tokens of 92,160 bytes, of Gemma 3 12B's windows"
-    row = 2 * (most_batch_bytes([512], geometry.bytes_per_token, 0) + geometry.running_bytes)
-    request = MemoryRequest(AgentKey("n", "a", "m"), (), 512, keeps=True, checkpoints=3)
-    for left, granted in ((3 * captured, 3), (2 * captured - 1, 1), (captured - 1, 0), (0, 0), (-1, None)):
-        memory = ModelMemory(geometry, 0, Sizes(Space(2, 10), row + left), TurnHints())
+    assert geometry.checkpoint_pieces == pieces
+    request = MemoryRequest(AgentKey("n", "a", "m"), (), 512, checkpoints=3)
+    for left, granted in ((3 * pieces, 3), (2 * pieces + pieces - 1, 2), (pieces - 1, 0), (0, 0), (-1, None)):
+        memory = ModelMemory(geometry, Sizes(Space(2, pieces + left), 0), TurnHints())
         with nullcontext() if granted is not None else pytest.raises(FailedPrecondition):
             found = memory.admission.reserve_now(request)
             assert found is not None and found.checkpoints == granted
+            assert len(found.pieces) == (1 + granted) * pieces
 
 
-async def test_a_model_that_resumes_anywhere_is_charged_for_none() -> None:
-    row = 2 * most_batch_bytes([512], LLAMA_8B.bytes_per_token, 0)
-    memory = ModelMemory(LLAMA_8B, 0, Sizes(Space(2), row), TurnHints())
-    assert memory.admission.reserve_now(MemoryRequest(AgentKey("n", "a", "m"), (), 512, keeps=True)) is not None
+async def test_a_model_that_resumes_anywhere_captures_none() -> None:
+    memory = ModelMemory(LLAMA_8B, Sizes(Space(2), 0), TurnHints())
+    found = memory.admission.reserve_now(MemoryRequest(AgentKey("n", "a", "m"), (), 512, checkpoints=3))
+    assert found is not None and (found.checkpoints, found.pieces) == (0, [])
 
 
 @pytest.mark.parametrize("geometry", [LLAMA_8B, GEMMA_12B], ids=["full", "hybrid"])

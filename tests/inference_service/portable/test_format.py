@@ -8,7 +8,7 @@ from hypothesis import given
 from agentmem.errors import DataLoss
 from agentmem.kv.bits import KVBits
 from agentmem.kv.ledger import Ledger, TurnPlace
-from inference_service.engine.caches import sliding
+from inference_service.engine.paged import sequence
 from inference_service.portable.format import (
     DTYPE_BYTES,
     SLACK,
@@ -27,8 +27,8 @@ GOOD = file().manifest
 WITH_STATES = recurrent().manifest
 
 
-def test_the_slack_is_the_caches() -> None:
-    assert SLACK == sliding.SLACK
+def test_the_slack_is_the_engines() -> None:
+    assert SLACK == sequence.SLACK
 
 
 @given(manifests())

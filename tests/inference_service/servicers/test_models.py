@@ -167,7 +167,7 @@ async def test_loaded_model_is_described() -> None:
             activation_bytes=67,
             pool_bytes=33 * 256 * GEOMETRY.bytes_per_token + 9 * GEOMETRY.piece_bytes,
             batch_bytes=700,
-            agent_4k_bytes=4096 * GEOMETRY.bytes_per_token + GEOMETRY.checkpoint_bytes,
+            agent_4k_bytes=4096 * GEOMETRY.bytes_per_token + 4 * GEOMETRY.piece_bytes,
             agents_4k=2,
             pool_tokens=33 * 256,
         ),

@@ -1,4 +1,4 @@
-"""Files that are read into the caches' own buffers: as verified as those that are read into other memory."""
+"""Files that are read into blocks of the pool: as verified as those that are read into other memory."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -10,7 +10,8 @@ import pytest
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockHeader
 from inference_service.engine.geometry import HostBuffers
-from inference_service.engine.preallocating import PreallocatedBuffers
+from inference_service.engine.paged.arena import Arena, HostArena
+from inference_service.engine.paged.store import KVStore
 from inference_service.storage import blocks as reading
 from inference_service.storage.blocks import BlockMiss, read_block, read_into, write_block
 from inference_service.storage.transport import File
@@ -19,7 +20,7 @@ from tests.inference_service.storage.stored import DAMAGE, GEOMETRY, KINDS, Worl
 
 from .test_blocks import geometry, header, random_tensors
 
-CAPACITY = 768
+BLOCKS, GARBAGE = 4, 0xDEADBEEF
 ONE = geometry(layers=3)
 
 
@@ -31,32 +32,46 @@ async def stored(world: World) -> list[File]:
     return [(each, await world.find(each)) for each in headers]
 
 
-def buffers() -> PreallocatedBuffers:
-    """With garbage, as memory that others have left."""
-    made = PreallocatedBuffers(GEOMETRY.block_shapes(CAPACITY), CAPACITY)
-    for views in made.between(0, CAPACITY).values():
-        for view in views:
-            view.view(np.uint32)[...] = 0xDEADBEEF
-    return made
+class Blocks:
+    """Blocks of a pool, with garbage, as others have left them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Arena, "of", staticmethod(HostArena))
+        self.store = KVStore(GEOMETRY, BLOCKS, 0)
+        assert isinstance(self.store.full, HostArena)
+        self.words = [self.store.full.words(block) for block in range(BLOCKS)]
+        for words in self.words:
+            words[:] = GARBAGE
+
+    def place(self, header: BlockHeader) -> int:
+        """Not in their order."""
+        return BLOCKS - 1 - header.first_token // 256
+
+    def __call__(self, header: BlockHeader) -> HostBuffers | None:
+        return self.store.host_buffers(self.place(header), header.token_count)
+
+    def at(self, header: BlockHeader) -> dict[str, bytes]:
+        return self.store.read_block(self.place(header), header.token_count)()
+
+    def is_garbage_behind(self, header: BlockHeader) -> bool:
+        layout = self.store.full.layout
+        views = layout.views(self.words[self.place(header)])
+        garbage = layout.views(np.full(layout.words, GARBAGE, np.uint32))
+        return all(
+            np.array_equal(view[:, :, header.token_count :], garbage[name][:, :, header.token_count :], equal_nan=True)
+            for name, view in views.items()
+        )
 
 
 def block(views: HostBuffers) -> dict[str, bytes]:
     return {name: np.stack(each).tobytes() for name, each in views.items()}
 
 
-def at(into: PreallocatedBuffers, each: BlockHeader) -> dict[str, bytes]:
-    return block(into.between(each.first_token, each.first_token + each.token_count))
-
-
-def zeros_behind(into: PreallocatedBuffers, end: int) -> bool:
-    return not any(view.any() for views in into.between(end, CAPACITY).values() for view in views)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-async def test_each_to_its_place_and_zeros_behind(world: World, kind: str) -> None:
+async def test_each_to_its_place_and_nowhere_else(world: World, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     files = await stored(world)
     for order in ([0, 1, 2, 3], [2, 0, 1], [1, 3]):
-        into = buffers()
+        into = Blocks(monkeypatch)
         found = await world.transport(kind).read_all([files[n] for n in order], GEOMETRY, into)
         for n, each in zip(order, found, strict=True):
             assert not isinstance(each, BlockMiss)
@@ -64,15 +79,16 @@ async def test_each_to_its_place_and_zeros_behind(world: World, kind: str) -> No
                 assert {name: tensor.tobytes() for name, tensor in each.items()} == tensors_of(window(), 3)
             else:
                 assert not each
-                assert at(into, files[n][0]) == tensors_of(files[n][0], n)
-        last = max(header.first_token + header.token_count for header, _ in (files[n] for n in order if n < 3))
-        assert zeros_behind(into, last)
+                assert into.at(files[n][0]) == tensors_of(files[n][0], n)
+                assert into.is_garbage_behind(files[n][0])
+        others = {into.place(files[n][0]) for n in range(3) if n not in order} | {0}
+        assert all((into.words[other] == GARBAGE).all() for other in others)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_damage_anywhere_is_a_miss_of_that_file_alone(
-    world: World, damage: Callable[[Path], None], kind: str
+    world: World, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], kind: str
 ) -> None:
     files = await stored(world)
     paths = [Path(file.path) for _, file in files]
@@ -80,14 +96,14 @@ async def test_damage_anywhere_is_a_miss_of_that_file_alone(
     for bad in ({0}, {1}, {2}, {3}, {0, 2}, {0, 1, 2, 3}):
         for n in bad:
             damage(paths[n])
-        into = buffers()
+        into = Blocks(monkeypatch)
         found = await world.transport(kind).read_all(files, GEOMETRY, into)
         for n, each in enumerate(found):
             if n in bad:
                 assert isinstance(each, BlockMiss)
                 assert (each.reason, each.fault, each.damaged) == DAMAGE[damage]
             elif n < 3:
-                assert at(into, files[n][0]) == tensors_of(files[n][0], n)
+                assert into.at(files[n][0]) == tensors_of(files[n][0], n)
         for path, data in zip(paths, good, strict=True):
             path.write_bytes(data)
 

@@ -1,6 +1,5 @@
 """A hybrid model that goes on from files: blocks of its full layers, and a window, trimmed or not."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +8,9 @@ import pytest
 
 from agentmem.kv.ledger import Ledger
 from benchmarks.loading import load
-from inference_service.domain import Sampling, TokenEvent
-from inference_service.engine.checkpoints import space_of
-from inference_service.engine.generation import Decoding, TurnJob
-from inference_service.engine.geometry import Caches, HostTensors
+from inference_service.engine.geometry import HostTensors
+from inference_service.engine.paged.sequence import Sequence
+from inference_service.engine.paged.store import Start
 from inference_service.memory.checkpoints import (
     CheckpointCandidate,
     checkpoint_candidates,
@@ -23,6 +21,7 @@ from inference_service.memory.restore import headers
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.storage.blocks import read_block, write_block
+from tests.inference_service.engine.batch_turns import Beginning, Room, Turn, begin, right, run
 from tests.oracle import Oracle
 from tests.tiny_models import write_gemma3, write_gpt_oss
 
@@ -50,17 +49,17 @@ def oracle(directory: Path) -> Oracle:
 def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[HostTensors], HostTensors, int]:
     """What is read back of the blocks and the window that were written after POSITION tokens."""
     folder, geometry, tokens = tmp_path_factory.mktemp("files"), model.geometry, sequence(model)[:POSITION]
-    caches = model.new_caches()
-    run(model, caches, tokens, generated=0)
-    stored, count = space_of(caches, geometry)
-    blocks = list(headers(model.fingerprint, "ns", tokens))
-    pieces = list(range(count))
-    model.arenas.write(caches, 0, [1, 0], pieces)
+    turn = begin(model, tokens, tokens=None)
+    run(model)
+    checkpoint = model.arenas.capture(turn.kv)
+    assert checkpoint is not None
+    assert checkpoint.position == POSITION
+    stored = checkpoint.tokens
     saved = [
-        (header, model.arenas.read_block(block, header.token_count))
-        for header, block in zip(blocks, [1, 0], strict=True)
+        (header, model.arenas.read_block(block, header.token_count)())
+        for header, block in zip(headers(model.fingerprint, "ns", tokens), turn.kv.full.blocks, strict=False)
     ]
-    window = model.arenas.sliding.read(pieces, stored)
+    window = model.arenas.read_checkpoint(checkpoint)()
     saved += [(header, window) for header in checkpoint_headers(model.fingerprint, "ns", tokens, {POSITION: stored})]
     read = []
     for index, (header, tensors) in enumerate(saved):
@@ -74,23 +73,27 @@ def sequence(model: LoadedModel) -> list[int]:
     return model.tokenizer.encode(TEXT, parse_special=False)[: POSITION + 40]
 
 
-def run(model: LoadedModel, caches: Caches, tokens: list[int], generated: int) -> list[TokenEvent]:
-    """Prefill what the caches lack and generate."""
-    events: list[TokenEvent] = []
-    decoding = Decoding(generated, sampling=Sampling(ignore_eos=True), top_logprobs=0) if generated else None
-    job = TurnJob(tokens, lambda: caches, decoding, events.append, threading.Event())
-    model.engine.add(job)
-    while model.engine.step():
-        pass
-    job.future.result(0)
-    return events
-
-
-def resumed(model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int], resume: int) -> Caches:
-    """Caches of `resume` tokens, as a restorer makes them."""
+def resumed(
+    model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int], resume: int, prompt: list[int]
+) -> Turn:
+    """A turn that goes on from `resume` tokens of the files, as a restorer has it begin."""
     blocks, window, _ = files
-    needed = blocks[: -(-resume // 256)]
-    return model.arenas.caches(resume, [], needed, model.arenas.uploaded(window, POSITION - resume, resume))
+    room = Room(model, len(prompt) + 9)
+    needed = list(zip(room.blocks, blocks[: -(-resume // 256)], strict=False))
+    start = Start(room.blocks, room.pieces, resume, files=needed, window_file=window, window_surplus=POSITION - resume)
+    began: list[int] = []
+    beginning = Beginning(model, room, start)
+
+    def noted() -> Sequence:
+        sequence = beginning()
+        began.append(sequence.length)
+        return sequence
+
+    turn = begin(model, prompt, 8, make=noted)
+    run(model)
+    assert began == [resume]
+    assert turn.whole
+    return turn
 
 
 @pytest.mark.slow("gpt_oss-500")
@@ -110,21 +113,31 @@ def test_what_goes_on_from_files_equals_recomputation(
     chosen = choose_checkpoint(found, {c.name: stored for c in found}, WINDOW, POSITION)
     assert chosen is not None
     assert chosen[1] == min(shared, POSITION)
-    caches = resumed(model, files, chosen[1])
-    assert {cache.offset for cache in caches} == {chosen[1]}
-    events = run(model, caches, prompt, generated=8)
-    wanted = oracle.logprobs_of([*prompt, *(e.token_id for e in events)], len(prompt))
-    assert np.abs(wanted - np.array([e.logprob for e in events])).max() < 1e-3
+    assert right(oracle, resumed(model, files, chosen[1], prompt))
 
 
-def test_one_token_further_back_is_refused_and_would_be_wrong(
-    model: LoadedModel, oracle: Oracle, files: tuple[list[HostTensors], HostTensors, int]
+def test_what_a_file_does_not_have_is_in_no_later_checkpoint(
+    model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int]
 ) -> None:
-    """What the rule is for: with a few tokens of the window missing, the comparison above fails."""
+    """In the first block of a window, before the file's tokens, is what others left there."""
+    turn = resumed(model, files, POSITION - 100, sequence(model)[: POSITION - 90])
+    checkpoint = model.arenas.capture(turn.kv)
+    assert checkpoint is not None
+    assert checkpoint.position == POSITION - 90 + 8
+    assert checkpoint.position - checkpoint.tokens == POSITION - files[2]
+    found = model.arenas.read_checkpoint(checkpoint)()
+    scales = [np.frombuffer(data, np.float32) for name, data in found.items() if name.endswith("scales")]
+    assert len(scales) == 2
+    assert not any(np.isnan(each).any() for each in scales)
+
+
+def test_one_token_further_back_is_refused_and_cannot_be_computed(
+    model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int]
+) -> None:
+    """What the rule is for: with a few tokens of the window missing, there is less than what attention sees."""
     candidate = CheckpointCandidate(POSITION, b"", b"", POSITION - 257)
     assert choose_checkpoint([candidate], {b"": files[2]}, WINDOW, POSITION) is None
     resume = POSITION - 256 - 8
     prompt = [*sequence(model)[:resume], *reversed(sequence(model)[:50])]
-    events = run(model, resumed(model, files, resume), prompt, generated=8)
-    wanted = oracle.logprobs_of([*prompt, *(e.token_id for e in events)], len(prompt))
-    assert np.abs(wanted - np.array([e.logprob for e in events])).max() > 1e-3
+    with pytest.raises(ValueError, match="cannot be broadcast"):
+        resumed(model, files, resume, prompt)

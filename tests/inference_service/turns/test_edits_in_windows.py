@@ -8,8 +8,7 @@ import pytest
 
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.caches import sliding
-from inference_service.engine.caches.sliding import SLACK
+from inference_service.engine.paged.sequence import SLACK, WindowTable
 from inference_service.memory.checkpoints import capture_positions
 from inference_service.turns.restored import Restored
 from inference_service.turns.restoring import kv_lookup
@@ -86,7 +85,7 @@ async def test_what_is_gone_on_with_is_right(write: Callable[..., Path], window:
 
 @pytest.mark.slow
 async def test_a_cut_to_the_window_is_a_fault_that_this_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliding, "SLACK", 0)
+    monkeypatch.setattr(WindowTable, "kept_from", lambda self, length: max(self.first, length - self.window))
     async with working(write_gemma3(tmp_path / "m", window=512), tmp_path, blocks=12) as worker:
         ids = prompt(800)
         ledger = [*ids, *(await worker.turn("a", ids)).token_ids]

@@ -35,7 +35,7 @@ def bits(worker: Worker, agent: str, block: int, tokens: int) -> dict[str, bytes
     """What the pool has of the first tokens of an agent's block."""
     state = worker.model.memory.hot.get(AgentKey("n", agent, "m"))
     assert state is not None
-    return worker.model.arenas.read_block(state.table.blocks[block], tokens)
+    return worker.model.arenas.read_block(state.table.blocks[block], tokens)()
 
 
 async def evict(worker: Worker) -> None:

@@ -2,27 +2,29 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 import pytest
 from prometheus_client import CollectorRegistry
 
 from agentmem import tracing
 from agentmem.errors import Unavailable
-from agentmem.kv.blockfile import FileKind, FileName, digest
+from agentmem.kv.blockfile import FileName, digest
 from agentmem.kv.ledger import Version
 from agentmem.v1 import cache_store_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.arenas import Arenas
-from inference_service.engine.checkpoints import Checkpoint, captured, space_of, window_tensors
-from inference_service.engine.geometry import Caches, Geometry, LayerGroup
-from inference_service.engine.quantization import FOUR_BITS
+from inference_service.engine.geometry import Geometry, LayerGroup
+from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece
+from inference_service.engine.paged.store import KVStore
+from inference_service.engine.quantization import FOUR_BITS, Quantized
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.checkpoints import checkpoint_headers
 from inference_service.memory.restore import headers
@@ -31,12 +33,14 @@ from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.storage import transport
 from inference_service.storage.blocks import read_block
 from inference_service.storage.transport import TransportSelector
-from inference_service.turns import persisting
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")
 GEOMETRY = Geometry(2, mx.float32, FOUR_BITS, LayerGroup((1,), 2, 64, 64), LayerGroup((0,), 2, 64, 64, window=64))
 TOKENS = 600
+PIECES = GEOMETRY.checkpoint_pieces
+
+Packed = dict[str, npt.NDArray[Any]]
 
 
 class Store:
@@ -68,6 +72,15 @@ class Store:
         self.existing |= {FileName(file.kind, file.chain_hash) for file in files}
 
 
+@dataclass(frozen=True)
+class Computed:
+    """K and V of a state as they were packed, [layers, kv_heads, tokens, width]: of full attention, and of the windows'
+    layer."""
+
+    full: Packed
+    sliding: Packed
+
+
 @dataclass
 class World:
     store: Store
@@ -75,45 +88,72 @@ class World:
     engine: EngineThread
     model: Any
     persister: Persister
+    held: dict[tuple[int, ...], Table] = field(default_factory=dict)
+    """All that a state's turn had reserved, by the state's blocks."""
 
     @property
     def pool(self) -> KVPool:
         return self.model.memory.pool
 
-    async def state(self, version: int, tokens: int = TOKENS, seed: int = 0) -> tuple[State, Caches]:
-        """A state in the arena, as a turn leaves it, with a window captured at 500."""
+    async def state(self, version: int, tokens: int = TOKENS, seed: int = 0) -> tuple[State, Computed]:
+        """A state in the pool, as a turn leaves it, with a window captured at 500."""
         ids = [(seed * 7 + i) % 50 for i in range(tokens)]
+        blocks, pieces = (self.pool.full.allocate(-(-tokens // 256)), self.pool.pieces.allocate(2 * PIECES))
 
-        def compute() -> tuple[Caches, Checkpoint | None]:
-            caches, window = GEOMETRY.new_caches(), None
+        def compute() -> tuple[Computed, list[Table]]:
+            store: KVStore = self.model.arenas
+            kv, packed, windows = store.sequence(blocks, pieces), [], []
             for start, stop in ((0, 500), (500, tokens)):
+                of = Pass([Piece(kv, stop - start)])
+                caches = cast(list[ArrayKVCache], store.caches(of))
                 for cache in caches:
                     cache.update_and_fetch(*(mx.random.normal((1, 2, stop - start, 64)) for _ in range(2)))
-                window = window or captured(caches)
-            return caches, window
+                packed.append([cache.packed for cache in caches])
+                written = store.taken(of, caches)
+                mx.eval(written.state)
+                written.put()
+                assert kv.window is not None
+                first = kv.window.kept_from(stop)
+                windows.append(Table(stop, (), stop - first, tuple(kv.window.share(stop))))
+            sliding, full = (joined(chunks) for chunks in zip(*packed, strict=True))
+            return Computed(full, sliding), windows
 
-        caches, window = await self.engine.call(compute)
-        kept, count = space_of(caches, GEOMETRY)
-        blocks, pieces = self.pool.full.allocate(-(-tokens // 256)), self.pool.pieces.allocate(count)
-        await self.engine.call(lambda: self.model.arenas.write(caches, 0, blocks, pieces))
-        table = Table(tokens, tuple(blocks), kept, tuple(pieces))
-        assert window is not None
-        windows = checkpoint_headers("f", "n", ids, {500: window.tokens, tokens: kept})
+        computed, (window, end) = await self.engine.call(compute)
+        self.held[tuple(blocks)] = Table(tokens, tuple(blocks), 0, tuple(pieces))
+        table = replace(end, blocks=tuple(blocks))
+        windows = checkpoint_headers("f", "n", ids, {500: window.window_tokens, tokens: end.window_tokens})
         held = {windows[0].chain_hash: window}
         named = list(headers("f", "n", ids))
-        return State(KEY, Version("u", version), self.model, table, named, windows, held), caches
+        return State(KEY, Version("u", version), self.model, table, named, windows, held), computed
 
     def release(self, state: State) -> None:
-        """As if the agent was evicted."""
-        self.pool.release(state.table)
+        """As if the turn was over, and the agent was evicted."""
+        self.pool.release(self.held.pop(state.table.blocks))
+
+
+def blocks_of(state: State) -> set[int]:
+    return {block for table in state.tables for block in table.blocks}
+
+
+def pieces_of(state: State) -> set[int]:
+    return {piece for table in state.tables for piece in table.pieces}
+
+
+def joined(chunks: Sequence[Any]) -> Packed:
+    """The tensors of all chunks of a layer, by their names in a file."""
+    return {
+        f"{side}.{part}": np.concatenate([np.array(getattr(chunk["kv".index(side)], part)) for chunk in chunks], axis=2)
+        for side in "kv"
+        for part in Quantized._fields
+    }
 
 
 @asynccontextmanager
 async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator[World]:
     engine, registry, store = EngineThread(), CollectorRegistry(), Store(directory, fail)
     engine.start()
-    arenas = await engine.call(lambda: Arenas(GEOMETRY, 12, 24))
-    pool = KVPool(Space(12, 24), GEOMETRY.checkpoint_pieces)
+    arenas = await engine.call(lambda: KVStore(GEOMETRY, 12, 8 * PIECES))
+    pool = KVPool(Space(12, 8 * PIECES), PIECES)
     model = SimpleNamespace(
         model_id="m", geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool)
     )
@@ -130,37 +170,27 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
 
 async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhile(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
-        state, caches = await w.state(1)
+        state, computed = await w.state(1)
         w.store.gate.clear()
         w.persister.publish(state)
         w.release(state)
         others = [await w.state(2, seed=seed) for seed in range(3)]
-        assert not any(set(state.table.blocks) & set(other.table.blocks) for other, _ in others), "held until written"
+        for of in (blocks_of, pieces_of):
+            assert not any(of(state) & of(other) for other, _ in others), "held until written"
         w.store.gate.set()
         await w.persister.flush(10)
         _, files, references = w.store.published[0]
         assert [FileName(f.kind, f.chain_hash) for f in files] == references
         assert len(files) == 3 + 2
         by_name = {FileName(f.kind, f.chain_hash): f for f in files}
-        wanted = window_tensors([caches[1].buffers])
-        for header in state.blocks:
+        for header in (*state.blocks, *state.windows):
             file = by_name[FileName.of(header)]
+            whole = computed.sliding if header.window else computed.full
             read = read_block(file.path, header, file.digest, GEOMETRY)
+            assert read.keys() == whole.keys()
             for name, tensor in read.items():
-                whole = wanted[name]
-                rows = len(whole) // (2 * TOKENS)
-                start, stop = header.first_token * rows, (header.first_token + header.token_count) * rows
-                heads = [whole[h * TOKENS * rows :][start:stop] for h in range(2)]
-                assert tensor.tobytes() == b"".join(heads)
-        windows = (
-            state.captured[state.windows[0].chain_hash].window,
-            [caches[0].buffers.last(state.table.window_tokens)],
-        )
-        for header, buffers in zip(state.windows, windows, strict=True):
-            file = by_name[FileName.of(header)]
-            read = read_block(file.path, header, file.digest, GEOMETRY)
-            expected = window_tensors(buffers)
-            assert {name: tensor.tobytes() for name, tensor in read.items()} == expected
+                stop = header.first_token + header.token_count
+                assert np.array_equal(tensor, whole[name][:, :, header.first_token : stop])
         size = sum(path.stat().st_size for path in tmp_path.iterdir())
         assert w.registry.get_sample_value("agentmem_cache_store_bytes_total", {"model_id": "m"}) == size
         assert digest(Path(files[0].path).read_bytes()) == files[0].digest
@@ -196,24 +226,6 @@ async def test_a_newer_state_replaces_one_that_waits_and_takes_over_its_windows(
         await w.persister.flush(10)
         assert [version.number for version, _, _ in w.store.published] == [1, 3]
         assert FileName.of(states[1].windows[0]) in w.store.published[1][2]
-
-
-async def test_of_more_checkpoints_than_may_wait_the_last_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with world(tmp_path) as w:
-        state, _ = await w.state(1)
-        (name, last), first = *state.captured.items(), state.blocks[0].chain_hash
-        captured = {first: last._replace(position=256), name: last}
-        state = replace(state, captured=captured, windows=[replace(state.blocks[0], window=True), *state.windows])
-        assert state.within(2 * last.nbytes) is state
-        monkeypatch.setattr(persisting, "MAX_CAPTURED_BYTES", 2 * last.nbytes - 1)
-        w.persister.publish(state)
-        w.release(state)
-        await w.persister.flush(10)
-        names = {reference.chain_hash for reference in w.store.published[0][2] if reference.kind is FileKind.WINDOW}
-        assert names == {header.chain_hash for header in state.windows} - {first}
-        assert "1 of a turn are dropped" in caplog.text
 
 
 async def test_each_state_is_written_for_the_turn_that_made_it(tmp_path: Path) -> None:
@@ -257,7 +269,6 @@ async def test_a_turn_waits_where_its_only_checkpoint_is_one_to_be_written(tmp_p
         await w.persister.wait_resumable(KEY, {state.windows[1].chain_hash})
         earlier = asyncio.create_task(w.persister.wait_resumable(KEY, {b"none", *state.captured}))
         cut, _ = await w.state(2, seed=1)
-        w.pool.pieces.release(cut.table.pieces)
         cut = replace(cut, table=replace(cut.table, pieces=()), windows=cut.windows[:1])
         w.persister.publish(cut)
         w.release(cut)

@@ -1,7 +1,8 @@
-"""What is put into the pool is all there, or not at all: real arenas on a real engine."""
+"""What is named in the pool is all there, or not at all: real arenas on a real engine."""
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,40 +13,51 @@ import pytest
 
 from agentmem.validation import AgentKey
 from benchmarks.loading import load
-from inference_service.engine.geometry import Caches
+from inference_service.engine.paged.passes import Pass, Piece
+from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.restore import headers
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.pool.admission import MemoryRequest
 from inference_service.threads import WorkerThreads
 from inference_service.turns.pool_writer import PoolWriter
-from tests.tiny_models import write_llama
+from inference_service.turns.restored import Restored
+from tests.tiny_models import write_gemma3, write_llama
 
 TOKENS = 600
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["kept", "cancelled"])
-async def test_a_keep_that_is_cancelled_while_it_is_written_loses_no_blocks(tmp_path: Path, cancelled: bool) -> None:
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+async def test_a_keep_that_is_cancelled_while_its_end_is_captured_loses_no_blocks(
+    tmp_path: Path, cancelled: bool, write: Callable[[Path], Path]
+) -> None:
     """Blocks that nobody has a reference to would be missing in the count, and the pool would be given up."""
     engine = EngineThread()
     engine.start()
     try:
-        directory, hashes = write_llama(tmp_path / "m"), ContentHashes(tmp_path / "hashes.json")
+        directory, hashes = write(tmp_path / "m"), ContentHashes(tmp_path / "hashes.json")
         model = await engine.call(lambda: load("m", str(directory), hashes=hashes, pool_bytes=1 << 22))
 
-        def compute() -> Caches:
-            caches = model.new_caches()
-            for cache in caches:
-                cache.update_and_fetch(*(mx.random.normal((1, 2, TOKENS, 64)) for _ in range(2)))
-            return caches
+        room = await model.memory.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), TOKENS), 1)
 
-        caches = await engine.call(compute)
+        def compute() -> Sequence:
+            kv, store, heads = Restored(model, room=room).sequence(), model.arenas, model.geometry.groups[0].kv_heads
+            of = Pass([Piece(kv, TOKENS)])
+            caches = store.caches(of)
+            for cache in caches:
+                cache.update_and_fetch(*(mx.random.normal((1, heads, TOKENS, 64)) for _ in range(2)))
+            written = store.taken(of, caches)
+            mx.eval(written.state)
+            written.put()
+            return kv
+
+        kv = await engine.call(compute)
         keeper = PoolWriter(engine, WorkerThreads(), cast(Any, SimpleNamespace()))
-        room = await model.memory.admission.reserve(MemoryRequest(AgentKey("n", "a", "m"), (), TOKENS, keeps=True), 1)
         held = threading.Event()
         engine.submit(lambda: held.wait(30))
         named = list(headers(model.fingerprint, "n", range(TOKENS)))
-        keeping = asyncio.create_task(keeper.write(model, room, caches, np.arange(TOKENS, dtype=np.uint32), named))
+        keeping = asyncio.create_task(keeper.write(model, room, kv, np.arange(TOKENS, dtype=np.uint32), named))
         await asyncio.sleep(0.02)
         if cancelled:
             keeping.cancel()

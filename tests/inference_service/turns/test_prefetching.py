@@ -10,7 +10,7 @@ import pytest
 from agentmem.errors import Cancelled, FailedPrecondition, NotFound
 from agentmem.kv.blockfile import FileKind
 from agentmem.validation import AgentKey
-from inference_service.engine.device import free_bytes
+from inference_service.engine.paged import arena
 from tests.inference_service.turns.world import Worker, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -33,8 +33,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @asynccontextmanager
 async def after_turns(directory: Path, tmp_path: Path, agents: str = "abc") -> AsyncIterator[Worker]:
-    """A worker whose pool holds two agents, after a turn of each of these, all written."""
-    async with working(directory, tmp_path) as worker:
+    """A worker whose pool has blocks for two agents, after a turn of each of these, all written."""
+    async with working(directory, tmp_path, pieces=30) as worker:
         for number, name in enumerate(agents):
             await worker.turn(name, prompt(300, number))
             await worker.idle()
@@ -101,13 +101,17 @@ async def test_it_waits_for_no_room_and_costs_nobody_what_is_unwritten(llama: Pa
                 pass
 
 
-async def test_nothing_is_restored_that_the_device_has_no_memory_for(llama: Path, tmp_path: Path) -> None:
+async def test_nothing_is_restored_that_the_device_has_no_memory_for(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment of its blocks was given back, and cannot be taken again at once."""
     async with after_turns(llama, tmp_path) as worker:
-        worker.prefetcher.restorer._engine = None  # As while it is at work: files are read into other memory.
-        headroom = worker.model.engine.headroom
-        headroom.free = lambda: 0
-        assert await worker.prefetch("a") == (0, 0)
-        headroom.free = free_bytes
+        for name in "bc":
+            worker.model.memory.hot.drop(key(name))
+        await worker.engine.call(lambda: worker.model.arenas.full.release([0]))
+        with monkeypatch.context() as patched:
+            patched.setattr(arena, "free_bytes", lambda: 0)
+            assert await worker.prefetch("a") == (0, 0)
         assert (await worker.prefetch("a")).tokens == TOKENS
 
 

@@ -3,7 +3,7 @@ one that was cancelled.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,19 @@ import numpy as np
 import pytest
 
 from agentmem.errors import Aborted, Cancelled
+from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.v1 import inference_pb2
 from agentmem.validation import AgentKey
 from inference_service.engine import prompts
-from inference_service.engine.arenas import Arenas
-from inference_service.engine.checkpoints import Checkpoint
+from inference_service.engine.batching import BatchEngine
+from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.sequence import Checkpoint, WindowTable
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.store import KVStore
+from inference_service.engine.prompt_blocks import Kept, PromptBlocks
 from inference_service.pool.kv import KVPool
+from inference_service.turns.prompt_sharing import PromptSharing
+from inference_service.turns.restored import Restored
 from inference_service.turns.stream import TurnStream
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
 from tests.oracle import Oracle
@@ -52,11 +59,11 @@ def difference(directory: Path, ids: list[int], found: Answer) -> float:
 
 
 async def cancelled(worker: Worker, agent: str, ids: list[int], chunks: int) -> None:
-    """A turn whose caller leaves when so many chunks of its prompt are computed."""
+    """A turn whose caller leaves when so many chunks of its prompt are computed; the pass with its end is one."""
     turn, left = worker.start(agent, ids, 50), [chunks]
 
-    def stepped(kind: str) -> None:
-        left[0] -= kind == "prefill"
+    def stepped(_: str) -> None:
+        left[0] -= 1
         if not left[0]:
             turn.cancelled.set()
 
@@ -87,7 +94,7 @@ async def test_retry_of_a_turn_that_was_cancelled_while_it_answered_reuses_its_f
 async def test_blocks_that_wait_for_the_commit_are_kept_when_it_does_not_come(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU those of a short last chunk are not copied before the first token."""
+    """On a GPU more of a prompt's end is in a pass with who decodes."""
     monkeypatch.setattr(prompts, "on_cpu", lambda: False)
     async with running(directory, tmp_path) as worker:
         ids = prompt(300)
@@ -221,10 +228,10 @@ async def test_another_goes_on_when_the_one_that_computed_first_is_cancelled(lla
         await worker.idle()
 
 
-async def test_no_turn_waits_for_a_place_that_another_has_only_to_share(tmp_path: Path) -> None:
-    """A model with windows, whose pool has room for two checkpoints: one for each turn's end."""
+async def test_no_turn_waits_for_checkpoints_that_another_captures_only_to_share(tmp_path: Path) -> None:
+    """A model with windows, whose pool has room for all that one turn captures, and for one checkpoint of another."""
     directory = write_gemma3(tmp_path / "gemma")
-    async with working(directory, tmp_path, blocks=24, pieces=0) as worker:
+    async with working(directory, tmp_path, blocks=24, pieces=(1 + 3 + 1 + 1) * 6) as worker:
         long = worker.start("long", prompt(300, 1), 200)
         ended: list[str] = []
 
@@ -257,6 +264,58 @@ async def test_blocks_that_another_has_made_take_none_of_the_turns_own(
         assert AgentKey("n", "second", "m") in worker.model.memory.hot
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("directory", ["full", "windows"], indirect=True)
+async def test_what_was_named_stays_as_it_is_where_its_turn_begins_again(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was no memory for the pass with the prompt's end: it is computed again, in smaller chunks, and that begins
+    before the event loop has named what was computed."""
+    launch, keep, failures = BatchEngine._launch, PromptSharing._keep, [MemoryError("injected")]
+    name, sequence, begun = PromptSharing._name, Restored.sequence, list[Restored]()
+    named: list[tuple[list[int], Checkpoint | None, list[dict[str, bytes]]]] = []
+
+    def fails_once(self: BatchEngine, jobs: list[TurnJob]) -> None:
+        if failures:
+            raise failures.pop()
+        launch(self, jobs)
+
+    def content(store: KVStore, blocks: list[int], checkpoint: Checkpoint | None) -> list[dict[str, bytes]]:
+        found = [store.read_block(block, BLOCK_TOKENS)() for block in blocks]
+        if checkpoint is not None and store.windows is not None:
+            first = checkpoint.position - checkpoint.tokens
+            found.append(store.windows.read_run(checkpoint.pieces, first, checkpoint.position)())
+        return found
+
+    def noted(self: PromptSharing, loop: Any, kept: Kept) -> None:
+        blocks = self.turn.restored.places()[kept.first : kept.end]
+        named.append((blocks, kept.checkpoint, content(self.model.arenas, blocks, kept.checkpoint)))
+        keep(self, loop, kept)
+
+    def late(self: PromptSharing, kept: Kept) -> None:
+        if len(begun) < 2:
+            asyncio.get_running_loop().call_later(0.002, late, self, kept)
+        else:
+            name(self, kept)
+
+    def counted(self: Restored) -> KVSequence:
+        begun.append(self)
+        return sequence(self)
+
+    monkeypatch.setattr(BatchEngine, "_launch", fails_once)
+    monkeypatch.setattr(PromptSharing, "_keep", noted)
+    monkeypatch.setattr(PromptSharing, "_name", late)
+    monkeypatch.setattr(Restored, "sequence", counted)
+    async with running(directory, tmp_path) as worker:
+        ids = prompt(700)
+        said = await worker.turn("a", ids)
+        assert difference(directory, ids, said) < TOLERANCE
+        await worker.at_rest()
+        assert not failures and named
+        for blocks, checkpoint, wanted in named:
+            assert content(worker.model.arenas, blocks, checkpoint) == wanted
+
+
 async def test_names_of_blocks_are_few_however_long_the_engine_works(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,33 +346,31 @@ async def test_turn_that_keeps_nothing_leaves_nothing(llama: Path, tmp_path: Pat
         assert worker.model.memory.pool.full.used == 0
 
 
-def _later(write: Callable[..., None], self: Arenas, caches: Any, first: int, blocks: Any, pieces: Any) -> None:
-    """Fault: the KV of the block after."""
-    write(self, caches, first + 1 if len(blocks) > 1 else first, blocks, pieces)
+def _early(keep: Callable[..., Sequence[bytes]], self: PromptBlocks, tokens: int, *rest: Any) -> Sequence[bytes]:
+    """Fault: a block is named before it is computed."""
+    return keep(self, tokens + BLOCK_TOKENS, *rest)
 
 
-def _shorter(write: Callable[..., None], self: Arenas, checkpoint: Checkpoint, pieces: Any) -> None:
-    """Fault: a window of one token fewer than it stands for."""
-    window = [buffers.last(buffers.filled - 1) for buffers in checkpoint.window]
-    write(self, checkpoint._replace(window=window), pieces)
+def _shorter(share: Callable[..., list[int]], self: WindowTable, length: int) -> list[int]:
+    """Fault: a window that begins a piece later than it says."""
+    first, *others = share(self, length)
+    return [*others, first]
 
 
 @pytest.mark.parametrize(
-    ("directory", "name", "faulty"),
-    [("full", "write", _later), ("windows", "write_checkpoint", _shorter)],
+    ("directory", "of", "name", "faulty"),
+    [("full", PromptBlocks, "keep", _early), ("windows", WindowTable, "share", _shorter)],
     ids=["block", "window"],
     indirect=["directory"],
 )
 async def test_faults_in_what_is_kept_show_in_a_retry(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, faulty: Callable[..., None]
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: type, name: str, faulty: Callable[..., Any]
 ) -> None:
-    right = getattr(Arenas, name)
-    monkeypatch.setattr(Arenas, name, lambda *arguments: faulty(right, *arguments))
+    right = getattr(of, name)
+    monkeypatch.setattr(of, name, lambda *arguments: faulty(right, *arguments))
     async with running(directory, tmp_path) as worker:
         ids = prompt(900)
-        with pytest.raises(Cancelled):
-            await answer(worker.start("a", ids, 50), cancel_after=3)
-        await worker.idle()
+        await cancelled(worker, "a", ids, 1)
         again = await worker.turn("a", ids)
         assert again.reused
         assert difference(directory, ids, again) > 10 * TOLERANCE

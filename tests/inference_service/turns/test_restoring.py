@@ -1,8 +1,7 @@
-"""Restores into the caches' own buffers, and into other memory while the engine is at work: both as if computed."""
+"""Restores: files that are read into a sequence's blocks, or into other memory and from there, both as if computed."""
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,15 +11,14 @@ import pytest
 
 from agentmem.errors import Cancelled, ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS, FileName
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.caches import QuantizedKVCache
-from inference_service.engine.geometry import Caches
-from inference_service.engine.headroom import Headroom
-from inference_service.engine.preallocating import PreallocatedBuffers
-from inference_service.turns import restoring
+from inference_service.engine.paged import arena
+from inference_service.engine.paged.arena import HostArena
+from inference_service.engine.paged.sequence import Sequence
+from inference_service.engine.paged.store import KVStore
+from inference_service.storage import blocks, transport
 from inference_service.turns.restored import Restored
-from tests.inference_service.engine.arena_bits import bits
 from tests.inference_service.turns.world import Worker, answer, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
@@ -35,26 +33,27 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 class Seen(NamedTuple):
-    """What a turn started from: whether files were read into buffers, and the bits of the full-attention layers."""
+    """What a sequence began with: whether files were read into its blocks, its tokens, and what is in the blocks."""
 
     into: bool
     tokens: int
-    bits: list[np.ndarray]
+    blocks: list[dict[str, bytes]]
 
 
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     seen: list[Seen] = []
-    caches = Restored.caches
+    sequence = Restored.sequence
 
-    def noted(self: Restored) -> Caches:
-        into = self.buffers is not None
-        found = caches(self)
-        full = [cache for cache in found if isinstance(cache, QuantizedKVCache) and not cache.empty()]
-        seen.append(Seen(into, self.tokens, [bits(array).copy() for cache in full for array in cache.buffers.arrays]))
+    def noted(self: Restored) -> Sequence:
+        files = [self.tensors[FileName.of(each.header)] for each in self.choice.warm]
+        found = sequence(self)
+        arenas, counts = self.model.arenas, [each.usable_tokens for each in (*self.choice.hot, *self.choice.warm)]
+        blocks = [arenas.read_block(block, count)() for block, count in zip(found.full.blocks, counts, strict=False)]
+        seen.append(Seen(bool(files) and not any(files), self.tokens, blocks))
         return found
 
-    monkeypatch.setattr(Restored, "caches", noted)
+    monkeypatch.setattr(Restored, "sequence", noted)
     return seen
 
 
@@ -66,41 +65,57 @@ async def first_turn(worker: Worker) -> list[int]:
     return [*ids, *said.token_ids, 5, 6]
 
 
-async def busy(worker: Worker, work: Callable[[], Any]) -> Any:
-    """Do work, which is read from files, while a function runs on the engine."""
-    gate = threading.Event()
-    worker.engine.submit(lambda: gate.wait(30))
-    running = asyncio.ensure_future(work())
-    await asyncio.sleep(0.3)
-    gate.set()
-    return await running
-
-
 @pytest.mark.slow("with windows")
-async def test_an_idle_engine_allocates_and_a_busy_one_is_not_waited_for(
-    directory: Path, tmp_path: Path, restored: list[Seen]
+async def test_files_are_read_into_blocks_while_the_engine_is_busy(
+    directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(directory, tmp_path) as worker:
         await first_turn(worker)
         restored.clear()
         alone = await worker.prefetch("a")
-        await worker.idle()
+        await worker.at_rest()
         worker.model.memory.hot.drop(KEY)
-        assert await busy(worker, lambda: worker.prefetch("a")) == alone
-        assert [each.into for each in restored] == [True, False]
+        gate, read, fetcher = threading.Event(), asyncio.Event(), worker.runner.restorer._fetcher
+        real = fetcher.read
+
+        async def noted(*arguments: Any) -> Any:
+            found = await real(*arguments)
+            read.set()
+            return found
+
+        monkeypatch.setattr(fetcher, "read", noted)
+        worker.engine.submit(lambda: gate.wait(30))
+        running = asyncio.ensure_future(worker.prefetch("a"))
+        await asyncio.wait_for(read.wait(), 10)
+        gate.set()
+        assert await running == alone
+        assert [each.into for each in restored] == [True, True]
         assert alone.tokens == restored[0].tokens > 2 * BLOCK_TOKENS
-        assert all(map(np.array_equal, *(each.bits for each in restored))), "zeros behind the tokens, too"
+        assert restored[0] == restored[1]
 
 
-async def test_a_gpu_with_memory_of_its_own_gets_arrays_that_were_put_together(
+async def test_blocks_in_a_gpus_own_memory_get_what_was_read_elsewhere(
     directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restoring, "has_own_memory", lambda: True)
     async with working(directory, tmp_path) as worker:
         await first_turn(worker)
         restored.clear()
         await worker.prefetch("a")
-        assert [each.into for each in restored] == [False]
+        await worker.idle()
+        worker.model.memory.hot.drop(KEY)
+        await worker.engine.call(lambda: poison(worker))
+        monkeypatch.setattr(KVStore, "host_buffers", lambda *_: None)
+        await worker.prefetch("a")
+        assert [each.into for each in restored] == [True, False]
+        assert restored[0].blocks == restored[1].blocks
+
+
+def poison(worker: Worker) -> None:
+    """Have something in all blocks that is nobody's KV."""
+    arena = worker.model.arenas.full
+    assert isinstance(arena, HostArena)
+    for block in range(worker.model.memory.pool.full.capacity):
+        arena.words(block)[:] = 0x7FC07FC0
 
 
 @pytest.mark.slow("1")
@@ -112,7 +127,7 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
     bad: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The prefix that is good is used; the rest is computed, and equals what it was."""
+    """The prefix that is good is used; the rest is computed, to blocks that files were read into."""
     async with working(write_llama(tmp_path_factory.mktemp("llama")), tmp_path) as worker:
         ids = await first_turn(worker)
         refused: list[FileName] = []
@@ -130,13 +145,13 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
         data[-1] ^= 1
         path.write_bytes(data)
         restored.clear()
+        await worker.engine.call(lambda: poison(worker))
         said = await worker.turn("a", ids)
         assert said.reused == bad * BLOCK_TOKENS
         assert [name.chain_hash for name in refused] == [file.chain_hash]
         [seen] = restored
-        assert seen.into is True or not bad
-        assert (seen.tokens, bool(seen.bits)) == (said.reused, bad > 0)
-        assert not any(array[:, :, seen.tokens :].any() for array in seen.bits)
+        assert seen.into is (bad > 0)
+        assert (seen.tokens, len(seen.blocks)) == (said.reused, bad)
         await worker.idle()
         again = await worker.turn("b", ids, cache_policy=inference_pb2.CACHE_POLICY_RECOMPUTE)
         assert np.allclose(again.logprobs, said.logprobs, atol=1e-3)
@@ -144,25 +159,26 @@ async def test_behind_a_damaged_file_nothing_of_what_was_read_is_left(
 
 
 @pytest.mark.slow
-async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once(
+async def test_memory_of_blocks_is_taken_before_files_are_read_into_them(
     directory: Path, tmp_path: Path, restored: list[Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Their segment was given back. Memory is looked for once: by the next time the segment has filled it."""
     async with working(directory, tmp_path) as worker:
         ids = await first_turn(worker)
         restored.clear()
+        await worker.engine.call(lambda: worker.model.arenas.full.release([0]))
         free = [0]
-        worker.model.engine.headroom = Headroom(free=lambda: free.pop() if len(free) > 1 else free[0])
+        monkeypatch.setattr(arena, "free_bytes", lambda: free.pop() if len(free) > 1 else free[0])
         fetcher = worker.runner.restorer._fetcher
         read = fetcher.read
         monkeypatch.setattr(fetcher, "read", never)
-        with pytest.raises(ResourceExhausted, match=r"KV of .* tokens needed about"):
+        with pytest.raises(ResourceExhausted, match=r"the device's memory is taken: a segment of the pool takes"):
             await worker.turn("a", ids)
         await worker.at_rest()
         assert (await worker.prefetch("a")).tokens == 0
         assert not restored
         monkeypatch.setattr(fetcher, "read", read)
-        free.append(1 << 30)  # For one look: by the next the files have filled it.
-        await worker.at_rest()
+        free.append(1 << 30)
         said = await worker.turn("a", ids)
         assert free == [0] and [each.into for each in restored] == [True]
         assert said.reused == restored[0].tokens > 2 * BLOCK_TOKENS
@@ -170,7 +186,7 @@ async def test_memory_for_buffers_is_looked_for_before_it_is_taken_and_only_once
 
 
 async def test_what_a_turn_has_read_goes_with_its_reservation(directory: Path, tmp_path: Path) -> None:
-    """It was cancelled before the engine made caches of it; cycles are not what frees it."""
+    """It was cancelled before the engine began a sequence with it; cycles are not what frees it."""
     async with working(directory, tmp_path) as worker:
         ids = await first_turn(worker)
         find, found, gate = worker.runner.restorer.find, list[Restored](), threading.Event()
@@ -180,7 +196,7 @@ async def test_what_a_turn_has_read_goes_with_its_reservation(directory: Path, t
             worker.engine.submit(lambda: gate.wait(30))
             turn.cancel()
             asyncio.get_running_loop().call_later(0.2, gate.set)
-            assert found[0].buffers is not None
+            assert found[0].tensors
             return found[0]
 
         worker.runner.restorer.find = then_busy  # type: ignore[method-assign]
@@ -191,68 +207,61 @@ async def test_what_a_turn_has_read_goes_with_its_reservation(directory: Path, t
         with pytest.raises(Cancelled):
             await answer(turn)
         await worker.idle()
-        assert (found[0].buffers, found[0].tensors) == (None, {})
+        assert found[0].tensors == {}
         await worker.engine.call(mx.clear_cache)
         assert mx.get_active_memory() - before < TOKENS * worker.model.geometry.bytes_per_token
 
 
-async def test_buffers_that_come_after_a_cancellation_are_nobodys(
+async def test_blocks_that_files_are_read_into_are_the_turns_until_nothing_is_read(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine allocates them when the reservation has been given back; no caller is left that would free them."""
+    """A thread that reads a file does not stop where its turn is cancelled: another's KV could be in the block."""
+    async with working(directory, tmp_path) as worker:
+        ids = await first_turn(worker)
+        asked, gate = threading.Event(), threading.Event()
+        read_into = blocks.read_into
+
+        def late(*arguments: Any) -> None:
+            asked.set()
+            gate.wait(30)
+            read_into(*arguments)
+
+        monkeypatch.setattr(transport, "read_into", late)
+        turn = worker.start("a", ids)
+        running = asyncio.ensure_future(answer(turn))
+        await asyncio.to_thread(asked.wait, 30)
+        turn.cancel()
+        await asyncio.sleep(0.05)
+        assert not worker.model.memory.admission.idle
+        gate.set()
+        with pytest.raises(Cancelled):
+            await running
+        await worker.idle()
+
+
+async def test_blocks_of_a_prefetch_are_its_own_until_the_engine_lets_go_of_them(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine begins the sequence although nobody waits for it any more, and copies to its blocks."""
     async with working(directory, tmp_path) as worker:
         await first_turn(worker)
-        asked, gate, found = asyncio.Event(), threading.Event(), list[Restored]()
-        loop, preallocated = asyncio.get_running_loop(), Restored.preallocated
+        asked, gate = threading.Event(), threading.Event()
+        sequence = Restored.sequence
 
-        def late(self: Restored) -> PreallocatedBuffers:
-            found.append(self)
-            loop.call_soon_threadsafe(asked.set)
+        def late(self: Restored) -> Sequence:
+            asked.set()
             gate.wait(30)
-            return preallocated(self)
+            return sequence(self)
 
-        monkeypatch.setattr(Restored, "preallocated", late)
-        await worker.engine.call(mx.clear_cache)
-        before = mx.get_active_memory()
-        await worker.at_rest()  # A busy engine gets no buffers.
+        monkeypatch.setattr(Restored, "sequence", late)
         running = asyncio.ensure_future(worker.prefetch("a"))
-        await asked.wait()
+        await asyncio.to_thread(asked.wait, 30)
         running.cancel()
+        await asyncio.sleep(0.05)
+        assert not worker.model.memory.admission.idle
+        gate.set()
         with pytest.raises(asyncio.CancelledError):
             await running
-        gate.set()
-        await worker.engine.call(mx.clear_cache)
-        assert found[0].buffers is None
-        assert mx.get_active_memory() - before < TOKENS * worker.model.geometry.bytes_per_token
-
-
-async def test_buffers_of_files_that_are_all_bad_go_before_others_come(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with working(write_llama(tmp_path_factory.mktemp("llama")), tmp_path) as worker:
-        ids = await first_turn(worker)
-        asked: list[bool] = []
-        fetcher, preallocated = worker.runner.restorer._fetcher, Restored.preallocated
-        read = fetcher.read
-
-        def noted(self: Restored) -> PreallocatedBuffers:
-            asked.append(self.buffers is None)
-            return preallocated(self)
-
-        async def first_fails(geometry: Any, namespace: str, model_id: str, wanted: Any, into: Any = None) -> Any:
-            if len(asked) > 1:
-                return await read(geometry, namespace, model_id, wanted, into)
-            while not worker.engine.idle:
-                await asyncio.sleep(0.001)
-            last = max(wanted, key=lambda each: each[0].first_token)
-            return {}, {FileName.of(last[0]): types_pb2.MISS_REASON_ABSENT}
-
-        monkeypatch.setattr(Restored, "preallocated", noted)
-        monkeypatch.setattr(fetcher, "read", first_fails)
-        while not worker.engine.idle:
-            await asyncio.sleep(0.001)
-        said = await worker.turn("a", ids)
-        assert asked == [True, True] and said.reused == 2 * BLOCK_TOKENS
         await worker.idle()
 
 

@@ -18,8 +18,10 @@ from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, header_bytes
 from agentmem.kv.ledger import NO_VERSION, Ledger
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine import batching
+from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.checkpoints import Start
+from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.capability import QuantizationSettings
 from inference_service.turns.turn import Turn
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
@@ -79,7 +81,7 @@ async def test_a_cancelled_turn_holds_on_to_nothing(llama: Path, tmp_path: Path,
         try:
             with pytest.raises(Cancelled):
                 await answer(worker.start("a", prompt(300), 500), cancel_after=events)
-            await worker.idle()
+            await worker.at_rest()  # The pass that it was in is taken.
             assert not [each for each in gc.get_objects() if isinstance(each, Turn | TurnJob)]
         finally:
             gc.enable()
@@ -93,10 +95,14 @@ async def test_kv_that_there_is_no_memory_to_restore_is_not_said_to_be_reused(
         first = await worker.turn("a", ids := prompt(300))
         await worker.idle()
 
-        def full(*_: object) -> NoReturn:
-            raise MemoryError("injected")
+        started = worker.model.arenas.started
 
-        monkeypatch.setattr(worker.model.arenas, "caches", full)
+        def full(start: Start) -> Sequence:
+            if start.tokens:
+                raise MemoryError("injected")
+            return started(start)
+
+        monkeypatch.setattr(worker.model.arenas, "started", full)
         again = await worker.turn("a", [*ids, *first.token_ids, 7])
         assert (len(again.token_ids), again.reused) == (4, 0)
         assert again.started.cache.miss_reason == types_pb2.MISS_REASON_EVICTED
@@ -122,23 +128,21 @@ async def test_what_cannot_fit_is_refused_without_effect(llama: Path, tmp_path: 
 async def test_a_long_prompt_leaves_as_many_checkpoints_as_there_is_memory_for(
     tmp_path: Path, room: int, kept: set[int]
 ) -> None:
-    """Where there is none it is served all the same, and a checkpoint at its end needs no memory but the pool's."""
-    async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=12) as worker:
-        memory, geometry = worker.model.memory, worker.model.geometry
-        memory.admission._limit_bytes = memory._batch_bytes([2404]) + room * geometry.checkpoint_bytes
+    """Where there is none it is served all the same, and a checkpoint at its end needs no memory but its window's."""
+    directory = write_gemma3(tmp_path / "gemma3")
+    async with working(directory, tmp_path, blocks=12, pieces=0, checkpoints=1 + room) as worker:
         ids = prompt(2400)
         first = await worker.turn("a", ids)
         await worker.idle()
         files = [file for name, file in worker.store.files.items() if name.kind == FileKind.WINDOW]
         assert {file.first_token + file.token_count for file in files} == {*kept, 2404}
-        memory.admission._limit_bytes = 1 << 30
         assert (await worker.turn("a", [*ids, *first.token_ids, 7])).reused == 2404
         await worker.idle()
 
 
 @pytest.mark.slow
 async def test_memory_for_checkpoints_before_what_is_reused_is_given_back(tmp_path: Path) -> None:
-    async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=24) as worker:
+    async with working(write_gemma3(tmp_path / "gemma3"), tmp_path, blocks=24, checkpoints=10) as worker:
         ids = prompt(2400)
         first = await worker.turn("a", ids)
         turn = worker.start("a", [*ids, *first.token_ids, *prompt(200, 1)], 50)
@@ -298,19 +302,21 @@ async def test_many_agents_in_little_memory(tmp_path: Path, write: Callable[[Pat
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Rows are taken out of their batch only when it is set."""
-    gate, extract = threading.Event(), batching._extract
+    """The KV of a turn's last token is there only when it is set."""
+    gate, finish = threading.Event(), TurnJob.finish
 
-    def late(*arguments: Any) -> None:
+    def late(self: TurnJob) -> None:
         gate.wait(30)
-        extract(*arguments)
+        finish(self)
 
-    monkeypatch.setattr(batching, "_extract", late)
+    monkeypatch.setattr(TurnJob, "finish", late)
     yield gate
     gate.set()
 
 
-async def test_an_answer_does_not_wait_for_its_caches(llama: Path, tmp_path: Path, held: threading.Event) -> None:
+async def test_an_answer_does_not_wait_for_the_kv_of_its_end(
+    llama: Path, tmp_path: Path, held: threading.Event
+) -> None:
     """It is committed as soon as the last token is known; its memory is its own until the engine lets go of it."""
     key = AgentKey("n", "a", "m")
     async with working(llama, tmp_path) as worker:
@@ -344,7 +350,7 @@ async def test_a_turn_that_was_answered_is_not_aborted(llama: Path, tmp_path: Pa
         await worker.idle()
 
 
-async def test_a_turn_that_is_not_committed_has_its_memory_as_long_as_its_caches_are_in_a_batch(
+async def test_a_turn_that_is_not_committed_has_its_memory_as_long_as_its_kv_is_computed(
     llama: Path, tmp_path: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = asyncio.Event()
@@ -366,18 +372,41 @@ async def test_a_turn_that_is_not_committed_has_its_memory_as_long_as_its_caches
         assert AgentKey("n", "a", "m") not in worker.model.memory.hot
 
 
-async def test_caches_that_cannot_be_taken_out_are_no_matter_for_the_answer(
+async def test_kv_of_an_answers_end_that_cannot_be_computed_is_no_matter_for_the_answer(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with working(llama, tmp_path) as worker:
+        take = BatchEngine._take
 
-        def fail(*_: object) -> NoReturn:
-            raise RuntimeError("no memory")
+        def fail(self: BatchEngine, flight: Any) -> None:
+            if any(job.over for job in flight.jobs):
+                raise RuntimeError("no memory")
+            take(self, flight)
 
-        monkeypatch.setattr(batching, "_extract", fail)
+        monkeypatch.setattr(BatchEngine, "_take", fail)
         said = await worker.turn("a", ids := prompt(300))
         await worker.idle()
         assert said.version == 1 and AgentKey("n", "a", "m") not in worker.model.memory.hot
         monkeypatch.undo()
         assert (await worker.turn("a", [*ids, *said.token_ids, 7])).reused == 0
         await worker.idle()
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
+async def test_turns_without_memory_for_arrays_end_and_are_kept(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    """K and V of a layer are made of the blocks for each pass; the last token's KV is in a pass of its own."""
+    (tmp_path / "m").mkdir()
+    directory = write(tmp_path / "m")
+    oracle = Oracle(directory)
+    async with working(directory, tmp_path, blocks=8, pieces=36) as worker:
+        worker.model.memory.admission._limit_bytes = 0
+        prompts = [prompt(400), prompt(300, 1)]
+        async with asyncio.timeout(30):
+            found = await asyncio.gather(*(worker.turn(name, ids, 8) for name, ids in zip("ab", prompts, strict=True)))
+            await worker.idle()
+            for name, ids, said in zip("ab", prompts, found, strict=True):
+                again = await worker.turn(name, longer := [*ids, *said.token_ids, 7])
+                assert again.reused == len(ids) + 8
+                wanted = oracle.logprobs_of([*longer, *again.token_ids], len(longer))
+                assert np.abs(wanted - np.array(again.logprobs)).max() < TOLERANCE
+            await worker.idle()

@@ -21,7 +21,7 @@ from agentmem.v1 import cache_store_pb2, inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from benchmarks.loading import load
 from inference_service.domain import TokensInput, TurnInput, TurnRequest
-from inference_service.engine.arenas import Arenas
+from inference_service.engine.paged.store import KVStore
 from inference_service.engine.thread import EngineThread
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.speeds import Speeds
@@ -265,11 +265,12 @@ async def working(
     tmp_path: Path,
     blocks: int = BLOCKS,
     pieces: int = PIECES,
+    checkpoints: int = 2,
     seed: int = 0,
     room_wait: float = 30,
     quantization: QuantizationSettings | None = None,
 ) -> AsyncIterator[Worker]:
-    """A worker with a pool of so many blocks, and of so many pieces of checkpoints, or twice what one takes."""
+    """A worker with a pool of so many blocks, and of so many pieces, or as many as so many checkpoints take."""
     engine = EngineThread()
     engine.start()
     hashes = ContentHashes(tmp_path / "weights.json")
@@ -277,12 +278,13 @@ async def working(
         lambda: load("m", str(directory), pool_bytes=1 << 22, quantization=quantization, hashes=hashes)
     )
     hints = TurnHints()
-    pieces = 0 if loaded.geometry.resumes_anywhere else max(pieces, 2 * loaded.geometry.checkpoint_pieces)
+    pieces = 0 if loaded.geometry.resumes_anywhere else max(pieces, checkpoints * loaded.geometry.checkpoint_pieces)
     model = replace(
         loaded,
-        arenas=await engine.call(lambda: Arenas(loaded.geometry, blocks, pieces, loaded.codecs)),
-        memory=ModelMemory(loaded.geometry, loaded.weight_bytes, Sizes(Space(blocks, pieces), 1 << 30), hints),
+        arenas=await engine.call(lambda: KVStore(loaded.geometry, blocks, pieces, loaded.codecs)),
+        memory=ModelMemory(loaded.geometry, Sizes(Space(blocks, pieces), 1 << 30), hints, arrays=True),
     )
+    model.engine.store = model.arenas
     model.engine.asked = lambda: engine.asked
     engine.attach(model.engine.step)
     (tmp_path / "files").mkdir()

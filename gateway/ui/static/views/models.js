@@ -107,7 +107,7 @@ function useLoading(name, onChanged) {
 function Memory({ memory, loaded }) {
   const parts = /** @type {[string, string, number][]} */ ([
     ['weights', 'weights', memory.weight_bytes], ['activations', 'activations', memory.activation_bytes],
-    ['pool', 'pool of KV', memory.pool_bytes], ['batches', 'batches', memory.batch_bytes],
+    ['pool', 'pool of KV', memory.pool_bytes], ['arrays', 'K and V as arrays', memory.batch_bytes],
     ['others', 'other models', memory.other_models_bytes],
   ]);
   const taken = parts.reduce((sum, [, , size]) => sum + size, 0);

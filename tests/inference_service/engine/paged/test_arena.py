@@ -50,7 +50,7 @@ def filled(arena: Arena, made: Geometry) -> list[Bits]:
 
 def changed(arena: Arena, every: list[Bits]) -> list[int]:
     """The blocks that hold other bits now."""
-    return [block for block in range(BLOCKS) if arena.read(block, BLOCK_TOKENS) != data_of(every[block])]
+    return [block for block in range(BLOCKS) if arena.read(block, BLOCK_TOKENS)() != data_of(every[block])]
 
 
 def test_the_memory_is_taken_by_segments_and_given_back(kind: type[Arena]) -> None:
@@ -68,20 +68,22 @@ def test_the_memory_is_taken_by_segments_and_given_back(kind: type[Arena]) -> No
     arena = made_of(kind, made)
     assert taken() == SEGMENT
     kept, other = block_bits(made), block_bits(made, seed=1)
+    assert (arena.has([0, 3]), arena.has([3, 8])) == (True, False)
     arena.take([8, 3])
     arena.put([(8, 0, kept), (3, 0, kept)])
     assert taken() == SEGMENT + 1, "the last is what is left"
     arena.take([4, 6])
     arena.put([(4, 0, other), (6, 0, other)])
     assert taken() == BLOCKS
+    assert arena.has(range(BLOCKS))
     arena.release([1])
     mx.clear_cache()
     assert taken() == SEGMENT + 1
-    assert arena.read(8, BLOCK_TOKENS) == arena.read(3, BLOCK_TOKENS) == data_of(kept)
+    assert arena.read(8, BLOCK_TOKENS)() == arena.read(3, BLOCK_TOKENS)() == data_of(kept)
     arena.take([6])
     arena.put([(6, 0, other)])
     assert taken() == BLOCKS, "what is written is taken again"
-    assert arena.read(6, BLOCK_TOKENS) == data_of(other)
+    assert arena.read(6, BLOCK_TOKENS)() == data_of(other)
     assert made_of(kind, made, segment=None).nbytes == BLOCKS * block_bytes
 
 
@@ -93,7 +95,8 @@ def test_what_was_given_back_is_not_read_as_zeros(kind: type[Arena]) -> None:
     arena.release([1])
     nbytes = arena.nbytes
     for work in (
-        lambda: arena.read(5, 256),
+        lambda: arena.read(5, 256)(),
+        lambda: arena.read_run([3, 5], 0, 300)(),
         lambda: arena.put([(5, 0, every[5])]),
         lambda: arena.put([(5, 3, block_bits(made, 2))]),
         lambda: arena.copy(5, 0),
@@ -104,7 +107,7 @@ def test_what_was_given_back_is_not_read_as_zeros(kind: type[Arena]) -> None:
     assert arena.nbytes == nbytes, "no call but `take` takes memory"
     arena.close()
     with pytest.raises(LookupError):
-        arena.read(8, 44)
+        arena.read(8, 44)()
     assert not arena.nbytes
 
 
@@ -124,7 +127,7 @@ def test_a_segment_for_which_the_device_has_no_memory_is_not_taken(
     monkeypatch.setattr(arena_module, "free_bytes", lambda: 1 << 40)
     arena.take([1, 5])
     arena.copy(1, 5)
-    assert arena.read(5, BLOCK_TOKENS) == data_of(bits)
+    assert arena.read(5, BLOCK_TOKENS)() == data_of(bits)
 
 
 @every_case
@@ -134,7 +137,7 @@ def test_what_is_read_is_what_was_put(kind: type[Arena], case: Case, tokens: int
     arena, wanted = made_of(kind, made), block_bits(made, tokens)
     arena.take([7])
     arena.put([(7, 0, wanted), (2, 0, block_bits(made, seed=5))])
-    assert arena.read(7, tokens) == data_of(wanted)
+    assert arena.read(7, tokens)() == data_of(wanted)
 
 
 @every_case
@@ -149,7 +152,7 @@ def test_tokens_from_one_on_are_put_behind_those_that_are_there(kind: type[Arena
         n = next(iter(new.values())).shape[2]
         old = every[block]
         wanted = {k: np.concatenate([old[k][:, :, :first], new[k], old[k][:, :, first + n :]], axis=2) for k in old}
-        assert arena.read(block, BLOCK_TOKENS) == data_of(wanted)
+        assert arena.read(block, BLOCK_TOKENS)() == data_of(wanted)
 
 
 def test_no_other_block_is_touched(kind: type[Arena], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +163,7 @@ def test_no_other_block_is_touched(kind: type[Arena], monkeypatch: pytest.Monkey
     arena.put([(block, 0, block_bits(made, seed=block)) for block in (7, 2, 4)])
     arena.put([])
     assert changed(arena, every) == [2, 4, 7]
-    assert all(arena.read(block, 256) == data_of(block_bits(made, seed=block)) for block in (7, 2, 4))
+    assert all(arena.read(block, 256)() == data_of(block_bits(made, seed=block)) for block in (7, 2, 4))
 
 
 def test_a_copy_is_the_whole_block(kind: type[Arena]) -> None:
@@ -169,18 +172,32 @@ def test_a_copy_is_the_whole_block(kind: type[Arena]) -> None:
     every = filled(arena, made)
     arena.copy(5, 1)
     assert changed(arena, every) == [1]
-    assert arena.read(1, BLOCK_TOKENS) == data_of(every[5])
+    assert arena.read(1, BLOCK_TOKENS)() == data_of(every[5])
     arena.put([(5, 0, block_bits(made))])
-    assert arena.read(1, BLOCK_TOKENS) == data_of(every[5]), "it is no view"
+    assert arena.read(1, BLOCK_TOKENS)() == data_of(every[5]), "it is no view"
 
 
 def test_what_was_read_stays_when_the_block_is_overwritten(kind: type[Arena]) -> None:
     made = geometry()
     arena = made_of(kind, made)
     every = filled(arena, made)
-    data = arena.read(3, 100)
-    arena.put([(3, 0, block_bits(made))])
+    data, run = arena.read(3, 100)(), arena.read_run([3, 5], 200, 300)()
+    arena.put([(3, 0, block_bits(made)), (5, 0, block_bits(made))])
     assert data == data_of(cut(every[3], 0, 100))
+    whole = {name: np.concatenate([every[3][name], every[5][name]], axis=2) for name in every[3]}
+    assert run == data_of(cut(whole, 200, 300))
+
+
+@every_case
+@pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 256), (300, 301), (256, 700), (301, 512), (1000, 1280)])
+def test_a_run_is_its_tokens_wherever_it_begins_and_ends(kind: type[Arena], case: Case, start: int, end: int) -> None:
+    made = geometry(case)
+    arena = made_of(kind, made)
+    every = filled(arena, made)
+    order = [6, 0, 8, 2, 5]
+    whole = {name: np.concatenate([every[block][name] for block in order], axis=2) for name in every[0]}
+    blocks = order[start // BLOCK_TOKENS : -(-end // BLOCK_TOKENS)]
+    assert arena.read_run(blocks, start, end)() == data_of(cut(whole, start, end))
 
 
 @pytest.mark.slow
@@ -217,9 +234,7 @@ def test_sequences_that_come_and_go_keep_their_bits(kind: type[Arena], data: st.
     for wanted, blocks in sequences:
         most = next(iter(wanted.values())).shape[2]
         end = data.draw(st.integers(1, most))
-        for start, block in zip(range(0, end, BLOCK_TOKENS), blocks, strict=False):
-            stop = min(end, start + BLOCK_TOKENS)
-            assert arena.read(block, stop - start) == data_of(cut(wanted, start, stop))
+        assert arena.read_run(blocks, 0, end)() == data_of(cut(wanted, 0, end))
 
 
 def test_blocks_are_written_by_threads_while_others_are_read() -> None:
@@ -242,7 +257,7 @@ def test_blocks_are_written_by_threads_while_others_are_read() -> None:
             assert not set(changed(arena, every)) - set(news)
         for each in writing:
             each.result()
-    assert all(arena.read(block, BLOCK_TOKENS) == data_of(bits) for block, bits in news.items())
+    assert all(arena.read(block, BLOCK_TOKENS)() == data_of(bits) for block, bits in news.items())
 
 
 def test_views_keep_the_memory_alive() -> None:
@@ -267,7 +282,7 @@ def test_views_keep_the_memory_alive() -> None:
 def test_an_arena_of_a_model_without_full_attention_takes_nothing(kind: type[Arena]) -> None:
     arena = kind(BlockLayout({}), BLOCKS)
     arena.take(range(BLOCKS))
-    assert (arena.nbytes, arena.read(3, 10)) == (0, {})
+    assert (arena.nbytes, arena.read(3, 10)()) == (0, {})
 
 
 @pytest.mark.slow

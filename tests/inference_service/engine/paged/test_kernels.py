@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 BLOCK = 64
 LAYERS = (0, 2)
+FLOORS = mx.zeros(8, mx.int32)
 LAYER = 1
 """The layer's place in its group; another lies before it in a block."""
 
@@ -117,7 +118,7 @@ def test_what_is_written_is_what_would_be_packed(case: Case, centred: bool) -> N
     packed = codec.encode(k, v)
     for new, ends in ((slice(40), [40, 120]), (slice(40, 50), [50, 130])):
         tables = pool.tables([0, 1], [0, 0], ends)
-        mx.eval(kernels.write(pool.group, pool.layer, k[:, :, new], v[:, :, new], tables, codec))
+        mx.eval(kernels.write(pool.group, pool.layer, k[:, :, new], v[:, :, new], tables, FLOORS, codec))
     for row, (start, end) in enumerate(((0, 50), (80, 130))):
         for found, wanted in zip(pool.written(row, 3 * BLOCK), packed, strict=True):
             for mine, whole in zip(found, wanted, strict=True):
@@ -134,7 +135,8 @@ def filled(pool: Pool, case: Case, lengths: list[int], codec: KVCodec) -> tuple[
         k = random(1, case.kv_heads, tokens, case.k_dim, dtype=case.dtype, seed=20 + row)
         v = random(1, case.kv_heads, tokens, case.v_dim, dtype=case.dtype, seed=40 + row)
         packed.append(codec.encode(k, v))
-        written = kernels.write(pool.group, pool.layer, k, v, pool.tables([row], [0], [tokens]), codec)
+        tables = pool.tables([row], [0], [tokens])
+        written = kernels.write(pool.group, pool.layer, k, v, tables, FLOORS, codec)
         mx.eval(written)
     return packed, written
 
@@ -212,6 +214,17 @@ def test_several_queries_are_right(case: Case, n: int) -> None:
         found = attention.flash_prefill(pool.group, pool.layer, queries, tables, end, codec, 0.125, None, written)
         wanted = truth(packed[row], case, queries, codec, None, 0.125)
         assert near(found, wanted, case.dtype)
+
+
+def test_what_others_have_is_not_written() -> None:
+    case = CASES[0]
+    pool, codec = Pool(*case.made(), 2, 2), case.codec()
+    k = random(2, case.kv_heads, 20, case.k_dim)
+    tables = pool.tables([0, 1], [0, 0], [20, 20])
+    mx.eval(kernels.write(pool.group, pool.layer, k, k, tables, mx.array([7, 20], dtype=mx.int32), codec))
+    for row, floor in enumerate((7, 20)):
+        words = np.array(pool.written(row, 20)[0].weights)[0, 0]
+        assert (words == 0xFFFFFFFF).all(axis=1).sum() == floor
 
 
 def test_blocks_are_copied() -> None:

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Piece
-from inference_service.engine.paged.sequence import BlockTable, Sequence
+from inference_service.engine.paged.sequence import BlockTable, Sequence, WorkingKV
 
 
 def cache_of(pieces: list[tuple[int, int]], window: int = 0) -> ArrayKVCache:
     """Of pieces of so many tokens behind so many."""
     of = Pass([Piece(Sequence(BlockTable(256), length), n) for length, n in pieces])
-    return ArrayKVCache(of, 0, KVCodec(), window)
+    return ArrayKVCache(of, 0, KVCodec(), window, lambda sequence, layer: WorkingKV(window))
 
 
 @pytest.mark.parametrize("window", [0, 48])

@@ -1,0 +1,99 @@
+"""Blocks and pieces of a store that a benchmark has to itself, given to sequences and taken back when nobody has them.
+
+The memory of each is taken when it is used first: what is in use is what agents have.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from inference_service.engine.geometry import Geometry
+from inference_service.engine.paged.sequence import Checkpoint
+from inference_service.engine.paged.store import NO_KERNELS, Kernels, KVStore
+
+_MANY = 1 << 24
+"""Blocks that nobody has all of."""
+
+
+class Places:
+    """A store that grows, and what of it is free. Engine thread only."""
+
+    def __init__(self, geometry: Geometry, kernels: Kernels = NO_KERNELS) -> None:
+        self.geometry = geometry
+        self.store = KVStore(geometry, _MANY, _MANY, segments=(1, 1), kernels=kernels)
+        self._blocks, self._pieces = _Numbers(), _Numbers()
+        self.copied = 0
+        """Bytes of blocks that were copied to others."""
+        for arena in filter(None, (self.store.full, self.store.windows)):
+            self._count(arena)
+
+    def _count(self, arena: Any) -> None:
+        copy = arena.copy
+
+        def counted(source: int, target: int) -> None:
+            self.copied += arena.layout.nbytes
+            copy(source, target)
+
+        arena.copy = counted
+
+    def take(self, tokens: int, checkpoints: int = 1) -> "Place":
+        """Have a place for a sequence that grows to so many tokens, and for so many checkpoints of it."""
+        pieces = (1 + checkpoints) * self.geometry.checkpoint_pieces
+        blocks = self._blocks.take(-(-tokens // BLOCK_TOKENS))
+        return Place(self, blocks, self._pieces.take(pieces), blocks)
+
+    def sharing(self, first: "Place", blocks: int, tokens: int) -> "Place":
+        """Have a place whose first `blocks` blocks are those of another."""
+        own = self._blocks.take(-(-tokens // BLOCK_TOKENS) - blocks)
+        pieces = self._pieces.take(2 * self.geometry.checkpoint_pieces)
+        return Place(self, [*first.blocks[:blocks], *own], pieces, own, first)
+
+    def give_back(self, blocks: list[int], pieces: list[int]) -> None:
+        """These are free."""
+        self._blocks.give_back(blocks)
+        self._pieces.give_back(pieces)
+
+    def shrink(self) -> None:
+        """Give back the memory of all that is free."""
+        self.store.release(self._blocks.free, self._pieces.free)
+
+
+@dataclass(eq=False)
+class Place:
+    """Where a sequence is, for as long as somebody has this: its blocks, pieces of its own, and which blocks are its
+    own; the others are those of `first`."""
+
+    places: Places
+    blocks: list[int]
+    pieces: list[int]
+    own: list[int]
+    first: "Place | None" = field(default=None, repr=False)
+
+    def nbytes(self, blocks: int, checkpoint: Checkpoint | None) -> int:
+        """Bytes of so many blocks, and of a checkpoint."""
+        store, states = self.places.store, self.places.geometry.states is not None
+        window = 0 if store.windows is None or checkpoint is None else store.windows.layout.nbytes
+        pieces = len(checkpoint.pieces) - states if checkpoint is not None else 0
+        return blocks * store.full.layout.nbytes + pieces * window + self.places.geometry.state_bytes
+
+    def __del__(self) -> None:
+        self.places.give_back(self.own, self.pieces)
+
+
+class _Numbers:
+    """Numbers from 0 on, the lowest free ones first."""
+
+    def __init__(self) -> None:
+        self.free: list[int] = []
+        self._end = 0
+
+    def take(self, count: int) -> list[int]:
+        while len(self.free) < count:
+            heapq.heappush(self.free, self._end)
+            self._end += 1
+        return [heapq.heappop(self.free) for _ in range(count)]
+
+    def give_back(self, numbers: list[int]) -> None:
+        for number in numbers:
+            heapq.heappush(self.free, number)

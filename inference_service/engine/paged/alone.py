@@ -1,0 +1,72 @@
+"""Caches of one sequence by itself, without a pool, for what is measured of a model: K and V are packed and unpacked as
+everywhere, and stay arrays. Engine thread only.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.paged.passes import ArrayKVCache, StatesCache
+from inference_service.engine.paged.sequence import Sequence, WorkingKV
+
+
+class _Alone:
+    """The pass of a sequence whose caches count for themselves."""
+
+    rows = False
+
+
+class SequenceKVCache(ArrayKVCache):
+    """One layer's K and V of one sequence."""
+
+    def __init__(self, layer: int, codec: KVCodec, window: int) -> None:
+        super().__init__(_Alone(), layer, codec, window, _nothing)  # type: ignore[arg-type]
+        self.working = WorkingKV(window)
+        self.tokens = 0
+
+    @property
+    def offset(self) -> int:
+        """Tokens."""
+        return self.tokens
+
+    @property
+    def state(self) -> list[mx.array]:
+        return self.working.state
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(int(array.nbytes) for array in self.working.state)
+
+    def empty(self) -> bool:
+        """Nothing was ever written."""
+        return not self.tokens
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        self.tokens += int(keys.shape[2])
+        k, v = self.codec.decode(*self.codec.encode(keys, values))
+        return self.working.append(k[..., : keys.shape[-1]], v[..., : values.shape[-1]])
+
+
+class SequenceStates(StatesCache):
+    """A recurrent layer's arrays of one sequence."""
+
+    def __init__(self, arrays: int) -> None:
+        super().__init__([None] * arrays, 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(int(array.nbytes) for array in self.state)
+
+    def empty(self) -> bool:
+        """Nothing was ever written."""
+        return not self.state
+
+
+SequenceCaches = list[SequenceKVCache | SequenceStates]
+
+
+def _nothing(sequence: Sequence, layer: int) -> WorkingKV:
+    raise ValueError(f"layer {layer} of a sequence of {sequence.length} tokens is in no block")

@@ -1,0 +1,158 @@
+"""What sequences go on from, and checkpoints in the pool's pieces: windows of sliding layers, and states of recurrent
+ones. Engine thread only.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from inference_service.engine.geometry import Geometry, HostTensors
+from inference_service.engine.paged.arena import Arena, Reading
+from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.sequence import Checkpoint, Sequence, States, WindowTable
+from inference_service.engine.paged.writing import put
+from inference_service.engine.uploading import host_bytes, uploaded_states
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a sequence goes on from, and where: `tokens` that it has, `blocks` for all that it can grow to, and pieces
+    of its own. The first `shared` tokens are in others' blocks. `cut` are a block that has some more, and the own one
+    that they are copied to; `files` own blocks, and what they get; then there is a checkpoint, or the file of one.
+    `arrays`: there is memory for K and V as arrays.
+    """
+
+    blocks: Items[int]
+    pieces: Items[int] = ()
+    tokens: int = 0
+    shared: int = 0
+    cut: tuple[int, int] | None = None
+    files: Items[tuple[int, HostTensors]] = ()
+    checkpoint: Checkpoint | None = None
+    window_file: HostTensors | None = None
+    window_surplus: int = 0
+    arrays: bool = True
+
+
+class Checkpoints:
+    """The checkpoints of one model in `pieces` pieces. States take no memory before there are some."""
+
+    def __init__(self, geometry: Geometry, pieces: int, segment_pieces: int | None = None) -> None:
+        self._geometry = geometry
+        self._segment_pieces = segment_pieces or max(1, pieces)
+        self._states: dict[int, States] = {}
+        """By a checkpoint's first piece."""
+        self.windows: Arena | None = None
+        if geometry.sliding is not None:
+            shapes = geometry.shapes(geometry.sliding, geometry.piece_tokens)
+            self.windows = Arena.of(BlockLayout(shapes), pieces, segment_pieces)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is taken: of the windows' arena, and of the states that are there."""
+        states = sum(int(array.nbytes) for states in self._states.values() for array in states.arrays)
+        return states + (self.windows.nbytes if self.windows is not None else 0)
+
+    def close(self) -> None:
+        """Release the memory."""
+        if self.windows is not None:
+            self.windows.close()
+        self._states.clear()
+
+    def release(self, segments: Iterable[int]) -> None:
+        """Give back the memory of segments of pieces in which nothing counts."""
+        closed = set(segments)
+        if self.windows is not None:
+            self.windows.release(closed)
+        self._forget(piece for piece in list(self._states) if piece // self._segment_pieces in closed)
+
+    def begin(self, sequence: Sequence, pieces: Iterable[int]) -> None:
+        """Give a new sequence pieces of its own, whose memory is taken."""
+        own = list(pieces)
+        self._forget(own)
+        if self._geometry.states is not None:
+            count = len(own) if self.windows is None else len(own) // self._geometry.checkpoint_pieces
+            own, sequence.slots = own[count:], own[:count]
+        if self.windows is not None:
+            self.windows.take(own)
+            sequence.window = WindowTable(self._geometry.piece_tokens, window=self._geometry.window, spare=own)
+
+    def go_on(self, sequence: Sequence, checkpoint: Checkpoint, tokens: int) -> None:
+        """Go on from a checkpoint, but for its last tokens maybe. The piece that is written next is copied."""
+        states, window = self._parts(checkpoint)
+        if states is not None:
+            sequence.states, sequence.row = states.shared(), 0
+        if (table := sequence.window) is not None and self.windows is not None:
+            table.written = checkpoint.position - checkpoint.tokens
+            table.first = table.written // table.tokens * table.tokens
+            table.blocks = list(window[: -(-(tokens - table.first) // table.tokens)])
+            if (tokens - table.first) % table.tokens:
+                own = table.spare.pop()
+                self.windows.copy(table.blocks[-1], own)
+                table.blocks[-1] = own
+
+    def load(self, sequence: Sequence, file: HostTensors, tokens: int, surplus: int) -> None:
+        """Go on from a checkpoint's file, of which the last `surplus` tokens of the window are left out."""
+        geometry = self._geometry
+        if (table := sequence.window) is not None and self.windows is not None and geometry.sliding is not None:
+            window = {name: file[name] for name in geometry.shapes(geometry.sliding, 1)}
+            table.written = start = tokens - (next(iter(window.values())).shape[2] - surplus)
+            table.first = start // table.tokens * table.tokens
+            table.blocks = [table.spare.pop() for _ in range(-(-(tokens - table.first) // table.tokens))]
+            put(self.windows, table, start, window, tokens)
+        if geometry.states is not None:
+            sequence.states, sequence.row = States(uploaded_states(file, geometry.states)), 0
+
+    def capture(self, sequence: Sequence, *, last: bool = False) -> Checkpoint | None:
+        """A checkpoint where the sequence stands; None of a model of full attention alone, and where layers are lost.
+
+        Unless it is the `last`, the sequence goes on: None where it has no pieces for that.
+        """
+        geometry, kept, table = self._geometry, int(not last), sequence.window
+        if geometry.resumes_anywhere or sequence.lost:
+            return None
+        if geometry.states is not None and (sequence.states is None or len(sequence.slots) <= kept):
+            return None
+        if table is not None and table.left(sequence.length) < kept * table.most:
+            return None
+        pieces, tokens = [], sequence.length
+        if sequence.states is not None:
+            slot = sequence.slots.pop()
+            states = sequence.states.rows([sequence.row])
+            mx.eval(states.arrays)
+            self._states[slot] = states
+            pieces.append(slot)
+        if table is not None:
+            tokens -= table.kept_from(sequence.length)
+            pieces += table.share(sequence.length)
+        return Checkpoint(sequence.length, tokens, tuple(pieces))
+
+    def drop(self, sequence: Sequence, checkpoint: Checkpoint) -> None:
+        """Give a sequence back what a checkpoint of its own has, which nobody needs any more."""
+        pieces = list(checkpoint.pieces)
+        if self._geometry.states is not None:
+            sequence.slots.append(pieces.pop(0))
+            self._forget(sequence.slots[-1:])
+        if sequence.window is not None:
+            sequence.window.take_back(pieces)
+
+    def read(self, checkpoint: Checkpoint) -> Reading:
+        """Begin to read a checkpoint."""
+        states, window = self._parts(checkpoint)
+        reading = Reading([], lambda _: {})
+        if self.windows is not None:
+            reading = self.windows.read_run(window, checkpoint.position - checkpoint.tokens, checkpoint.position)
+        if (group := self._geometry.states) is not None and states is not None:
+            reading.beside = lambda: dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))
+        return reading
+
+    def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
+        """The states of a checkpoint, and the pieces of its window."""
+        pieces = checkpoint.pieces
+        return (None, pieces) if self._geometry.states is None else (self._states[pieces[0]], pieces[1:])
+
+    def _forget(self, pieces: Iterable[int]) -> None:
+        for piece in pieces:
+            self._states.pop(piece, None)

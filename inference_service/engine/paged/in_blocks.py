@@ -1,0 +1,220 @@
+"""K and V where they are: a layer's cache of a pass whose tokens kernels write into blocks and read there. NVIDIA GPUs.
+
+Tables are made once for all layers of a kind. Rows attend over packed K and V; of many queries of one sequence K and V
+are unpacked, for as long as the layer is computed.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.paged import attention, kernels
+from inference_service.engine.paged.arena import DeviceArena
+from inference_service.engine.paged.kernels import PagedGroup, Tables
+from inference_service.engine.paged.passes import KVCache, Pass, Pieces, Seen
+from inference_service.engine.paged.sequence import SLACK, BlockTable
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+
+FEW: Final = 512
+"""Queries of one sequence that attend over packed K and V: fewer than so many."""
+FEW_LATENTS: Final = 64
+"""The same over latents: each query takes 3.4 times the products that it takes over K and V of all heads
+(DeepSeek-V2-Lite), and those are computed for all tokens, however many the queries are. A layer of it over 8,192 tokens
+takes 0.53 ms for 64 queries and 1.00 ms for 128, by way of all heads 0.75 and 0.83 (H200)."""
+ROWS_OF_ONE: Final = 8
+"""Rows of one sequence from which on they attend together, so that K and V are read once for all."""
+_BUCKET: Final = 8
+"""Blocks of a row's table are filled up to a multiple of so many."""
+
+
+class PassTables:
+    """The tables of a pass over one arena. `table_of` gives a sequence's; `before`: without the pass's own tokens."""
+
+    def __init__(
+        self, of: Pass, arena: DeviceArena, table_of: Callable[[KVSequence], BlockTable], *, before: bool = False
+    ) -> None:
+        self.of = of
+        self._before = before
+        self._arena = arena
+        self._table_of = table_of
+
+    @cached_property
+    def each(self) -> list[Tables]:
+        """A table for each piece, [1, blocks]."""
+        ends = [(s, start if self._before else start + last - first) for s, first, last, start in self.of.spans()]
+        return [self._tables([each]) for each in ends]
+
+    def of_pieces(self, pieces: Sequence[int]) -> Tables:
+        """A table for each of some pieces, made once."""
+        if (found := self._several.get(tuple(pieces))) is None:
+            of = self.of
+            ends = [(of.pieces[at].sequence, of.starts[at] + of.pieces[at].tokens) for at in pieces]
+            found = self._several[tuple(pieces)] = self._tables(ends)
+        return found
+
+    @cached_property
+    def _several(self) -> dict[tuple[int, ...], Tables]:
+        return {}
+
+    @cached_property
+    def rows(self) -> Tables:
+        """A table for each row [T, blocks], of which each ends with its own token."""
+        if not self.of.rows:
+            return self.each[0]
+        spans = self.of.spans()
+        return self._tables([(s, start + i + 1) for s, first, last, start in spans for i in range(last - first)])
+
+    @cached_property
+    def floors(self) -> mx.array:
+        """The first position of each row that is written, int32 [rows]."""
+        return mx.array(self._floors)
+
+    @property
+    def _floors(self) -> Any:
+        shared = [
+            piece.sequence.shared if self._table_of(piece.sequence) is piece.sequence.full else 0
+            for piece in self.of.pieces
+        ]
+        counts = [piece.tokens if self.of.rows else 1 for piece in self.of.pieces]
+        return np.repeat(np.array(shared, np.int32), counts)
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """Blocks and spans of the tables of rows, and floors, in host memory."""
+        spans = self.of.spans()
+        blocks, ends = self._places(
+            [(s, start + i + 1) for s, first, last, start in spans for i in range(last - first)]
+        )
+        return blocks, ends, self._floors
+
+    def _tables(self, rows: list[tuple[KVSequence, int]]) -> Tables:
+        blocks, spans = self._places(rows)
+        return Tables(mx.array(blocks), mx.array(spans))
+
+    def _places(self, rows: list[tuple[KVSequence, int]]) -> tuple[Any, Any]:
+        tables = [self._table_of(sequence) for sequence, _ in rows]
+        counts = [-(-(end - table.first) // table.tokens) for table, (_, end) in zip(tables, rows, strict=True)]
+        width = -(-max(counts) // _BUCKET) * _BUCKET
+        found = np.zeros((len(rows), width), np.int64)
+        known: dict[int, Any] = {}
+        for row, (table, count) in enumerate(zip(tables, counts, strict=True)):
+            if (places := known.get(id(table))) is None:
+                places = known[id(table)] = self._arena.addresses(table.blocks)
+            found[row, :count] = places[:count]
+        return found, np.array([(table.first, end) for table, (_, end) in zip(tables, rows, strict=True)], np.int32)
+
+
+class BlockKVCache(KVCache):
+    """One layer's K and V in blocks. What `update_and_fetch` returns is this cache itself, for `attend`, or arrays."""
+
+    def __init__(
+        self, of: Pass, layer: int, codec: KVCodec, group: PagedGroup, index: mx.array, tables: PassTables,
+        before: PassTables | None, *, one: bool, few: bool, latents: bool = False,
+    ) -> None:  # fmt: skip
+        """`index` int32 [1] is the layer's place in its group. `before` are the tables of a window in front of a chunk
+        so long that they are not kept. Attention is by kernels over packed K and V of `one` query, and of a `few`.
+        """
+        super().__init__(of, layer, codec, group.window)
+        self._group, self._index, self._tables, self._before = group, index, tables, before
+        self._one, self._few = one, few
+        self._most_few = FEW_LATENTS if latents else FEW
+        self._written: mx.array | None = None
+
+    @property
+    def state(self) -> list[mx.array]:
+        return [] if self._written is None else [self._written]
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        if self._before is not None:
+            return self._beyond_the_window(keys, values, self._before)
+        self._write(keys, values)
+        widths = keys.shape[-1], values.shape[-1]
+        if self._one if self.of.rows or self.of.tokens == 1 else self._few and self.of.tokens < self._most_few:
+            return self, self
+        seen = Pieces(
+            Seen(*self._arrays(tables, start, last - first, widths), last - first)
+            for tables, (_, first, last, start) in zip(self._tables.each, self.of.spans(), strict=True)
+        )
+        return (seen, seen) if self.of.rows else (seen[0].keys, seen[0].values)
+
+    def _write(self, keys: mx.array, values: mx.array) -> None:
+        self._value_width = int(values.shape[-1])
+        self._written = kernels.write(
+            self._group, self._index, keys, values, self._tables.rows, self._tables.floors, self.codec
+        )
+
+    def _arrays(self, tables: Tables, start: int, n: int, widths: tuple[int, int]) -> tuple[mx.array, mx.array]:
+        """K and V that the n tokens from position `start` on see, themselves the last."""
+        assert self._written is not None
+        before = min(start, self.window - 1) if self.window else start
+        k, v = kernels.decoded(
+            self._group, self._index, tables, mx.array([start - before]), before + n, self.codec, self._written
+        )
+        return k[..., : widths[0]], v[..., : widths[1]]
+
+    def _beyond_the_window(self, keys: mx.array, values: mx.array, before: PassTables) -> tuple[mx.array, mx.array]:
+        """Of a chunk longer than what a sequence keeps behind its window: what is before it is read first, since its
+        blocks are used again."""
+        start = self.of.starts[0]
+        k, v = (
+            x[..., : y.shape[-1]]
+            for x, y in zip(self.codec.decode(*self.codec.encode(keys, values)), (keys, values), strict=True)
+        )
+        shown = min(start, self.window - 1)
+        if shown:
+            old = kernels.decoded(
+                self._group, self._index, before.each[0], mx.array([start - shown]), shown, self.codec, mx.array([0])
+            )
+            k, v = (mx.concatenate([x[..., : y.shape[-1]], y], axis=2) for x, y in zip(old, (k, v), strict=True))
+            keys, values = mx.depends([keys, values], [k, v])
+        self._write(keys, values)
+        return k, v
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+        """Attention of queries [rows, heads, n, k_dim] over what each sees; [rows, heads, n, v_dim]."""
+        assert self._written is not None
+        group, index, codec, written = self._group, self._index, self.codec, self._written
+        if not self.of.rows:
+            end = self.of.starts[0] + self.of.tokens
+            if queries.shape[2] == 1:
+                out = attention.flash_decoding(group, index, queries, self._tables.rows, codec, scale, sinks, written)
+            else:
+                out = attention.flash_prefill(
+                    group, index, queries, self._tables.rows, end, codec, scale, sinks, written
+                )
+            return out[..., : self._value_width]
+        if not self._few or all(piece.tokens < ROWS_OF_ONE for piece in self.of.pieces):
+            out = attention.flash_decoding(group, index, queries, self._tables.rows, codec, scale, sinks, written)
+            return out[..., : self._value_width]
+        found = []
+        tables = self._tables.rows
+        for n, first, last, pieces in self.of.runs(ROWS_OF_ONE):
+            part = queries[first:last]
+            if not pieces:
+                some = Tables(tables.blocks[first:last], tables.spans[first:last])
+                found.append(attention.flash_decoding(group, index, part, some, codec, scale, sinks, written))
+                continue
+            some = self._tables.of_pieces(pieces)
+            together = part.reshape(len(pieces), n, *part.shape[1:2], -1).swapaxes(1, 2)
+            end = max(self.of.starts[at] + n for at in pieces)
+            out = attention.flash_prefill(group, index, together, some, end, codec, scale, sinks, written)
+            found.append(out.swapaxes(1, 2).reshape(last - first, out.shape[1], 1, -1))
+        return mx.concatenate(found)[..., : self._value_width]
+
+    def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
+        """Attention of queries over latents, each one's over what it sees; see `attention.flash_latents`."""
+        assert self._written is not None
+        tables = self._tables.rows
+        most = tables.blocks.shape[1] * self._group.tokens
+        return attention.flash_latents(
+            self._group, self._index, queries, rotary_queries, tables, most, self.codec, scale, self._written
+        )
+
+
+def slides_first(tokens: int) -> bool:
+    """Whether a window's table has room for so many tokens beside all that they see."""
+    return tokens <= SLACK

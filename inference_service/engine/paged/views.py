@@ -1,0 +1,64 @@
+"""Caches of a pass as arrays, for layers that compute attention by themselves.
+
+Attention of DeepSeek V3's latents, of Gemma 2's capped scores or of StableLM in float32 wants K and V as arrays, where
+all others attend through `engine.attention`. A `View` takes a cache's place while the model is called: the cache keeps
+what it always keeps, and the layer sees it dequantized. Where K and V are in blocks alone, that costs a layer's in the
+compute dtype for as long as the layer is computed.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+
+from inference_service.engine.paged.passes import StatesCache
+
+
+class View:
+    """One layer's cache for one call of the model. Engine thread only.
+
+    `keys` and `values` are what the last `update_and_fetch` returned: layers that share a layer's KV read them there.
+    """
+
+    def __init__(self, cache: Any) -> None:
+        self.cache: Any = cache
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self.start_position = 0
+        """Of chunked attention: the first token that `update_and_fetch` returns."""
+
+    @property
+    def offset(self) -> Any:
+        """The first new token's position, int; int32 [T] of rows. Some models compute with it as Python does."""
+        return self.cache.offset
+
+    def maybe_trim_front(self) -> None:
+        """Of chunked attention: show as many tokens before the new ones as a window has, at most."""
+        self.start_position = max(0, self.offset - self.cache.window + 1) if self.offset else 0
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; all that a query sees, dequantized.
+
+        Where K is V, or V has no width, as of indexers, the halves of K are kept as K and V.
+        """
+        if halved := keys is values or not values.shape[-1]:
+            keys, values = mx.split(keys, 2, axis=-1)
+        k, v = self.cache.fetch_arrays(keys, values)
+        k, v = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
+        if halved:
+            k = v = mx.concatenate([k, v], axis=-1)
+        self.keys, self.values = k, v
+        return k, v
+
+    def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
+        """What the last `update_and_fetch` returned."""
+        return self.keys, self.values
+
+    def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
+        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Never a name."""
+        mask: mx.array | None = self.cache.arrays_mask(n, window_size, return_array=return_array)
+        return mask
+
+
+def viewed(caches: Any) -> list[Any]:
+    """Views of those with K and V; recurrent layers' as they are."""
+    return [cache if isinstance(cache, StatesCache) else View(cache) for cache in caches]

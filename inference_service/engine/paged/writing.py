@@ -1,0 +1,130 @@
+"""K and V of passes over arrays on their way into blocks of host memory, and out of them. Engine thread only."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from agentmem.kv.blockfile import TENSORS
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.geometry import HostTensors, LayerGroup
+from inference_service.engine.paged.arena import Arena, HostArena
+from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache
+from inference_service.engine.paged.sequence import BlockTable, Sequence, States, WorkingKV
+from inference_service.engine.quantization import Quantized
+
+
+class Home(NamedTuple):
+    """Where K and V of a layer group lie: in blocks of an arena, whose tensors' names begin with a prefix."""
+
+    group: LayerGroup
+    arena: Arena
+    prefix: str
+
+    def table(self, sequence: Sequence) -> BlockTable:
+        """A sequence's blocks there."""
+        table = sequence.window if self.group.window else sequence.full
+        assert table is not None
+        return table
+
+    def unpacked(
+        self, sequence: Sequence, layers: Items[int], codec_of: Callable[[int], KVCodec], dtype: mx.Dtype
+    ) -> list[WorkingKV]:
+        """K and V as arrays, lazily, of some neighbouring layers of the group: of what a sequence has in blocks."""
+        table, window = self.table(sequence), self.group.window or 0
+        rows = [self.group.layers.index(layer) for layer in layers]
+        start = table.kept_from(sequence.length)
+        packed = self._gathered(table, start, sequence.length, dtype, rows) if sequence.length else {}
+        found = []
+        for at, layer in enumerate(layers):
+            working = WorkingKV(window)
+            if packed:
+                k, v = (
+                    Quantized(*(packed[f"{side}.{part}"][at : at + 1] for part in Quantized._fields)) for side in "kv"
+                )
+                working.append(*codec_of(layer).decode(k, v))
+            found.append(working)
+        return found
+
+    def _gathered(
+        self, table: BlockTable, start: int, end: int, dtype: mx.Dtype, rows: Items[int]
+    ) -> dict[str, mx.array]:
+        """The six tensors [layers, kv_heads, tokens, width] of some layers and the tokens from `start` up to `end`."""
+        assert isinstance(self.arena, HostArena)
+        views = [self.arena.layout.views(self.arena.words(block)) for block in table.of(start, end)]
+        first = table.first + (start - table.first) // table.tokens * table.tokens
+        found = {}
+        for name in TENSORS:
+            parts = [view[self.prefix + name][rows[0] : rows[-1] + 1] for view in views]
+            whole = np.concatenate(parts, axis=2)[:, :, start - first : end - first]
+            array = mx.array(whole)
+            found[name] = array if name.endswith("weights") or array.dtype == dtype else array.view(dtype)
+        return found
+
+
+class Written:
+    """K and V of a pass on their way into blocks of host memory. `state` is to be computed before `put`, and has
+    `states` of recurrent layers, too.
+    """
+
+    def __init__(
+        self, homes: Items[Home], of: Pass, caches: Items[KVCache | StatesCache], states: States | None = None
+    ) -> None:
+        self._of = of
+        self._states = states
+        self._starts = [(start, start + piece.tokens) for piece, start in zip(of.pieces, of.starts, strict=True)]
+        self._packed: list[tuple[Home, dict[str, mx.array]]] = []
+        for home in homes if caches else ():
+            own = [caches[layer] for layer in home.group.layers]
+            packed = [cache.packed for cache in own if isinstance(cache, ArrayKVCache)]
+            if not packed or None in packed:
+                continue
+            sides = dict(zip("kv", zip(*packed, strict=True), strict=True))
+            stacked = {}
+            for name in TENSORS:
+                side, part = name.split(".")
+                stacked[home.prefix + name] = mx.stack([getattr(each, part) for each in sides[side]])
+            self._packed.append((home, stacked))
+
+    @property
+    def state(self) -> list[mx.array]:
+        """All arrays, for `mx.eval`."""
+        states = self._states.arrays if self._states is not None else []
+        return states + [array for _, stacked in self._packed for array in stacked.values()]
+
+    def put(self) -> None:
+        """Copy what was computed to the blocks of sequences that are not over."""
+        for home, stacked in self._packed:
+            hosts = {name: _host(array) for name, array in stacked.items()}
+            row = 0
+            for (sequence, n), (start, end) in zip(self._of.pieces, self._starts, strict=True):
+                # [layers, rows, kv_heads, n, width] of rows, and of one piece
+                own = {
+                    name: host[:, row : row + n, :, 0].swapaxes(1, 2) if self._of.rows else host[:, 0]
+                    for name, host in hosts.items()
+                }
+                row += n
+                if not sequence.ended:
+                    table = home.table(sequence)
+                    first = max(start, table.first, sequence.shared if table is sequence.full else 0)
+                    put(home.arena, table, first, {name: x[:, :, first - start :] for name, x in own.items()}, end)
+        self._packed, self._states = [], None
+
+
+def put(arena: Arena, table: BlockTable, start: int, tensors: HostTensors, end: int) -> None:
+    """Copy tensors [layers, kv_heads, n, width] of the tokens from `start` up to `end` to a table's blocks."""
+    placed, at = [], start
+    while at < end:
+        inside = (at - table.first) % table.tokens
+        stop = min(end, at + table.tokens - inside)
+        own = {name: tensor[:, :, at - start : stop - start] for name, tensor in tensors.items()}
+        placed.append((table.at(at), inside, own))
+        at = stop
+    arena.put(placed)
+
+
+def _host(array: mx.array) -> Any:
+    """An evaluated array as host memory; 16-bit floats as their bits."""
+    return np.array(array.view(mx.uint16) if array.dtype.size == 2 else array, copy=False)

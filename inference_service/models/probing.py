@@ -1,0 +1,121 @@
+"""Caches that only look at what a model gives them: the shapes of its KV, and whether its layers attend through us.
+
+Nothing is computed. Engine thread.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from inference_service.engine.codec import KVCodec
+from inference_service.engine.geometry import SAFETENSORS_DTYPE, LayerGroup, StateArray, StateGroup
+from inference_service.engine.paged.alone import SequenceStates
+from inference_service.engine.paged.passes import KVCache
+
+
+class _Alone:
+    """The pass of one sequence whose caches count for themselves."""
+
+    rows = False
+
+
+class ProbeKV(KVCache):
+    """A layer with K and V, of which it shows nothing but to attention through us; or as arrays."""
+
+    def __init__(self, window: int, *, shows_arrays: bool) -> None:
+        super().__init__(_Alone(), 0, KVCodec(), window)  # type: ignore[arg-type]
+        self._shows_arrays = shows_arrays
+        self._written: list[tuple[mx.array, mx.array]] = []
+
+    @property
+    def offset(self) -> int:
+        """Tokens."""
+        return sum(int(keys.shape[2]) for keys, _ in self._written)
+
+    @property
+    def state(self) -> list[mx.array]:
+        return []
+
+    def empty(self) -> bool:
+        """Nothing was written."""
+        return not self._written
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """That of K and V."""
+        return self._written[0][0].dtype
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V."""
+        return int(self._written[0][0].shape[1])
+
+    def widths(self, group_size: int) -> tuple[int, int]:
+        """Elements of K and of V, filled up to whole groups."""
+        k, v = (int(side.shape[3]) for side in self._written[0])
+        return k + -k % group_size, v + -v % group_size
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
+        self._written.append((keys, values))
+        if not self._shows_arrays:
+            return self, self
+        k, v = (mx.concatenate(list(side), axis=2) for side in zip(*self._written, strict=True))
+        shown = min(self.offset, self.window + int(keys.shape[2]) - 1) if self.window else self.offset
+        return k[:, :, -shown:], v[:, :, -shown:]
+
+    def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """As `update_and_fetch`."""
+        return self.update_and_fetch(keys, values)
+
+    def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
+        """As of caches over arrays."""
+        mask = self.make_mask(n, window_size, return_array=True)
+        return mask if n > 1 or return_array else None  # type: ignore[return-value]
+
+    def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:  # noqa: ARG002
+        return mx.zeros((*queries.shape[:3], self._written[0][1].shape[3]), queries.dtype)
+
+    def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:  # noqa: ARG002
+        return queries
+
+
+class ProbeStates(SequenceStates):
+    """A recurrent layer, whose arrays are looked at."""
+
+
+Probes = list[ProbeKV | ProbeStates]
+
+
+def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
+    """The layer groups of a model, of full attention and with a sliding window, from probes of its first update.
+
+    Raises ValueError, saying what differs, for layers with sliding windows that are not of one shape.
+    """
+    layers: dict[tuple[int, int, int, int | None], list[int]] = {}
+    for i, probe in enumerate(probes):
+        if isinstance(probe, ProbeKV) and not probe.empty():
+            shape = (probe.kv_heads, *probe.widths(group_size), probe.window or None)
+            layers.setdefault(shape, []).append(i)
+    groups = [LayerGroup(tuple(found), *shape) for shape, found in layers.items()]
+    full, sliding = ([each for each in groups if bool(each.window) is windowed] for windowed in (False, True))
+    if len(sliding) > 1:
+        raise ValueError(f"layers with sliding windows have different KV shapes: {sorted(map(str, sliding))}")
+    return tuple(full), sliding[0] if sliding else None
+
+
+def state_group(probes: Sequence[Any]) -> StateGroup | None:
+    """The recurrent layers of a model, from probes of its first update; None where it has none.
+
+    Raises ValueError for arrays that are never written, and for those of a dtype that is not stored.
+    """
+    states = {i: probe for i, probe in enumerate(probes) if isinstance(probe, ProbeStates)}
+    if any(array is None for probe in states.values() for array in probe.cache):
+        raise ValueError("recurrent layers leave some of their arrays empty")
+    if others := {array.dtype for probe in states.values() for array in probe.state} - SAFETENSORS_DTYPE.keys():
+        raise ValueError(f"recurrent layers keep {', '.join(sorted(map(str, others)))}, which is not stored")
+    arrays = tuple(
+        tuple(StateArray(tuple(array.shape[1:]), SAFETENSORS_DTYPE[array.dtype]) for array in probe.state)
+        for probe in states.values()
+    )
+    return StateGroup(tuple(states), arrays) if states else None

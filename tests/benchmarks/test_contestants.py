@@ -1,0 +1,125 @@
+"""The engine as a contestant: agents at rest go on as if they had never rested, and give back all that they had."""
+
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import mlx.core as mx
+import mlx_lm
+import pytest
+
+from agentmem.kv.blockfile import BLOCK_TOKENS
+from benchmarks.contestants import Ours, Row, Running
+from benchmarks.places import Place, Places
+from inference_service.engine.paged.sequence import Sequence as KVSequence
+from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
+from tests.tiny_models import write_gemma3, write_qwen3
+
+TOKENS, SAID = 300, 12
+
+
+def contestant(path: Path) -> Ours:
+    model = mlx_lm.load(str(path))[0]
+    model.set_dtype(mx.float32)
+    return Ours(model)
+
+
+def prompt(tokens: int) -> list[int]:
+    return [1 + 7 * at % 29 for at in range(tokens)]
+
+
+def said(ours: Ours, tokens: Sequence[int], begin: Callable[[], KVSequence], reused: int = 0) -> list[int]:
+    found: list[int] = []
+    turn = ours.job(tokens, begin, SAID, lambda event: found.append(event.token_id), reused)
+    while not turn.future.done():
+        ours.engine.step()
+    turn.future.result()
+    return found
+
+
+def from_nothing(ours: Ours, tokens: Sequence[int]) -> list[int]:
+    place = ours.places.take(len(tokens) + SAID)
+    return said(ours, tokens, lambda: ours.store.sequence(place.blocks, place.pieces))
+
+
+def on_from(ours: Ours, row: Row, way: tuple[Place, Callable[[], KVSequence]]) -> list[int]:
+    _place, begin = way  # which is the turn's as long as this is
+    return said(ours, row.tokens, begin, row.length)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_qwen3, write_gemma3, write_qwen3_next, write_falcon_h1])
+def test_agents_at_rest_go_on_as_if_they_had_not_rested(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    ours = contestant(write(tmp_path / "model"))
+    row = ours.prefill(prompt(TOKENS)).row
+    wanted = from_nothing(ours, row.tokens)
+    for _ in range(2):  # It is at rest still.
+        assert on_from(ours, row, ours.going_on(row, len(row.tokens) + SAID)) == wanted
+        copied = ours.copied(row, len(row.tokens) + SAID)
+        assert said(ours, copied.tokens, ours.here(copied), copied.length) == wanted
+    assert ours.resume(row) > 0
+    assert len(ours.restored(row, tmp_path, 2)) == 3
+    assert on_from(ours, row, ours.going_on(row, len(row.tokens) + SAID)) == wanted
+
+
+def test_agents_that_generate_together_share_nothing(tmp_path: Path) -> None:
+    ours = contestant(write_gemma3(tmp_path / "model"))
+    row = ours.prefill(prompt(TOKENS)).row
+    copies = [ours.copied(row, TOKENS + 20) for _ in range(2)]
+    blocks = [block for each in (row, *copies) for block in each.place.blocks]
+    assert len(set(blocks)) == len(blocks)
+    assert all(each.checkpoint is not None for each in (row, *copies))
+    pieces = [piece for each in (row, *copies) if each.checkpoint for piece in each.checkpoint.pieces]
+    assert len(set(pieces)) == len(pieces)
+
+
+def test_a_turn_copies_one_block_at_most(tmp_path: Path) -> None:
+    ours = contestant(write_qwen3(tmp_path / "model"))
+    row = ours.prefill(prompt(TOKENS)).row
+    _, begin = ours.going_on(row, 3 * BLOCK_TOKENS)
+    before = ours.places.copied
+    sequence = begin()
+    assert ours.places.copied - before == ours.store.full.layout.nbytes
+    assert sequence.full.blocks[0] == row.blocks[0]
+    assert sequence.shared == BLOCK_TOKENS
+    assert set(sequence.full.blocks[1:]).isdisjoint(row.place.blocks)
+
+
+def test_places_are_given_back(tmp_path: Path) -> None:
+    ours = contestant(write_qwen3(tmp_path / "model"))
+    row = ours.prefill(prompt(TOKENS)).row
+    assert row.nbytes == 2 * ours.store.full.layout.nbytes
+    running = ours.running([row, row.shortened(16)], 8)
+    for _ in range(3):
+        running.step()
+    del running
+    gc.collect()
+    used = ours.store.nbytes
+    ours.places.shrink()
+    assert ours.store.nbytes == row.nbytes < used
+    del row
+    gc.collect()
+    ours.places.shrink()
+    assert ours.store.nbytes == 0
+
+
+def _steps(running: Running, count: int) -> None:
+    for _ in range(count):
+        running.step()
+
+
+def test_a_row_that_is_over_is_not_measured(tmp_path: Path) -> None:
+    ours = contestant(write_qwen3(tmp_path / "model"))
+    running = ours.running([ours.prefill(prompt(TOKENS)).row], 4)
+    for _ in range(2):
+        running.step()
+    with pytest.raises(RuntimeError, match="over"):
+        _steps(running, 4)
+
+
+def test_the_lowest_free_blocks_are_taken(tmp_path: Path) -> None:
+    places: Places = contestant(write_qwen3(tmp_path / "model")).places
+    first, second = places.take(BLOCK_TOKENS), places.take(2 * BLOCK_TOKENS)
+    del first
+    third = places.take(2 * BLOCK_TOKENS)
+    assert (second.blocks, third.blocks) == ([1, 2], [0, 3])

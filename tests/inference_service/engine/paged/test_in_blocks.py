@@ -1,0 +1,93 @@
+"""Sequences whose K and V kernels write and read in blocks, as on NVIDIA GPUs, beside the same over arrays, which are
+held against the oracle. Both are packed by the kernel, which fits scales otherwise than MLX does.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from inference_service.engine import cuda_encoding
+from inference_service.engine.cuda_kernel import available
+from inference_service.engine.paged import arena, in_blocks
+from inference_service.engine.paged.kernels import Tables
+from inference_service.engine.paged.store import Kernels
+from tests.inference_service.engine.paged.test_passes import World
+from tests.tiny_models import write_gemma3, write_llama
+
+pytestmark = pytest.mark.slow
+
+
+def host_address(words: mx.array) -> int:
+    return int(np.asarray(memoryview(words)).ctypes.data)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def device(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
+    monkeypatch.setattr(in_blocks, "ROWS_OF_ONE", 4)
+    if not available():
+        monkeypatch.setattr(arena, "address", host_address)
+
+
+class Both:
+    """A world whose sequences are in blocks, and one over arrays."""
+
+    def __init__(self, directory: Path, write: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.worlds = []
+        for kind in (arena.DeviceArena, arena.HostArena):
+            monkeypatch.setattr(arena.Arena, "of", staticmethod(kind))
+            (directory / kind.__name__).mkdir()
+            self.worlds.append(World(directory / kind.__name__, write))
+        self.worlds[0].store.kernels = Kernels(one=True)  # Those of few are not for float32.
+
+    def run(self, *pieces: tuple[str, int]) -> None:
+        for world in self.worlds:
+            world.run(*((getattr(world, name), n) for name, n in pieces))
+
+    def error(self) -> float:
+        """The largest difference of a log-probability of a token in the middle, in the worse sequence."""
+        errors = []
+        for name in ("one", "other"):
+            found, wanted = (np.concatenate(world.said[getattr(world, name)]) for world in self.worlds)
+            assert wanted.std() > 0.1
+            errors.append(np.median(np.abs(found - wanted).max(axis=1)[-40:]))
+        return float(max(errors))
+
+
+@pytest.mark.parametrize("write", [write_llama, write_gemma3])
+def test_rows_are_what_they_are_over_arrays(
+    write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = Both(tmp_path, write, monkeypatch)
+    both.run(("one", 100))
+    both.run(("one", 300))
+    both.run(("other", 50))
+    for step in range(6):
+        both.run(("one", 1), ("other", 5 if step % 3 == 0 else 1))
+    both.run(("one", 1))
+    both.run(("one", 20))
+    assert both.error() < 5e-3
+
+
+def others_table(tables: Tables) -> Tables:
+    return tables._replace(blocks=tables.blocks[mx.array([1, 0])])
+
+
+def a_length_too_short(tables: Tables) -> Tables:
+    return tables._replace(spans=tables.spans - mx.array([0, 1], dtype=mx.int32))
+
+
+@pytest.mark.parametrize("fault", [others_table, a_length_too_short])
+def test_faults_of_tables_are_found(fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(tmp_path, write_llama, monkeypatch)
+    both.run(("one", 60))
+    both.run(("other", 50))
+    original = in_blocks.PassTables._tables
+    monkeypatch.setattr(in_blocks.PassTables, "_tables", lambda self, rows: fault(original(self, rows)))
+    for _ in range(40):
+        both.run(("one", 1), ("other", 1))
+    assert not both.error() < 1e-2

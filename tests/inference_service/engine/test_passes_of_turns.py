@@ -1,0 +1,149 @@
+"""Rows of one pass that join and leave at any time: each is what it is alone, to the bit."""
+
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from agentmem.v1 import types_pb2
+from inference_service.domain import Sampling
+from inference_service.engine.paged.passes import Pass
+from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import (
+    EXACT,
+    Turn,
+    begin,
+    differing,
+    packed,
+    prompt_of,
+    right,
+    run,
+    until_told,
+)
+from tests.inference_service.engine.passes_of_turns import ORDERS, REPEATS, TOKENS, by_themselves, decoded, same
+from tests.oracle import Oracle
+
+pytestmark = pytest.mark.sampled(3)
+
+PENALTIES = Sampling(
+    temperature=1.0, top_p=0.95, seed=7, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True
+)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("sampling", [EXACT, PENALTIES], ids=["greedy", "penalties"])
+def test_rows_are_what_each_is_alone(
+    model: LoadedModel, oracle: Oracle, order: tuple[int, ...], sampling: Sampling
+) -> None:
+    passes_of_several: list[int] = []
+    model.engine.stepped = lambda _: passes_of_several.append(model.engine.running)
+    turns = decoded(model, order, sampling)
+    model.engine.stepped = lambda _: None
+    assert max(passes_of_several) > 2
+    assert not any(turn.job.alone for turn in turns)
+    assert [len(turn.events) for turn in turns] == list(TOKENS)
+    if sampling is EXACT:
+        assert len({token for turn in turns for token in turn.said}) > 15
+        assert all(right(oracle, turn) for turn in turns)
+    assert same(model, turns, by_themselves(model, sampling))
+
+
+@pytest.mark.parametrize("sampling", [EXACT, PENALTIES], ids=["greedy", "penalties"])
+@pytest.mark.parametrize("without", [(0, 1, 2, 3, 4), (2,)])
+def test_turns_without_memory_for_arrays_are_what_they_are_with_it(
+    model: LoadedModel, oracle: Oracle, without: tuple[int, ...], sampling: Sampling
+) -> None:
+    turns = []
+    for number, repeats in enumerate(REPEATS):
+        prompt = prompt_of(model, number, repeats)
+        turns.append(begin(model, prompt, TOKENS[number], sampling, arrays=number not in without))
+        for _ in range(3):
+            model.engine.step()
+            kv = turns[-1].job.kv
+            assert kv is None or bool(kv.working) <= kv.arrays
+    run(model)
+    assert not any(turn.job.alone for turn in turns)
+    assert same(model, turns, by_themselves(model, sampling))
+    assert sampling is not EXACT or all(right(oracle, turn) for turn in turns)
+
+
+def test_greedy_turns_that_want_no_logprobs_say_the_same(model: LoadedModel) -> None:
+    """Alone and beside others that want some: the likeliest are taken at once."""
+    wanted = by_themselves(model)
+    quick = decoded(model, ORDERS["at once"], top_logprobs=None)
+    assert same(model, quick, wanted)
+    mixed = [
+        begin(model, prompt_of(model, n, REPEATS[n]), TOKENS[n], top_logprobs=None if n % 2 else 0)
+        for n in range(len(REPEATS))
+    ]
+    run(model)
+    assert same(model, mixed, wanted)
+    assert [event.logprob for event in mixed[1].events] == [None] * TOKENS[1]
+
+
+def test_a_model_whose_rows_are_not_right_together_gets_one_a_pass(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model.engine.model, "rows_together", False)
+    compute, pieces = model.arenas.compute, set()
+
+    def counted(network: Any, of: Pass, tokens: mx.array) -> Any:
+        pieces.add((len(of.pieces), of.rows))
+        return compute(network, of, tokens)
+
+    monkeypatch.setattr(model.arenas, "compute", counted)
+    turns = decoded(model, ORDERS["one after the other"])
+    assert pieces == {(1, False)}
+    assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in turns)
+
+
+def ending(turn: Turn) -> tuple[int, str]:
+    """A token that it was told once, and the first text that ends there."""
+    texts = [event.text for event in turn.events]
+    for last in range(8, len(texts)):
+        text, once = "".join(texts[: last + 1]), turn.said[last] not in turn.said[:last]
+        stop = text[-2:]
+        if once and texts[last].strip() and stop.isascii() and text.find(stop) == len(text) - 2:
+            return last, stop
+    raise AssertionError("there is none")
+
+
+@pytest.mark.parametrize("end", ["length", "stop string", "end of sequence"])
+@pytest.mark.parametrize("company", [False, True], ids=["alone", "beside others"])
+def test_kv_is_of_what_was_generated_however_a_turn_ends(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, end: str, company: bool
+) -> None:
+    """The next pass is under way when the last token is looked at: its KV is there, and none of what follows."""
+    prompt = prompt_of(model, 1, 7)
+    free = begin(model, prompt, 30)
+    run(model)
+    others = [begin(model, prompt_of(model, n, n), 30) for n in (2, 4)] if company else []
+    until_told(model, others, 3)
+    last, stop = ending(free)
+    tokens, sampling = 30, EXACT
+    options: dict[str, Any] = {}
+    match end:
+        case "length":
+            tokens = last + 1
+        case "stop string":
+            options = {"stop": (stop,)}
+        case "end of sequence":
+            monkeypatch.setattr(model.tokenizer, "eos_ids", frozenset([free.said[last]]), raising=False)
+            sampling = Sampling()
+    turn = begin(model, prompt, tokens, sampling, **options)
+    run(model)
+    reasons = {
+        "length": types_pb2.FINISH_REASON_LENGTH,
+        "stop string": types_pb2.FINISH_REASON_STOP_STRING,
+        "end of sequence": types_pb2.FINISH_REASON_STOP,
+    }
+    assert turn.generated.reason == reasons[end]
+    kept = turn.generated.token_ids
+    assert kept == free.said[: len(kept)] and turn.said == free.said[: len(turn.said)]
+    assert end == "stop string" or len(kept) == last + 1
+    assert turn.whole
+    assert differing(packed(model, turn.kv), packed(model, free.kv, len(prompt) + len(kept))) == 0
+    assert all(right(oracle, other) and other.whole for other in others)
+    more = begin(model, [*prompt, *kept, *prompt_of(model, 5, 1)], 8, warm=turn.kv)
+    run(model)
+    assert right(oracle, more) and more.job.chunks[0].position == len(prompt) + len(kept)

@@ -1,0 +1,130 @@
+"""Riders that are cancelled, fail or lack memory harm no other; and faults of riding are found."""
+
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from agentmem.errors import Cancelled
+from inference_service.engine.attention import backend
+from inference_service.engine.headroom import Headroom
+from inference_service.engine.paged import passes
+from inference_service.engine.paged.passes import Pass
+from inference_service.models.latents import LatentAttention
+from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_turns import begin, difference, prompt_of, right, run, until_told
+from tests.inference_service.engine.riders import LENGTHS, RIDING, some_prompts
+from tests.oracle import Oracle
+
+pytestmark = pytest.mark.sampled(3)
+
+
+@pytest.fixture(scope="module", params=RIDING, ids=["llama", "gemma3", "latents"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = request.param(tmp_path_factory.mktemp("model"))
+    return made
+
+
+@pytest.mark.usefixtures("rides")
+@pytest.mark.parametrize("when", ["waiting", "under way", "told"])
+def test_a_rider_that_is_cancelled_harms_no_other(model: LoadedModel, oracle: Oracle, when: str) -> None:
+    other = begin(model, prompt_of(model, 8, 1), 20)
+    until_told(model, [other], 2)
+    gone, *stay = (begin(model, prompt) for prompt in some_prompts(model, *LENGTHS[1:]))
+    for _ in range(("waiting", "under way", "told").index(when)):
+        model.engine.step()
+    assert bool(gone.events) == (when == "told")
+    gone.cancelled.set()
+    model.engine.step()
+    assert isinstance(gone.job.future.exception(0), Cancelled)
+    assert len(gone.events) == (when == "told") and gone.job.kv is None
+    run(model)
+    assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in (other, *stay))
+
+
+@pytest.mark.usefixtures("rides")
+@pytest.mark.parametrize("where", ["compute", "emit", "begin"])
+def test_only_the_guilty_one_of_a_pass_fails(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The others go on alone where the pass is lost: no token is lost, and none told twice."""
+    other = begin(model, prompt_of(model, 8, 1), 20)
+    until_told(model, [other], 3)
+    bad, *stay = (begin(model, prompt) for prompt in some_prompts(model, *LENGTHS[1:]))
+    compute = model.arenas.compute
+
+    def refused(*_: Any) -> Any:
+        raise ValueError("no such token")
+
+    def failing(network: Any, of: Pass, tokens: mx.array) -> Any:
+        found = compute(network, of, tokens)
+        return refused() if any(piece.sequence is bad.job.kv for piece in of.pieces) else found
+
+    match where:
+        case "compute":
+            monkeypatch.setattr(model.arenas, "compute", failing)
+        case "emit":
+            bad.job.emit = refused
+        case "begin":
+            bad.job.begin = refused
+    run(model)
+    assert "no such token" in str(bad.job.future.exception(0)) and bad.job.kv is None
+    assert all(right(oracle, turn) and turn.whole for turn in (other, *stay))
+    assert [len(turn.events) for turn in (other, *stay)] == [20, 12, 12, 12]
+    assert {turn.job.alone for turn in (other, *stay)} == {where == "compute"}
+    wanted = [begin(model, turn.job.sequence, len(turn.events)) for turn in (other, *stay)]
+    monkeypatch.undo()
+    run(model)
+    assert [turn.said for turn in (other, *stay)] == [turn.said for turn in wanted]
+
+
+@pytest.mark.usefixtures("rides")
+def test_riders_for_whose_start_there_is_no_memory_are_told_so(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = begin(model, prompt_of(model, 1, 9), None)
+    run(model)
+    monkeypatch.setattr(model.engine, "headroom", Headroom(free=lambda: 100))
+    warm = begin(model, [*past.job.sequence, 5, 6], warm=past.kv)
+    cold = begin(model, [5, 6, 7])
+    run(model)
+    assert "the device's memory is taken: KV of" in str(warm.job.future.exception(0))
+    assert right(oracle, cold) and not cold.job.alone
+
+
+@pytest.mark.usefixtures("rides")
+def test_a_riding_token_that_sees_a_later_one_is_found(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_seen(attend: Any, queries: mx.array, pieces: Any, window: int, scale: float, sinks: Any) -> mx.array:
+        def unmasked(*arguments: Any, mask: Any, **named: Any) -> Any:
+            return attend(*arguments, mask=None, **named)
+
+        return over_pieces(unmasked, queries, pieces, window, scale, sinks)
+
+    over_pieces = passes.over_pieces
+    over_some: Any = LatentAttention._over_some
+    monkeypatch.setattr(backend, "over_pieces", all_seen)
+    monkeypatch.setattr(LatentAttention, "_over_some", lambda self, *arrays: over_some(self, *arrays[:-1], None))
+    turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
+    run(model)
+    assert not any(turn.job.alone for turn in turns)
+    assert max(difference(oracle, turn) for turn in turns) > 1e-2
+
+
+@pytest.mark.usefixtures("rides")
+def test_a_rider_at_anothers_positions_is_found(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init = Pass.__init__
+
+    def late(self: Pass, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
+        if self.rows and self.tokens > len(self.pieces):
+            self.offset = self.offset[::-1]  # type: ignore[index]
+
+    monkeypatch.setattr(Pass, "__init__", late)
+    turns = [begin(model, prompt) for prompt in some_prompts(model, *LENGTHS)]
+    run(model)
+    assert max(difference(oracle, turn) for turn in turns) > 1e-2
