@@ -1,6 +1,7 @@
 """Files of blocks and windows of KV: built, written, and read with every byte verified. File threads; no MLX arrays."""
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import TensorSpec, serialize
 
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockFileError, BlockHeader
@@ -21,7 +21,6 @@ from inference_service.memory.match import Reason
 
 NUMPY_DTYPE: dict[str, npt.DTypeLike] = {"U32": "<u4", "F32": "<f4", "F16": "<u2", "BF16": "<u2"}
 """The dtypes of tensors by safetensors' names; 16-bit floats are read as uint16."""
-_SERIALIZE_DTYPE = {"U32": "uint32", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class Built(NamedTuple):
@@ -111,24 +110,41 @@ def write_block(path: str, header: BlockHeader, tensors: TensorBytes, geometry: 
 
     The digest is of the bytes in memory. The store fsyncs the file when it publishes it.
     """
-    built = build(header, tensors, geometry)
+    parts, running = _parts(header, tensors, geometry), blockfile.RunningDigest()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
-        file.write(built.data)
-    return built.digest, len(built.data)
+        for part in parts:
+            running.update(part)
+            file.write(part)
+    return running.digest(), sum(map(len, parts))
 
 
 def build(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> Built:
     """Return a file of a block or a window, in memory."""
-    shapes = _shapes(header, geometry)
-    entries = {
-        name: TensorSpec(
-            dtype=_SERIALIZE_DTYPE[dtype], shape=shape, data_ptr=_address(tensors[name]), data_len=len(tensors[name])
-        )
-        for name, (dtype, shape) in shapes.items()
-    }
-    data = serialize(entries, header.to_metadata())
+    data = b"".join(_parts(header, tensors, geometry))
     return Built(data, blockfile.digest(data))
+
+
+def _parts(header: BlockHeader, tensors: TensorBytes, geometry: Geometry) -> list[bytes | memoryview]:
+    """Return a file's header and its tensors, the widest numbers first, in the order in which they are written.
+
+    They make a file as safetensors' own `serialize` does, which copies all of them twice while no other thread has the
+    interpreter, up to 6 ms for a block of 9.4 MB. Raises ValueError for a tensor of another size than its shape.
+    """
+    shapes = _shapes(header, geometry)
+    described: dict[str, object] = {"__metadata__": header.to_metadata()}
+    parts: list[bytes | memoryview] = []
+    end = 0
+    for name in sorted(shapes, key=lambda name: (-np.dtype(NUMPY_DTYPE[shapes[name][0]]).itemsize, name)):
+        dtype, shape = shapes[name]
+        if len(tensors[name]) != _bytes({name: shapes[name]}):
+            raise ValueError(f"{name} has {len(tensors[name])} bytes, which is not what its shape takes")
+        begin, end = end, end + len(tensors[name])
+        described[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+        parts.append(tensors[name])
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *parts]
 
 
 def most_bytes(wanted: BlockHeader, geometry: Geometry) -> int:
@@ -232,10 +248,6 @@ def _bytes(shapes: TensorShapes) -> int:
 def _shapes(header: BlockHeader, geometry: Geometry) -> TensorShapes:
     shapes = geometry.checkpoint_shapes if header.window else geometry.block_shapes
     return shapes(header.token_count)
-
-
-def _address(data: bytes | memoryview) -> int:
-    return np.frombuffer(data, np.uint8).ctypes.data
 
 
 def _view(data: bytes | memoryview, spec: blockfile.TensorSpec) -> npt.NDArray[np.generic]:
