@@ -207,7 +207,7 @@ class BatchEngine(PromptEngine):
 
     def _take_all(self, flights: Sequence[_Flight]) -> None:
         for flight in flights:
-            guarded(partial(self._take, flight), partial(self._failed, flight.jobs))
+            guarded(partial(self._take, flight), partial(self._not_taken, flight))
 
     def _take(self, flight: _Flight) -> None:
         """Take the tokens of a pass, which is computed first, and end the turns that are over."""
@@ -219,13 +219,19 @@ class BatchEngine(PromptEngine):
             if job not in self._running:
                 continue
             if not job.prompted:
-                self._prompt_done(job, flight, end)
+                guarded(partial(self._prompt_done, job, flight, end), partial(self._end, job))
+                if job not in self._running:
+                    continue
             job.filled = end
             if job.over:
                 self._running.remove(job)
                 self._finish(job)
             else:
                 guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
+
+    def _not_taken(self, flight: _Flight, error: Exception) -> None:
+        """A pass failed when it was computed. Who waits to go on alone was in a later one, which failed before."""
+        self._failed([job for job in flight.jobs if job in self._running], error)
 
     def _note_time(self, flight: _Flight) -> None:
         """Note what a step of one token takes, where one follows another and nothing else is computed."""

@@ -112,13 +112,15 @@ class PromptEngine(ABC):
     def _rides(self, job: TurnJob) -> bool:
         """Return whether what is left of a prompt is computed as rows of a pass, and not in chunks.
 
-        Recurrent layers take the tokens of a sequence in order, so of their models one token rides. Where a checkpoint
-        is to be made before its end a prompt does not ride.
+        Recurrent layers take the tokens of a sequence in order, so of their models one token rides; and of models that
+        see K and V as arrays, which are made for each row. Where a checkpoint is to be made before its end a prompt
+        does not ride.
         """
         if job.decoding is None or job.chunk is not None:
             return False
-        in_order = not self.model.rides or self.store.geometry.states is not None
-        limit = 1 if in_order else _RIDES_ON_CPU if on_cpu() else _RIDES
+        geometry = self.store.geometry
+        by_one = not self.model.rides or geometry.states is not None or geometry.shows_arrays
+        limit = 1 if by_one else _RIDES_ON_CPU if on_cpu() else _RIDES
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob) -> None:

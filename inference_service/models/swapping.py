@@ -272,11 +272,12 @@ class Swapper:
             if slot.wanted:
                 self.want(slot)
             self.notify()
+        self._listener.left(model, reason)
+        logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
+        del model  # Nothing of it is to be frozen.
         if heap.kept():
             with suppress(Unavailable):
                 await self._engine.call(heap.tidy)
-        self._listener.left(model, reason)
-        logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
 
     async def _unload_idle(self) -> None:
         while True:

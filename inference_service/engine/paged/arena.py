@@ -44,7 +44,9 @@ class Reading:
 
     def wait(self) -> None:
         """Wait for the device. Engine thread."""
-        self._words, self._others = [words() for words in self._begun], self.beside()
+        begun, beside = self._begun, self.beside
+        self._begun, self.beside = (), dict  # They hold what was copied on the device.
+        self._words, self._others = [words() for words in begun], beside()
 
     def tensors(self) -> TensorBytes:
         """Return a private copy as the tensors of a file by name; what was read is let go."""
@@ -206,6 +208,12 @@ class DeviceArena(Arena):
 
     def _taken(self, segment: int, words: mx.array) -> None:
         self._bases[segment] = address(words)
+
+    def release(self, segments: Iterable[int]) -> None:
+        released = list(segments)
+        super().release(released)
+        for segment in released:
+            self._bases.pop(segment, None)
 
     def addresses(self, blocks: Sequence[int]) -> npt.NDArray[np.int64]:
         """Where these blocks begin, whose memory is taken."""

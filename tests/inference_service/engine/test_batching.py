@@ -212,6 +212,33 @@ def test_a_turn_that_ends_leaves_its_kv_where_it_is(model: LoadedModel) -> None:
     assert turn.whole
 
 
+def test_two_passes_that_fail_in_one_step_lose_nobody(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One when it is launched, and then the one before it, whose turns go on alone already."""
+    failed: list[str] = []
+    launch, put = batching.next_tokens, Written.put
+
+    def launched(logits: mx.array, jobs: Any) -> mx.array:
+        if not failed and len(jobs) > 1 and all(job.result.token_ids for job in jobs):
+            failed.append("launch")
+            raise RuntimeError("a kernel failed")
+        return launch(logits, jobs)
+
+    def taken(written: Written) -> None:
+        if failed == ["launch"]:
+            failed.append("put")
+            raise RuntimeError("a kernel failed")
+        put(written)
+
+    monkeypatch.setattr(batching, "next_tokens", launched)
+    monkeypatch.setattr(Written, "put", taken)
+    turns = [begin(model, prompt_of(model, n, n + 1), 8) for n in range(3)]
+    run(model)
+    assert failed == ["launch", "put"]
+    assert all(right(oracle, turn) and turn.whole and turn.generated.sampled == 8 for turn in turns)
+
+
 @pytest.mark.slow("gemma3-take")
 @pytest.mark.parametrize("call", ["start", "compute", "put", "take"])
 def test_a_pass_that_fails_once_loses_nobody(

@@ -26,6 +26,7 @@ from tests.inference_service.engine.batch_turns import (
 from tests.inference_service.engine.riders import LENGTHS, RIDING, some_prompts
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_qwen3_next
+from tests.tiny_own_attention import write_stablelm
 from tests.tiny_states import write_mamba2
 
 pytestmark = pytest.mark.sampled(3)
@@ -208,9 +209,12 @@ def test_one_token_rides_of_a_model_that_takes_one_at_a_time(
 
 
 @pytest.mark.usefixtures("rides")
-@pytest.mark.parametrize("write", [write_mamba2, pytest.param(write_qwen3_next, marks=pytest.mark.slow)])
-def test_one_token_rides_of_a_model_with_recurrent_layers(write: Callable[[Path], Path], tmp_path: Path) -> None:
-    """They take the tokens of a sequence in order; those of several sequences are rows."""
+@pytest.mark.parametrize(
+    "write", [write_mamba2, write_stablelm, pytest.param(write_qwen3_next, marks=pytest.mark.slow)]
+)
+def test_one_token_rides_where_more_cost_too_much(write: Callable[[Path], Path], tmp_path: Path) -> None:
+    """Recurrent layers take the tokens of a sequence in order, and for models that see K and V as arrays these are
+    made for each row. The tokens of several sequences are rows."""
     directory = write(tmp_path / "model")
     model = load("tiny", str(directory), hashes=ContentHashes(tmp_path / "hashes.json"))
     pieces: set[tuple[int, ...]] = set()
