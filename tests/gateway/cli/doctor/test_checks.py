@@ -129,8 +129,9 @@ def test_ports_that_are_free_or_anybodys() -> None:
 
 @pytest.mark.parametrize("flag", ["--http", "--grpc", "--metrics"])
 def test_a_port_that_is_taken(flag: str, taken: int) -> None:
-    found = [each for each in ports(settings(flag, f"127.0.0.1:{taken}"), NOTHING) if f":{taken}:" in each.found]
-    assert [each.state for each in found] == [State.PROBLEM]  # The next ports may be others'.
+    every = ports(settings(flag, f"127.0.0.1:{taken}"), NOTHING)
+    found = [each for each in every if f"listen on 127.0.0.1:{taken}:" in each.found]  # The next may be others'.
+    assert [each.state for each in found] == [State.PROBLEM]
     assert found[0].found.startswith(f"{flag} 127.0.0.1:{taken}") and f"process {os.getpid()}" in found[0].found
 
 
