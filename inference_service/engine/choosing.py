@@ -25,15 +25,15 @@ def next_tokens(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
         if job.greedy:
             continue
         if job.sampler.by_rows or job.penalties:
-            tokens[row : row + 1] = job.sampler(_logprobs(penalized(logits[row : row + 1], job, _history(job))))
+            tokens[row : row + 1] = job.sampler(logprobs(penalized(logits[row : row + 1], job, _history(job))))
         else:
             alike[job.sampler.filters].append(row)
     for filters, rows in alike.items():
         keys = [jobs[row].sampler.next_key() for row in rows]
         if len(rows) == len(jobs):
-            return sampled(_logprobs(logits), filters, keys).astype(tokens.dtype)
+            return sampled(logprobs(logits), filters, keys).astype(tokens.dtype)
         places = mx.array(rows)
-        tokens[places] = sampled(_logprobs(logits[places]), filters, keys).astype(tokens.dtype)
+        tokens[places] = sampled(logprobs(logits[places]), filters, keys).astype(tokens.dtype)
     return tokens
 
 
@@ -64,5 +64,6 @@ def _history(job: TurnJob) -> mx.array:
     return mx.concatenate([seen, job.token]) if job.token is not None and len(known) < job.position else seen
 
 
-def _logprobs(logits: mx.array) -> mx.array:
+def logprobs(logits: mx.array) -> mx.array:
+    """Return log-probabilities of logits [rows, vocabulary], lazily."""
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -26,7 +26,7 @@ from typing import Final, cast
 
 import mlx.core as mx
 
-from inference_service.engine.choosing import biased, penalized
+from inference_service.engine.choosing import biased, logprobs, penalized
 from inference_service.engine.generation import TurnJob
 
 _KEPT: Final = 7
@@ -80,7 +80,7 @@ def sampled_along(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[
     found: list[int] = []
     for at in range(len(draft) + 1):
         own = penalized(logits[at : at + 1], job, mx.array([*history, *draft[:at]], dtype=mx.uint32))
-        found.append(cast(int, job.sampler(own - mx.logsumexp(own, axis=-1, keepdims=True)).item()))
+        found.append(cast(int, job.sampler(logprobs(own)).item()))
         if at == len(draft) or found[-1] != draft[at]:
             break
     return found

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 
+from agentmem.kv.bits import BITS
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import KVFormat
 
@@ -34,3 +35,14 @@ OF_16_BITS = [
     geometry(kv_heads=8, heads=32, k_dim=96, v_dim=96, dtype=mx.float16, group=32),
     geometry(kv_heads=8, heads=32, k_dim=128, v_dim=128, dtype=mx.bfloat16, bits=8, group=64),
 ]
+
+NARROW = [
+    geometry(heads=2, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),
+    geometry(heads=2, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),
+    geometry(heads=1, kv_heads=1, k_dim=256, v_dim=256, dtype=mx.float16, group=64),
+    geometry(heads=7, kv_heads=1, dtype=mx.float16, group=64),
+    geometry(k_dim=96, v_dim=96, dtype=mx.bfloat16, window=40),
+]
+
+PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
+"""All bits of K and all of V."""

@@ -9,7 +9,6 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from agentmem.kv.bits import BITS
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.self_test import (
@@ -27,23 +26,14 @@ from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.quantization import PLAIN, KVFormat, dequantize
 from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
-from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
+from tests.inference_service.engine.geometries import NARROW, OF_16_BITS, PAIRS, SHAPES, geometry
 from tests.inference_service.engine.paged.test_kernels import FLOORS, Case, Pool, filled, random, truth
 
 pytestmark = pytest.mark.sampled(3)
 
-PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
-"""All bits of K and all of V."""
 
 needs_cuda = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
 on_gpus = [pytest.param(shape, marks=needs_cuda) for shape in OF_16_BITS]
-NARROW = [
-    geometry(heads=2, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),
-    geometry(heads=2, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),
-    geometry(heads=1, kv_heads=1, k_dim=256, v_dim=256, dtype=mx.float16, group=64),
-    geometry(heads=7, kv_heads=1, dtype=mx.float16, group=64),
-    geometry(k_dim=96, v_dim=96, dtype=mx.bfloat16, window=40),
-]
 
 
 @pytest.fixture(autouse=True)

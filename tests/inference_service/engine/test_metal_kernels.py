@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from agentmem.errors import FailedPrecondition
-from agentmem.kv.bits import BITS
 from inference_service.engine.attention import self_test
 from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.self_test import plain_attention, row_in_segments_error
@@ -24,21 +23,12 @@ from inference_service.engine.paged.metal_attention import MOST_SEGMENTS, Places
 from inference_service.engine.paged.store import Kernels
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantized
 from inference_service.models import proof
-from tests.inference_service.engine.geometries import OF_16_BITS, SHAPES, geometry
+from tests.inference_service.engine.geometries import NARROW, OF_16_BITS, PAIRS, SHAPES, geometry
 from tests.inference_service.engine.metal_on_cpu import MetalOnCPU
 
 needs_metal = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
 on_cpu = pytest.mark.skipif(available(), reason="of kernels as g++ compiles them")
 TYPES = (mx.float32, mx.bfloat16, mx.float16)
-PAIRS = list(zip(BITS, (*BITS[2:], *BITS[:2]), strict=True))
-"""All bits of K and all of V."""
-NARROW = [
-    geometry(heads=2, k_dim=128, v_dim=128, dtype=mx.bfloat16, group=64),
-    geometry(heads=2, k_dim=192, v_dim=128, dtype=mx.bfloat16, group=64),
-    geometry(heads=1, kv_heads=1, k_dim=256, v_dim=256, dtype=mx.float16, group=64),
-    geometry(heads=7, kv_heads=1, dtype=mx.float16, group=64),
-    geometry(k_dim=96, v_dim=96, dtype=mx.bfloat16, window=40),
-]
 SHORT = ((1, (290, 20)),)
 
 
