@@ -74,7 +74,7 @@ class Row:
 
     @property
     def blocks(self) -> list[int]:
-        """Those that have them."""
+        """Return the names of those that have them."""
         return self.place.blocks[: -(-self.length // BLOCK_TOKENS)]
 
     @property
@@ -220,7 +220,7 @@ class Ours:
         return Row(row.tokens, place, checkpoint)
 
     def here(self, row: Row) -> Callable[[], KVSequence]:
-        """What has an agent go on in its own blocks. It is not at rest any more."""
+        """Return a function that has an agent go on in its own blocks. It is not at rest any more."""
         start = Start(row.place.blocks, row.place.pieces, row.length, checkpoint=row.checkpoint)
         return partial(self._begun, row, start)
 

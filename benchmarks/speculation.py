@@ -114,7 +114,7 @@ _TEXT = (
 
 
 class Request(NamedTuple):
-    """What is asked, in words or in tokens, of which kind it is, and whether the answer is sampled."""
+    """A question in words or in tokens, of which kind it is, and whether the answer is sampled."""
 
     name: str
     kind: str
@@ -155,7 +155,7 @@ _CHANGED: Final = 24
 
 
 class Script:
-    """What a model of random weights says: behind each token its next one. No token comes twice."""
+    """The words of a model of random weights: after each token its next one. No token comes twice."""
 
     def __init__(self, vocabulary: int, context: int) -> None:
         chance = random.Random(_SEED)
@@ -181,7 +181,7 @@ class Script:
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """What is asked of it."""
+        """Make the request."""
         order, context = self._order, self._context
         quoted, unseen = order[:context], order[context + 1 : 2 * context + 1]
         changed = [order[-2 - at] if at % _CHANGED == _CHANGED - 1 else token for at, token in enumerate(quoted)]
@@ -255,7 +255,7 @@ class Answering:
 
 
 def _place(model: LoadedModel, tokens: int) -> tuple[Callable[[], KVSequence], Callable[[], None]]:
-    """What makes KV for so many tokens in the model's pool, and what gives its blocks back."""
+    """Return a function that makes KV for so many tokens in the model's pool, and one that gives its blocks back."""
     pool = model.memory.pool
     blocks = pool.full.allocate(-(-tokens // BLOCK_TOKENS))
     pieces = pool.pieces.allocate(pool.checkpoint_pieces)

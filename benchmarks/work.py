@@ -54,7 +54,7 @@ FIRST_SECONDS = {32: 0.4}
 """95th percentile of the first tokens of so many hot agents, to be reached on a GPU."""
 MOVES = ("join", "leave")
 MOVE_SECONDS = 0.001
-"""What a turn's coming or going may take the engine on a GPU, in the median."""
+"""Seconds that a turn's coming or going may take the engine on a GPU, in the median."""
 _MOVES = ("agents", "join p50", "p99", "leave p50", "p99", "copied a turn", "allocated")
 _MOVES_NOTE = (
     "A turn joins when it has the KV that it goes on from, and leaves when a later one can go on from its end. Copied "

@@ -41,7 +41,7 @@ class Recorder:
         self._row = 0
         self.rows_together: bool = network.rows_together
         self.rides = False
-        """Of each text a step has one token, so that a row is one text's."""
+        """A step has one token of each text, so that a row is one text's."""
         self.prefill: list[mx.array] | None = None
         """Logits [tokens, vocabulary] of chunks, while this is a list."""
 

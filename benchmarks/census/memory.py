@@ -72,7 +72,7 @@ class Rooms:
         return room, lambda: self._model.arenas.sequence(room.places, room.pieces)
 
     def left(self, turn: TurnJob, room: Reservation) -> AtRest:
-        """What a turn has left in its memory."""
+        """Return what a turn has left in its memory."""
         kv, _ = turn.future.result()
         assert kv is not None
         return AtRest(room, kv, turn.captured, self._model.arenas.capture(kv))

@@ -142,7 +142,7 @@ async def fill_pool(name: str, geometry: Geometry, budget: int, tokens: int) -> 
 
 
 async def _keep(memory: ModelMemory, store: KVStore, key: AgentKey, content: "_Content", token_ids: range) -> None:
-    """What the worker does with a turn: room, blocks that are written, a table of them, a name for every block."""
+    """Do as the worker does with a turn: room, blocks that are written, a table of them, a name for every block."""
     names = [header.chain_hash for header in headers("benchmark", key.namespace, token_ids)]
     room = await memory.admission.reserve(MemoryRequest(key, names, len(token_ids)), seconds=1.0)
     checkpoint = content.write(store, room.places, room.pieces, len(token_ids))
@@ -153,7 +153,7 @@ async def _keep(memory: ModelMemory, store: KVStore, key: AgentKey, content: "_C
 
 
 class _Content:
-    """What an agent's blocks have. Agents of another seed have other content, and so has each block and each layer.
+    """An agent's blocks' content. Agents of another seed have other content, and so has each block and each layer.
 
     One layer of each kind is packed, of one block. The others have other codes: to pack all of them would take minutes
     on a CPU, and make tensors of the same sizes.

@@ -52,7 +52,7 @@ class BatchEngine(PromptEngine):
 
     tokenizer: Tokenizer
     speculative: bool = False
-    """Whether a sequence that decodes by itself may compute several tokens in a step, where that pays."""
+    """A sequence that decodes by itself may compute several tokens in a step, where that pays."""
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
     """Called, on the engine thread, for each step of a draft: its tokens, and how many of them were right."""
     _step_costs: defaultdict[int, StepCosts] = field(default_factory=partial(defaultdict, StepCosts), init=False)
@@ -132,7 +132,7 @@ class BatchEngine(PromptEngine):
         return None if seeded or job.alone or self.store.geometry.states is not None else job
 
     def _would_draft(self, job: TurnJob) -> bool:
-        """Whether there is a guess, as far as the tokens that are taken tell."""
+        """Return whether there is a guess, as far as the tokens that are taken tell."""
         job.drafter = job.drafter or Drafter(job.history)
         while job.drafter.tokens < job.tokens:
             job.drafter.add(job.between(job.drafter.tokens, job.drafter.tokens + 1)[0])

@@ -25,9 +25,9 @@ class Network:
         self.model = model
         self.shows_arrays = shows_arrays
         self.rows_together = True
-        """Whether rows of several sequences may be in one pass; `models.proof` finds out."""
+        """Rows of several sequences may be in one pass; `models.proof` finds out."""
         self.rides = True
-        """Whether several tokens of a sequence may be rows of one pass; `models.proof` finds out."""
+        """Several tokens of a sequence may be rows of one pass; `models.proof` finds out."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
         """As a call. It knows nothing of the network: a trace of it would be a cycle, which keeps weights until it is
         collected.

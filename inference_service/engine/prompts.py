@@ -63,14 +63,14 @@ class PromptEngine(ABC):
     stepped: Callable[[str], object] = lambda _: None
     """Called, on the engine thread, for each chunk of a prompt ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
-    """What is free on the device: looked at before KV is restored, before a chunk, and before a pass."""
+    """The device's free memory: looked at before KV is restored, before a chunk, and before a pass."""
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
     """Of chunks under way."""
     _to_clear: bool = field(default=False, init=False)
     """Whether memory of a prompt that is done is to be given back."""
     _computed_much: bool = field(default=False, init=False)
-    """Whether a chunk has taken memory that is worth it."""
+    """A chunk has taken memory that is worth it."""
     _tokens_per_second: float = field(default=0.0, init=False)
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
     """Names of blocks of prompts that went into the pool since the engine was idle, the last ones."""

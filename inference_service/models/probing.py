@@ -43,7 +43,7 @@ class ProbeKV(KVCache):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """That of K and V."""
+        """The dtype of K and V."""
         return self._written[0][0].dtype
 
     @property

@@ -1,4 +1,4 @@
-"""What is proved of a model once its weights are there: that it runs on this backend, with right attention, in rows of
+"""Proofs about a model once its weights are there: that it runs on this backend, with right attention, in rows of
 several sequences, in riding prompts, and in passes that are traced. And what is chosen then: how it attends, and how
 products of rows are computed.
 
@@ -43,7 +43,7 @@ from inference_service.models.opening import ModelInfo
 log = logging.getLogger(__name__)
 
 METAL_IN_BLOCKS: Final = False
-"""Whether rows without arrays attend by the kernel for Apple's GPUs, where it is right. None of these has run it."""
+"""Rows without arrays attend by the kernel for Apple's GPUs, where it is right. None of these has run it."""
 
 _TEXT = tuple(1 + 7 * at % 31 for at in range(48))
 """Token ids of a prompt. Every vocabulary has them."""
@@ -59,9 +59,9 @@ _LONG_ROWS = ((_TEXT * 6)[:252], _TEXT[32:35])
 _STEPS = tuple((2 + at, 4 + 3 * at) for at in range(8))
 """The same of traced passes, in the middle of which one goes on in a second block."""
 _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
-"""Of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a token's
-experts that rounding changes as well, but not at each step. GPUs take TF32 for products in float32, and round otherwise
-for each number of rows: what one sequence differs by in other pieces is allowed twice, too."""
+"""Shares of the largest logit, in 16 bits. Rows that see another's tokens or later ones are off by 0.1 and more, a
+token's experts that rounding changes as well, but not at each step. GPUs take TF32 for products in float32, and round
+otherwise for each number of rows: what one sequence differs by in other pieces is allowed twice, too."""
 
 _SLOW_SECONDS = 10.0
 """A CPU that takes longer for two short prompts is asked for less: prompts are then computed one by one, which is right
@@ -212,7 +212,7 @@ class _Trial:
 
     @property
     def traced(self) -> bool:
-        """Whether passes are traced still."""
+        """Passes are traced still."""
         return self._store.traces is not None
 
     def run(self, pieces: Sequence[tuple[KVSequence, Sequence[int]]], *, rows: bool | None = None) -> mx.array:
@@ -234,7 +234,7 @@ class _Trial:
 
 
 def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """What is wrong with passes that are traced, beside the same ones that are not; "" where nothing is.
+    """Return what is wrong with passes that are traced, beside the same ones that are not; "" where nothing is.
 
     Most steps must be right: rounding can change which experts the others' tokens have.
     """
@@ -289,8 +289,8 @@ def rows_problem(
 
 
 def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
-    """What is wrong with several tokens of a sequence as rows of a pass, beside the same as a chunk; "" where nothing
-    is. Where rows of several may be in a pass, another one's is among them.
+    """Return what is wrong with several tokens of a sequence as rows of a pass, beside the same as a chunk; "" where
+    nothing is. Where rows of several may be in a pass, another one's is among them.
     """
     others = _ROWS[1:] if network.rows_together else ()
     try:
@@ -305,7 +305,7 @@ def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
 
 
 def _rounding(network: Network, geometry: Geometry, kernels: Kernels) -> float:
-    """What logits of one sequence differ by where its tokens are computed one by one and in one piece."""
+    """Return what logits of one sequence differ by where its tokens are computed one by one and in one piece."""
     by_chunk, by_token = (_Trial(network, geometry, kernels, _ROWS[:1]) for _ in range(2))
     wanted = by_chunk.run([(by_chunk.sequences[0], _RIDING)])
     found = [by_token.run([(by_token.sequences[0], [token])]) for token in _RIDING]

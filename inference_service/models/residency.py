@@ -79,12 +79,12 @@ def _for_computing(cost: Cost, context_length: int, left: int) -> int:
 
 
 def agent_bytes(geometry: Geometry, context_length: int) -> int:
-    """What one agent of 4096 tokens, or of as many as the context holds, takes of the pool."""
+    """Return what one agent of 4096 tokens, or of as many as the context holds, takes of the pool."""
     return _kv_bytes(geometry, min(TYPICAL_TOKENS, context_length))
 
 
 def _kv_bytes(geometry: Geometry, tokens: int) -> int:
-    """What an agent of so many tokens takes of the pool: they, and a checkpoint in whole pieces."""
+    """Return what an agent of so many tokens takes of the pool: they, and a checkpoint in whole pieces."""
     return geometry.checkpoint_pieces * geometry.piece_bytes + tokens * geometry.bytes_per_token
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a turn's KV when it has committed: its blocks in the pool get names, and it is written to disk.
+"""A turn's KV when it has committed: its blocks in the pool get names, and it is written to disk.
 
 Whatever goes wrong here costs time later and nothing else: the ledger has the turn, or never had it.
 """

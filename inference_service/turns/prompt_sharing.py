@@ -40,7 +40,7 @@ class PromptSharing:
         )
 
     def _keep(self, loop: asyncio.AbstractEventLoop, kept: Kept) -> None:
-        """What others find is not written again, even if the turn has to begin once more. Engine thread."""
+        """Note blocks that others find: a turn that has to begin once more does not write them again. Engine thread."""
         self.turn.reservation.named = kept.end
         self.turn.reservation.given |= set(kept.checkpoint.pieces if kept.checkpoint is not None else ())
         loop.call_soon_threadsafe(self._name, kept)

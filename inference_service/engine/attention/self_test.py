@@ -39,10 +39,10 @@ class Row(NamedTuple):
     tables: Tables
     written: mx.array
     values: list[tuple[mx.array, mx.array]]
-    """Of each sequence, float32 [1, kv_heads, tokens, width]."""
+    """By sequence, float32 [1, kv_heads, tokens, width]."""
     lengths: tuple[int, ...]
     means: tuple[mx.array, mx.array]
-    """Of K and of V, [kv_heads, width], whether packing takes them away or not."""
+    """K's and V's, [kv_heads, width], whether packing takes them away or not."""
     off: float
     """How far `values` are from what was to be written, rms, over what packing it leaves; about 1."""
 
@@ -195,7 +195,7 @@ _KEPT: list[DeviceArena] = []
 def _values(
     arena: Arena, geometry: Geometry, group: LayerGroup, blocks: list[int], tokens: int, codec: KVCodec
 ) -> tuple[mx.array, mx.array]:
-    """What the last layer's packed K and V in blocks stand for, float32 [1, kv_heads, tokens, width]."""
+    """Unpack the last layer's K and V in blocks, float32 [1, kv_heads, tokens, width]."""
     parts: dict[str, Any] = arena.arrays(blocks, tokens)
     prefix, sides = geometry.prefix(group), []
     for side, by, mean in (("k", geometry.format.k, codec.k_mean), ("v", geometry.format.v, codec.v_mean)):

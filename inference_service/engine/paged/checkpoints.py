@@ -1,4 +1,4 @@
-"""What sequences go on from, and checkpoints in the pool's pieces: windows of sliding layers, and states of recurrent
+"""Starts of sequences from KV, and checkpoints in the pool's pieces: windows of sliding layers, and states of recurrent
 ones. Engine thread only.
 """
 
@@ -18,10 +18,10 @@ from inference_service.engine.uploading import host_bytes, uploaded_states
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a sequence goes on from, and where: `tokens` that it has, `blocks` for all that it can grow to, and pieces
-    of its own. The first `shared` tokens are in others' blocks. `cut` are a block that has some more, and the own one
-    that they are copied to; `files` own blocks, and what they get; then there is a checkpoint, or the file of one.
-    `arrays`: there is memory for K and V as arrays.
+    """KV that a sequence goes on from: `tokens` that it has, `blocks` for all that it can grow to, and own pieces.
+    The first `shared` tokens are in others' blocks. `cut` are a block that has some more, and the own one that they are
+    copied to; `files` own blocks, and what they get; then there is a checkpoint, or the file of one. `arrays`: there is
+    memory for K and V as arrays.
     """
 
     blocks: Items[int]

@@ -18,7 +18,7 @@ from inference_service.engine.paged.sequence import BlockTable, Sequence, Workin
 
 
 def attends_in_segments(of: Pass) -> bool:
-    """Whether all that the pass's tokens see, but for themselves, is in blocks."""
+    """Return whether all that the pass's tokens see, but for themselves, is in blocks."""
     return all(n == 1 and not sequence.arrays for sequence, n in of.pieces)
 
 

@@ -166,7 +166,7 @@ def flash_decoding(
 def _own_chunk(
     queries: mx.array, own: tuple[Quantized, Quantized], codec: KVCodec, scale: float
 ) -> tuple[mx.array, mx.array]:
-    """What quantized.metal says of a chunk, where that is one token."""
+    """Fields of quantized.metal for a chunk, where that is one token."""
     by, group = codec.format, queries.shape[1] // own[0].weights.shape[1]
     keys, values = (mx.repeat(_exact(each, how), group, axis=1) for each, how in zip(own, (by.k, by.v), strict=True))
     queries = queries.astype(mx.float32)

@@ -255,7 +255,7 @@ class WorkingKV:
         self.filled -= tokens
 
     def reaches(self, length: int) -> bool:
-        """Whether all is there that the token behind `length` ones sees."""
+        """Return whether all is there that the token after `length` ones sees."""
         return self.filled >= (min(length, self.window - 1) if self.window else length)
 
     @property

@@ -42,7 +42,7 @@ _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 
 
 class Kernels(NamedTuple):
-    """What is by kernels of ours: attention over packed K and V in blocks, of `one` query of a row, and of a `few` of a
+    """Phases by kernels of ours: attention over packed K and V in blocks, of `one` query of a row, and of a `few` of a
     sequence; whether passes are `traced`. Where memory is the host's, too, `one` is of rows without arrays, and nothing
     else counts.
     """

@@ -73,7 +73,7 @@ class Traces:
         self._step = None
 
     def knows(self, of: Pass) -> bool:
-        """Whether a pass is one of rows that are traced, once so many have come often enough."""
+        """Return whether a pass is one of rows that are traced, once so many have come often enough."""
         if not of.rows or of.tokens > _ROWS[-1] or any(piece.tokens >= ROWS_OF_ONE for piece in of.pieces):
             return False
         rows = next(count for count in _ROWS if count >= of.tokens)

@@ -24,7 +24,7 @@ class View:
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.start_position = 0
-        """Of chunked attention: the first token that `update_and_fetch` returns."""
+        """For chunked attention: the first token that `update_and_fetch` returns."""
 
     @property
     def offset(self) -> Any:
@@ -32,7 +32,7 @@ class View:
         return self.cache.offset
 
     def maybe_trim_front(self) -> None:
-        """Of chunked attention: show as many tokens before the new ones as a window has, at most."""
+        """For chunked attention: show as many tokens before the new ones as a window has, at most."""
         self.start_position = max(0, self.offset - self.cache.window + 1) if self.offset else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -50,7 +50,7 @@ class View:
         return k, v
 
     def keys_and_values(self) -> tuple[mx.array | None, mx.array | None]:
-        """What the last `update_and_fetch` returned."""
+        """Return the last result of `update_and_fetch`."""
         return self.keys, self.values
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:

@@ -42,7 +42,7 @@ def test_what_is_free(
 
 @pytest.mark.parametrize(("gpu", "wanted"), [(False, 5 * GB), (True, 3 * GB)], ids=["host", "gpu"])
 def test_what_is_set_is_wanted(gpu: bool, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of memory for arrays only where attention takes them."""
+    """Memory for arrays counts only where attention takes them."""
     monkeypatch.setattr(checks, "listens", lambda _: False)
     monkeypatch.setattr(checks, "share_bytes", lambda: 100 * GB)
     monkeypatch.setattr(checks, "has_own_memory", lambda: gpu)

@@ -31,7 +31,7 @@ def by_themselves(model: LoadedModel, sampling: Sampling = EXACT) -> list[Turn]:
 
 
 def same(model: LoadedModel, turns: list[Turn], others: list[Turn]) -> bool:
-    """Whether they said the same, and leave the same bits."""
+    """Return whether they said the same, and leave the same bits."""
     return all(
         one.said == other.said and one.whole and differing(packed(model, one.kv), packed(model, other.kv)) == 0
         for one, other in zip(turns, others, strict=True)

@@ -36,7 +36,7 @@ def packed_by_mlx(k: mx.array, v: mx.array, codec: KVCodec) -> tuple[Quantized, 
 
 
 def in_packed_basis(packed: tuple[Quantized, Quantized], codec: KVCodec) -> tuple[mx.array, mx.array]:
-    """What is packed, as arrays, rotated and without means."""
+    """Unpack K and V to arrays, rotated and without means."""
     return dequantize(packed[0], codec.format.k), dequantize(packed[1], codec.format.v)
 
 

@@ -45,7 +45,7 @@ def a_length_one_too_long(_: pytest.MonkeyPatch, of: Pass) -> None:
 
 
 def written_one_further(patch: pytest.MonkeyPatch, _: Pass) -> None:
-    """What is put into blocks is a token behind its place."""
+    """Tokens are put into blocks one behind their place."""
     original = Written.__init__
 
     def made(self: Written, *arguments: Any) -> None:

@@ -96,7 +96,7 @@ def test_tokens_and_kv_are_those_of_plain_steps(each: tuple[LoadedModel, Oracle]
 
 
 def goes_on(model: LoadedModel, oracle: Oracle, turn: Turn) -> bool:
-    """Whether a next turn that begins with the KV that a turn left is right."""
+    """Return whether a next turn that begins with the KV that a turn left is right."""
     prompt = [*turn.job.history, *prompt_of(model, 2, 1)]
     following = begin(model, prompt, 5, warm=turn.kv)
     run(model)
@@ -158,7 +158,7 @@ def test_buffers_and_windows_grow_meanwhile(models: Callable[[Writer], tuple[Loa
 
 
 def keeps_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was rejected stays in every layer."""
+    """Rejected tokens stay in every layer."""
     monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: None)
 
 
@@ -168,7 +168,7 @@ def trims_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def windows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was rejected stays in sliding layers."""
+    """Rejected tokens stay in sliding layers."""
     trim = WorkingKV.trim
     monkeypatch.setattr(WorkingKV, "trim", lambda self, tokens: None if self.window else trim(self, tokens))
 

@@ -75,7 +75,7 @@ class Window:
         return restored
 
     def can_trim(self, tokens: int) -> bool:
-        """Whether the whole window before the next token is there with so many tokens less."""
+        """Return whether the whole window before the next token is there with so many tokens less."""
         end = self.sequence.length - tokens
         before = range(max(0, end - self.table.window), end)
         return all(position >= self.table.first and self._place(position) in self.held for position in before)

@@ -93,7 +93,7 @@ def test_the_least_kv_is_that_of_the_shortest_agent() -> None:
 
 
 def test_memory_in_which_no_request_could_run_is_refused() -> None:
-    """Whether there is memory for K and V as arrays or not: a request runs without."""
+    """A request runs without memory for K and V as arrays, too."""
     plain = Geometry(4, mx.float32, FOUR_BITS, LayerGroup((0, 2), 2, 64, 64))
     sliding = replace(plain, sliding=LayerGroup((1,), 2, 64, 64, window=256))
     for geometry, enough, little in (

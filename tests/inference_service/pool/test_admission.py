@@ -239,7 +239,7 @@ async def test_what_a_turn_starts_from_stays_while_it_runs() -> None:
 
 
 async def test_arrays_are_granted_as_far_as_their_budget_goes() -> None:
-    """Who gets none runs all the same, and nobody is refused or evicted for their sake."""
+    """A request that gets none runs all the same, and nobody is refused or evicted for their sake."""
     memory = Memory(20, arrays=5 * BLOCK_TOKENS)
     memory.idle_agent("a", 1, 2)
     rooms = [await memory.admission.reserve(blocks(count), 0) for count in (2, 3, 1, 6)]

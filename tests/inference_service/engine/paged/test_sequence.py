@@ -256,7 +256,7 @@ def tokens_from(start: int, n: int) -> mx.array:
 
 
 def shows(working: WorkingKV, position: int, n: int, seen: int) -> bool:
-    """Whether n more tokens are shown themselves, and as many before them."""
+    """Return whether n more tokens are shown themselves, and as many before them."""
     new = tokens_from(position, n)
     k, v = working.append(new, -new)
     wanted = tokens_from(position - seen, seen + n)

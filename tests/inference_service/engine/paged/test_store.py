@@ -78,7 +78,7 @@ class Pool(World):
         return sequence
 
     def error(self) -> float:
-        """Of who has computed all of its tokens."""
+        """Return the KV of who has computed all of its tokens."""
         said, self.said = self.said, {self.one: self.said[self.one]}
         found, self.said = super().error(), said
         return found
