@@ -243,14 +243,16 @@ def traced_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
     prompts = _LONG_ROWS if network.rows_together else _LONG_ROWS[:1]
     columns = [tokens[: len(prompts)] for tokens in _STEPS]
     try:
-        trial = _Trial(network, geometry, kernels, prompts)
-        found = trial.decoded(columns)
-        if not trial.traced:
+        trials = [_Trial(network, geometry, kernels._replace(traced=traced), prompts) for traced in (True, False)]
+        found, wanted = (trial.decoded(columns) for trial in trials)
+        error = _typical(found, wanted)
+        if network.rides:
+            found, wanted = (trial.run(_riding(trial.sequences), rows=True)[None] for trial in trials)
+            error = max(error, _typical(found, wanted))
+        if not trials[0].traced:
             return "they cannot be traced"
-        wanted = _Trial(network, geometry, kernels._replace(traced=False), prompts).decoded(columns)
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
-    error = _typical(found, wanted)
     return "" if error <= _most_error(geometry) else f"logits differ by {error:.2g} of the largest"
 
 
@@ -295,13 +297,18 @@ def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
     others = _ROWS[1:] if network.rows_together else ()
     try:
         together = _Trial(network, geometry, kernels, [_ROWS[0], *others])
-        one, *rest = together.sequences
-        found = together.run([*((other, _RIDING[:1]) for other in rest), (one, _RIDING)], rows=True)[len(rest) :]
+        found = together.run(_riding(together.sequences), rows=True)[len(others) :]
         alone = _Trial(network, geometry, kernels, _ROWS[:1])
         wanted = alone.run([(alone.sequences[0], _RIDING)])
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
     return _problem(found[None], wanted[None], geometry, lambda: _rounding(network, geometry, kernels))
+
+
+def _riding(sequences: Sequence[KVSequence]) -> list[tuple[KVSequence, Sequence[int]]]:
+    """The pieces of a pass in which the first sequence's prompt rides with one token of each other."""
+    one, *rest = sequences
+    return [*((other, _RIDING[:1]) for other in rest), (one, _RIDING)]
 
 
 def _rounding(network: Network, geometry: Geometry, kernels: Kernels) -> float:

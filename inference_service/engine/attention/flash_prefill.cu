@@ -1,4 +1,4 @@
-// A few queries of one sequence over affinely quantized K and V; comes behind tiles.cu.
+// Queries of one sequence over affinely quantized K and V; comes behind tiles.cu.
 //
 // A block takes one chunk of the tokens for some rows of queries, at most 128, that share a KV head. It goes through
 // the chunk by tiles: K and V of a tile are dequantized into shared memory, each warp multiplies them with its 16 rows
@@ -46,9 +46,10 @@ __device__ void attend_rows(
     const T* queries, int64_t head_step, int64_t query_step, int64_t width_step,  // the first head's
     int n, float scale,                                                           // n queries of each head
     const Keys& keys, const Values& values, Visible visible,
-    int first_row, int end_row,                // rows count through heads and queries; they are rotated if K_BLOCK
-    int start, int end, int tokens,            // of this chunk, and of all
-    float* stats, float* out, int64_t step) {  // of the first head's first query; `step` chunks from row to row
+    int first_row, int end_row,      // rows count through heads and queries; they are rotated if K_BLOCK
+    int start, int end, int tokens,  // of this chunk, and of all
+    float* stats, float* out,        // of the first head's first query
+    int64_t head_chunks, int64_t query_chunks) {  // from one head, and from one query, to the next
   using Key = Fetched<T, K_BITS, GROUP, K_WIDTH, TILE>;
   using Value = Fetched<T, V_BITS, GROUP, V_WIDTH, TILE>;
   alignas(16) __shared__ T k_tile[TILE * Key::STEP];
@@ -160,15 +161,16 @@ __device__ void attend_rows(
   for (int half = 0; half < 2; ++half) {
     sum[half] += __shfl_xor_sync(ALL, sum[half], 1);
     sum[half] += __shfl_xor_sync(ALL, sum[half], 2);
-    int64_t row = mine + g + 8 * half;
+    int row = mine + g + 8 * half;
     if (row >= end_row) continue;
+    int64_t to_row = row / n * head_chunks + row % n * query_chunks;
     if (t == 0) {
-      stats[row * step * 2] = top[half];
-      stats[row * step * 2 + 1] = sum[half];
+      stats[to_row * 2] = top[half];
+      stats[to_row * 2 + 1] = sum[half];
     }
 #pragma unroll
     for (int j = 0; j < V_WIDTH / 8; ++j) {
-      float* to = out + row * step * V_WIDTH + 8 * j + 2 * t;
+      float* to = out + to_row * V_WIDTH + 8 * j + 2 * t;
       to[0] = acc[j][2 * half];
       to[1] = acc[j][2 * half + 1];
     }

@@ -56,10 +56,7 @@ def _one(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> m
 
 
 def _few(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-    most = max(row.lengths)
-    return attention.flash_prefill(
-        row.group, row.layer, queries, row.tables, most, row.codec, scale, sinks, row.written
-    )
+    return attention.flash_prefill(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, row.written)
 
 
 def _latents(row: Row, queries: mx.array, scale: float, _: mx.array | None) -> mx.array:

@@ -1,13 +1,15 @@
-"""Attention over the pool's blocks as kernels for NVIDIA GPUs: `flash_decoding` and `flash_prefill` with tables.
+"""Attention over the pool's blocks as kernels for NVIDIA GPUs: `flash_decoding` and `flash_runs` with tables.
 
 A block of threads takes a chunk of tokens that lies in one block of the pool, so that in it all is as it was in one
 piece of memory; of many queries, a tile finds its tokens by the table.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
@@ -105,15 +107,18 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
 
 
 _ROWS, _TILE = 128, 32
-"""Rows of queries of a block of threads, and tokens of a tile, as flash_prefill.cu has them."""
+"""Rows of queries of a block of threads, one for each query of each head, and tokens of a tile, as flash_prefill.cu has
+them."""
 _PREFILL_BLOCKS: Final = 132
+_LONGEST: Final = 4096
+"""Tokens of a chunk: a row of a long context does not keep a pass waiting."""
 _SHARED_BYTES: Final = 48 << 10
 
 _ATTEND = """
-  const int n = queries_shape[2], row = blockIdx.z;
-  const int heads = queries_shape[1] / {kv_heads}, kv_head = blockIdx.y % {kv_heads};
-  const int blocks = gridDim.y / {kv_heads}, rows = ((heads * n + blocks - 1) / blocks + 15) / 16 * 16;
-  const int first_row = blockIdx.y / {kv_heads} * rows;
+  const int* share = shares + blockIdx.y / {kv_heads} * 5;
+  const int row = share[0], query = share[1], n = share[2], first_row = share[3], end_row = share[4];
+  if (first_row == end_row) return;
+  const int heads = queries_shape[1] / {kv_heads}, head = blockIdx.y % {kv_heads} * heads, kv_head = head / heads;
   const int first = spans[row * spans_strides[0]], end = spans[row * spans_strides[0] + 1], low = {low};
   const int tiles = (end - low + {tile} - 1) / {tile}, chunk = (tiles + gridDim.x - 1) / gridDim.x * {tile};
   const int start = min(low + int(blockIdx.x) * chunk, end);
@@ -123,13 +128,39 @@ _ATTEND = """
   const {k_paged} keys = {{k_in, table, first}};
   const {v_paged} values = {{v_in, table, first}};
   const Visible visible = {{nullptr, 0, 0, true, {window}}};
-  const int64_t at = (int64_t(row) * queries_shape[1] + kv_head * heads) * n * gridDim.x + blockIdx.x;
+  const int64_t at = (int64_t(query) * queries_shape[1] + head) * gridDim.x + blockIdx.x;
   attend_rows<{type}, {k_bits}, {v_bits}, {group_size}, {k_dim}, {k_block}, {v_dim}, {tile}>(
-      queries + row * queries_strides[0] + kv_head * heads * queries_strides[1],
-      queries_strides[1], queries_strides[2], queries_strides[3], n, {scale!r}f * LOG2E,
-      keys, values, visible, first_row, min(first_row + rows, heads * n), start, min(start + chunk, end), end,
-      stats + at * 2, partial + at * {v_dim}, gridDim.x);
+      queries + query * queries_strides[0] + head * queries_strides[1],
+      queries_strides[1], queries_strides[0], queries_strides[3], n, {scale!r}f * LOG2E,
+      keys, values, visible, first_row, end_row, start, min(start + chunk, end), end,
+      stats + at * 2, partial + at * {v_dim}, gridDim.x, int64_t(gridDim.x) * queries_shape[1]);
 """
+
+
+class Run(NamedTuple):
+    """Neighbouring queries of one sequence, its last tokens: the row of its table, the first query, their number."""
+
+    row: int
+    first: int
+    queries: int
+
+
+def shares(runs: Iterable[Run], heads: int, count: int = 0) -> Any:
+    """How blocks of threads share the queries of some runs, int32 [blocks, 5]: a run, and of its rows the first and the
+    one behind the last. `heads` of the queries have one KV head. At least `count`, of which some have no rows.
+    """
+    found = []
+    for run in runs:
+        rows = heads * run.queries
+        each = -(-rows // -(-rows // _ROWS) // 16) * 16
+        found += [(*run, at, min(at + each, rows)) for at in range(0, rows, each)]
+    found += [(0, 0, 1, 0, 0)] * (count - len(found))
+    return np.array(found, np.int32)
+
+
+def most_shares(queries: int, heads: int, runs: int) -> int:
+    """The most that `shares` of so many queries in so many runs has."""
+    return heads * queries // _ROWS + runs
 
 
 def flash_prefill(
@@ -137,30 +168,51 @@ def flash_prefill(
     layer: mx.array,
     queries: mx.array,
     tables: Tables,
-    tokens: int,
     codec: KVCodec,
     scale: float,
     sinks: mx.array | None,
     after: mx.array,
 ) -> mx.array:
-    """Attention of queries [rows, heads, n, k_dim], the last n of each row's tokens; [rows, heads, n, v_dim].
+    """Attention of queries [rows, heads, n, k_dim], the last n of each row's tokens; [rows, heads, n, v_dim]. The rest
+    as of `flash_runs`.
+    """
+    rows, heads, n, _ = queries.shape
+    several = shares((Run(row, row * n, n) for row in range(rows)), heads // group.kv_heads)
+    each = queries.swapaxes(1, 2).reshape(rows * n, heads, 1, -1)
+    out = flash_runs(group, layer, each, tables, mx.array(several), codec, scale, sinks, after)
+    return out.reshape(rows, n, heads, -1).swapaxes(1, 2)
 
-    `tokens` is how many the longest row has. The rest as of `flash_decoding`; K, V and queries have 16 bits.
+
+def flash_runs(
+    group: PagedGroup,
+    layer: mx.array,
+    queries: mx.array,
+    tables: Tables,
+    shares: mx.array,
+    codec: KVCodec,
+    scale: float,
+    sinks: mx.array | None,
+    after: mx.array,
+) -> mx.array:
+    """Attention of runs of queries [T, heads, 1, k_dim] that have these `shares`; [T, heads, 1, v_dim].
+
+    The rest as of `flash_decoding`; K, V and queries have 16 bits. Runs of different lengths are in one call: Ye et
+    al., 2025, "FlashInfer".
     """
     queries = filled_up(queries, codec.format.group_size)
-    rows, heads, n, _ = queries.shape
-    if queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
+    count, heads, n, _ = queries.shape
+    if n != 1 or queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
         raise ValueError(f"flash prefill of {queries.dtype} queries over blocks of {group.dtype}")
     _check(group)
-    seen = min(tokens, group.window + n - 1) if group.window else tokens
-    blocks, tiles = group.kv_heads * -(-(heads // group.kv_heads * n) // _ROWS), -(-seen // _TILE)
-    tiles_of_chunk = -(-tiles // max(1, _PREFILL_BLOCKS // (rows * blocks)))
-    chunks = -(-tiles // tiles_of_chunk)
+    tokens = tables.blocks.shape[1] * group.tokens
+    tiles = -(-(min(tokens, group.window + count) if group.window else tokens) // _TILE)
+    blocks = group.kv_heads * shares.shape[0]
+    chunks = -(-tiles // min(-(-tiles // max(1, _PREFILL_BLOCKS // blocks)), _LONGEST // _TILE))
     stats, partial = _prefill_kernel(group, float(scale))(
-        inputs=[queries, tables.blocks, tables.spans, layer, after],
-        grid=(chunks * _THREADS, blocks, rows),
+        inputs=[queries, tables.blocks, tables.spans, shares, layer, after],
+        grid=(chunks * _THREADS, blocks, 1),
         threadgroup=(_THREADS, 1, 1),
-        output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, group.v_dim)],
+        output_shapes=[(count, heads, 1, chunks, 2), (count, heads, 1, chunks, group.v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
     return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
@@ -180,7 +232,7 @@ def _prefill_kernel(group: PagedGroup, scale: float) -> Any:
     source = _ATTEND.format(
         kv_heads=group.kv_heads, tile=_TILE, low=low, window=group.window, scale=scale, **group.fields()
     )
-    inputs = ["queries", "tables", "spans", "layer", "after"]
+    inputs = ["queries", "tables", "spans", "shares", "layer", "after"]
     files = [*TILES, "paged/paged.cu", "attention/flash_prefill.cu"]
     return kernel("paged_prefill", inputs, ["stats", "partial"], source, files, group.rotated_width)
 

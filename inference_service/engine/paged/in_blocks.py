@@ -4,7 +4,7 @@ Tables are made once for all layers of a kind. Rows attend over packed K and V; 
 are unpacked, for as long as the layer is computed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import numpy as np
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.paged import attention, kernels
 from inference_service.engine.paged.arena import DeviceArena
+from inference_service.engine.paged.attention import Run
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.passes import KVCache, Pass, Pieces, Seen
 from inference_service.engine.paged.sequence import SLACK, BlockTable
@@ -48,18 +49,6 @@ class PassTables:
         ends = [(s, start if self._before else start + last - first) for s, first, last, start in self.of.spans()]
         return [self._tables([each]) for each in ends]
 
-    def of_pieces(self, pieces: Sequence[int]) -> Tables:
-        """A table for each of some pieces, made once."""
-        if (found := self._several.get(tuple(pieces))) is None:
-            of = self.of
-            ends = [(of.pieces[at].sequence, of.starts[at] + of.pieces[at].tokens) for at in pieces]
-            found = self._several[tuple(pieces)] = self._tables(ends)
-        return found
-
-    @cached_property
-    def _several(self) -> dict[tuple[int, ...], Tables]:
-        return {}
-
     @cached_property
     def rows(self) -> Tables:
         """A table for each row [T, blocks], of which each ends with its own token."""
@@ -67,6 +56,23 @@ class PassTables:
             return self.each[0]
         spans = self.of.spans()
         return self._tables([(s, start + i + 1) for s, first, last, start in spans for i in range(last - first)])
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The rows of each piece; none where no piece has so many that they attend together."""
+        if all(piece.tokens < ROWS_OF_ONE for piece in self.of.pieces):
+            return []
+        return [Run(last - 1, first, last - first) for _, first, last, _ in self.of.spans()]
+
+    def shares(self, heads: int) -> mx.array | None:
+        """The shares of `runs`, of which so many query heads have one KV head."""
+        if heads not in self._shares:
+            self._shares[heads] = mx.array(attention.shares(self.runs, heads)) if self.runs else None
+        return self._shares[heads]
+
+    @cached_property
+    def _shares(self) -> dict[int, mx.array | None]:
+        return {}
 
     @cached_property
     def floors(self) -> mx.array:
@@ -178,32 +184,15 @@ class BlockKVCache(KVCache):
         """Attention of queries [rows, heads, n, k_dim] over what each sees; [rows, heads, n, v_dim]."""
         assert self._written is not None
         group, index, codec, written = self._group, self._index, self.codec, self._written
-        if not self.of.rows:
-            end = self.of.starts[0] + self.of.tokens
-            if queries.shape[2] == 1:
-                out = attention.flash_decoding(group, index, queries, self._tables.rows, codec, scale, sinks, written)
-            else:
-                out = attention.flash_prefill(
-                    group, index, queries, self._tables.rows, end, codec, scale, sinks, written
-                )
-            return out[..., : self._value_width]
-        if not self._few or all(piece.tokens < ROWS_OF_ONE for piece in self.of.pieces):
-            out = attention.flash_decoding(group, index, queries, self._tables.rows, codec, scale, sinks, written)
-            return out[..., : self._value_width]
-        found = []
         tables = self._tables.rows
-        for n, first, last, pieces in self.of.runs(ROWS_OF_ONE):
-            part = queries[first:last]
-            if not pieces:
-                some = Tables(tables.blocks[first:last], tables.spans[first:last])
-                found.append(attention.flash_decoding(group, index, part, some, codec, scale, sinks, written))
-                continue
-            some = self._tables.of_pieces(pieces)
-            together = part.reshape(len(pieces), n, *part.shape[1:2], -1).swapaxes(1, 2)
-            end = max(self.of.starts[at] + n for at in pieces)
-            out = attention.flash_prefill(group, index, together, some, end, codec, scale, sinks, written)
-            found.append(out.swapaxes(1, 2).reshape(last - first, out.shape[1], 1, -1))
-        return mx.concatenate(found)[..., : self._value_width]
+        if not self.of.rows:
+            attend = attention.flash_decoding if queries.shape[2] == 1 else attention.flash_prefill
+            out = attend(group, index, queries, tables, codec, scale, sinks, written)
+        elif self._few and (shares := self._tables.shares(queries.shape[1] // group.kv_heads)) is not None:
+            out = attention.flash_runs(group, index, queries, tables, shares, codec, scale, sinks, written)
+        else:
+            out = attention.flash_decoding(group, index, queries, tables, codec, scale, sinks, written)
+        return out[..., : self._value_width]
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
         """Attention of queries over latents, each one's over what it sees; see `attention.flash_latents`."""

@@ -47,21 +47,6 @@ class Pass:
             yield sequence, row, row + n, start
             row += n
 
-    def runs(self, least: int) -> list[tuple[int, int, int, list[int]]]:
-        """Neighbouring rows that attend alike: of pieces of `least` tokens and more those of as many, else one by one.
-
-        Tokens of a piece, first row, the row behind the last, and the indices of the pieces; none of single rows.
-        """
-        found: list[tuple[int, int, int, list[int]]] = []
-        for at, (_, first, last, _) in enumerate(self.spans()):
-            n = last - first if last - first >= least else 1
-            if found and found[-1][0] == n:
-                n, begin, _, pieces = found.pop()
-                found.append((n, begin, last, [*pieces, at] if pieces else []))
-            else:
-                found.append((n, first, last, [at] if n > 1 else []))
-        return found
-
     def seen(self, window: int) -> list[tuple[int, int]]:
         """Each row's (first, end) in the tokens that its piece is shown: it sees those, itself the last."""
         found = []

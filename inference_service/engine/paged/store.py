@@ -266,7 +266,10 @@ class KVStore:
         arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
         counts = [(layer, len(each)) for layer, each in arrays]
         arenas = [self._device(arena) for arena in (self.full, self.windows) if arena is not None]
-        self.traces = Traces(model, self._layers, arenas, counts, **options)
+        together = self.kernels.few and not self.geometry.latents
+        groups = (self.geometry.full_groups, [group for group in self.geometry.groups if group.window])
+        heads = [sorted({self.geometry.heads // each.kv_heads for each in of if together}) for of in groups]
+        self.traces = Traces(model, self._layers, arenas, counts, heads[: len(arenas)], **options)
 
     def give_up_tracing(self, error: Exception) -> None:
         """Run the model's layers from now on: a pass failed, which may be because it was traced."""

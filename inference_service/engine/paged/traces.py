@@ -1,9 +1,9 @@
 """Passes over rows that are traced once and replayed, without the Python of a model's layers. Engine thread only.
 
 On a fast GPU a pass of few rows takes as long as saying what it is to compute: 13 ms of 32 rows of Llama 3.1 8B
-on an H200, of which the GPU needs 11. `mx.compile` replays a graph from its trace. A trace holds for a number of rows
-and of blocks in a table; both are filled up, and few are made while agents come and go: rows with one that writes to
-a block of nobody's.
+on an H200, of which the GPU needs 11. And the threads of arriving turns want the interpreter when prompts are to be
+computed. `mx.compile` replays a graph from its trace. A trace holds for a number of rows and of blocks in a table; both
+are filled up, and few are made while agents come and go: rows with a sequence that is nobody's, in a block of its own.
 """
 
 from collections import Counter
@@ -14,12 +14,16 @@ import mlx.core as mx
 import numpy as np
 
 from inference_service.engine.paged.arena import DeviceArena
-from inference_service.engine.paged.in_blocks import ROWS_OF_ONE, BlockKVCache, PassTables
+from inference_service.engine.paged.attention import Run, most_shares, shares
+from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables
 from inference_service.engine.paged.kernels import Tables
 from inference_service.engine.paged.passes import Pass, StatesCache
+from inference_service.engine.paged.sequence import SLACK
 
-_ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+_ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576)
 """Numbers of rows that are traced; fewer are filled up."""
+_PIECES: Final = 64
+"""Pieces of a pass that is traced."""
 _PASSES_BEFORE: Final = 2
 """Passes of a shape before it is traced."""
 
@@ -40,8 +44,17 @@ class _Traced:
 
 
 class _TracedTables:
-    def __init__(self, blocks: mx.array, spans: mx.array, floors: mx.array) -> None:
+    """The tables of an arena within a trace. `shares` are by the numbers of `heads`; none where rows attend alone."""
+
+    def __init__(
+        self, heads: Sequence[int], blocks: mx.array, spans: mx.array, floors: mx.array, *shares: mx.array
+    ) -> None:
         self.rows, self.floors = Tables(blocks, spans), floors
+        self._shares = dict(zip(heads, shares, strict=bool(shares)))
+
+    def shares(self, heads: int) -> mx.array | None:
+        """As of `PassTables`."""
+        return self._shares[heads] if self._shares else None
 
 
 Layers = Callable[[Any, list[Any]], dict[int, BlockKVCache]]
@@ -49,7 +62,9 @@ Layers = Callable[[Any, list[Any]], dict[int, BlockKVCache]]
 
 
 class Traces:
-    """The traces of one model. `layers` makes its caches; `states` are places and arrays of recurrent layers."""
+    """The traces of one model. `layers` makes its caches; `states` are places and arrays of recurrent layers; `heads`,
+    by arena, how many query heads have one KV head, where rows of a sequence attend together.
+    """
 
     def __init__(
         self,
@@ -57,9 +72,10 @@ class Traces:
         layers: Layers,
         arenas: Sequence[DeviceArena],
         states: Sequence[tuple[int, int]] = (),
+        heads: Sequence[Sequence[int]] | None = None,
         passes_before: int = _PASSES_BEFORE,
     ) -> None:
-        self._layers, self._states, self._arenas = layers, states, arenas
+        self._layers, self._states, self._heads = layers, states, heads or [()] * len(arenas)
         self._model = model
         self._passes_before = passes_before
         self._seen: Counter[int] = Counter()
@@ -74,7 +90,9 @@ class Traces:
 
     def knows(self, of: Pass) -> bool:
         """Return whether a pass is one of rows that are traced, once so many have come often enough."""
-        if not of.rows or of.tokens > _ROWS[-1] or any(piece.tokens >= ROWS_OF_ONE for piece in of.pieces):
+        if not of.rows or of.tokens > _ROWS[-1] or len(of.pieces) > _PIECES:
+            return False
+        if any(piece.tokens > SLACK for piece in of.pieces):
             return False
         rows = next(count for count in _ROWS if count >= of.tokens)
         self._seen[rows] += 1
@@ -87,13 +105,17 @@ class Traces:
         rows = of.tokens if states else next(count for count in _ROWS if count >= of.tokens)
         missing = rows - of.tokens
         offset, each = mx.array(of.offset), []
-        for known, scratch in zip(tables, self._scratch, strict=True):
+        for known, scratch, heads in zip(tables, self._scratch, self._heads, strict=True):
             blocks, spans, floors = known.arrays
+            runs = known.runs if heads else []
             if missing:
+                nobodys = np.arange(1, missing + 1, dtype=np.int32)
                 blocks = np.concatenate([blocks, np.full((missing, blocks.shape[1]), scratch.addresses([0])[0])])
-                spans = np.concatenate([spans, np.tile(np.array([[0, 1]], np.int32), (missing, 1))])
+                spans = np.concatenate([spans, np.stack([np.zeros_like(nobodys), nobodys], axis=1)])
                 floors = np.concatenate([floors, np.zeros(missing, np.int32)])
-            each.append([mx.array(blocks), mx.array(spans), mx.array(floors)])
+                runs = [*runs, Run(rows - 1, of.tokens, missing)] if runs else []
+            parts = [shares(runs, n, most_shares(rows, n, _PIECES + 1)) for n in heads if runs]
+            each.append([mx.array(part) for part in (blocks, spans, floors, *parts)])
         if missing:
             tokens = mx.concatenate([tokens, mx.zeros(missing, dtype=tokens.dtype)])
             offset = mx.concatenate([offset, mx.zeros(missing, dtype=mx.int32)])
@@ -104,7 +126,8 @@ class Traces:
         self, tokens: mx.array, offset: mx.array, tables: list[list[mx.array]], states: list[list[mx.array]]
     ) -> tuple[mx.array, list[list[mx.array]]]:
         of = _Traced(offset)
-        caches: dict[int, Any] = dict(self._layers(of, [_TracedTables(*each) for each in tables]))
+        found = [_TracedTables(heads, *each) for heads, each in zip(self._heads, tables, strict=True)]
+        caches: dict[int, Any] = dict(self._layers(of, found))
         recurrent = [StatesCache(arrays, offset) for arrays in states]
         caches |= {place: cache for (place, _), cache in zip(self._states, recurrent, strict=False)}
         logits = self._model(tokens[:, None], [caches[place] for place in sorted(caches)])

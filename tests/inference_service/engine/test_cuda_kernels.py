@@ -111,9 +111,9 @@ def test_a_few_queries_of_any_number(
     _, written = filled(pool, case, lengths, codec)
     queries = random(rows, heads, n, 64, dtype=dtype, seed=3)
     tables = pool.tables(list(range(rows)), [0] * rows, lengths)
-    found = attention.flash_prefill(
-        pool.group, pool.layer, queries, tables, lengths[-1], codec, 0.125, None, written
-    ).astype(mx.float32)
+    found = attention.flash_prefill(pool.group, pool.layer, queries, tables, codec, 0.125, None, written).astype(
+        mx.float32
+    )
     exact = mx.concatenate([rounded(pool, row, lengths[row], queries[row : row + 1]) for row in range(rows)])
     assert (mx.abs(found - exact).max() / mx.abs(exact).max() < tolerance(dtype)).item()
 
@@ -137,7 +137,7 @@ def test_scores_of_real_models_are_not_rounded() -> None:
     _, written = filled(pool, case, [40], codec)
     queries = random(1, 4, 20, 64, dtype=mx.bfloat16, seed=3) * 12
     tables = pool.tables([0], [0], [40])
-    found = attention.flash_prefill(pool.group, pool.layer, queries, tables, 40, codec, 0.125, None, written)
+    found = attention.flash_prefill(pool.group, pool.layer, queries, tables, codec, 0.125, None, written)
     exact = rounded(pool, 0, 40, queries)
     assert (mx.abs(found.astype(mx.float32) - exact).max() / mx.abs(exact).max() < 0.01).item()
 
@@ -212,7 +212,7 @@ def nowhere(rows: int = 1) -> Tables:
 def test_what_the_kernel_for_a_few_queries_does_not_know(dtype: mx.Dtype, k_dim: int, bits: int, words: str) -> None:
     group, queries, one = paged(k_dim, bits, dtype), mx.zeros((1, 2, 5, k_dim), dtype), mx.array([0])
     with pytest.raises(ValueError, match=words):
-        attention.flash_prefill(group, one, queries, nowhere(), 9, KVCodec(group.format), 1.0, None, one)
+        attention.flash_prefill(group, one, queries, nowhere(), KVCodec(group.format), 1.0, None, one)
 
 
 @pytest.mark.parametrize(

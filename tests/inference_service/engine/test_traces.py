@@ -20,13 +20,14 @@ from benchmarks.loading import load
 from inference_service.domain import TokenEvent
 from inference_service.engine import cuda_encoding
 from inference_service.engine.cuda_kernel import available
+from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import arena, traces
 from inference_service.engine.paged.arena import Arena, DeviceArena
-from inference_service.engine.paged.in_blocks import ROWS_OF_ONE, BlockKVCache, PassTables
+from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables
 from inference_service.engine.paged.kernels import Tables
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.sequence import BlockTable, Sequence
+from inference_service.engine.paged.sequence import SLACK, BlockTable, Sequence
 from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.engine.paged.traces import Traces, _TracedTables
 from inference_service.models.fingerprint import ContentHashes
@@ -63,9 +64,11 @@ class Shown:
 
 
 class Plain:
-    """Traces of a model whose logits are all that a row was given; `calls` counts how often the model was run."""
+    """Traces of a model whose logits are all that a row was given; `calls` counts how often the model was run.
+    `shared` are the shares of the last run of it.
+    """
 
-    def __init__(self, *, states: bool = False, **options: int) -> None:
+    def __init__(self, *, states: bool = False, **options: Any) -> None:
         self.calls, self.arena = 0, DeviceArena(BlockLayout({"k": ("U32", (1, 1, 16, 4))}), 8)
         layers: Any = lambda of, tables: {0: Shown(of, tables)}  # noqa: E731
         self.traces = Traces(self.model, layers, [self.arena], [(1, 1)] if states else [], **options)
@@ -76,6 +79,7 @@ class Plain:
         [table] = shown.tables
         parts = [tokens[:, 0], shown.offset, table.rows.spans[:, 0], table.rows.spans[:, 1], table.floors]
         parts += [table.rows.blocks.sum(axis=1)]
+        self.shared = [] if (shares := table.shares(4)) is None else shares.tolist()
         for cache in recurrent:
             cache.cache[0] = cache.cache[0] + tokens
             parts.append(cache.cache[0][:, 0])
@@ -149,8 +153,24 @@ def test_rows_that_fill_up_write_to_a_block_of_nobodys() -> None:
     assert tables.rows.blocks.shape == (8, 8)
     assert (np.array(tables.rows.blocks[5:]) == scratch).all()
     assert not (np.array(tables.rows.blocks[:5]) == scratch).any()
-    assert tables.rows.spans[5:].tolist() == [[0, 1]] * 3
+    assert tables.rows.spans[5:].tolist() == [[0, 1], [0, 2], [0, 3]], "as of a sequence"
     assert tables.floors[5:].tolist() == [0] * 3
+
+
+@pytest.mark.usefixtures("addressed")
+def test_rows_of_short_prompts_attend_together_in_a_trace() -> None:
+    """Also those that fill it up; its shares are as many whatever the lengths of the prompts are."""
+    plain, number = Plain(heads=[[4]]), []
+    plain.traces._step = plain.traces._traced
+    for pieces in (((40, 40, 0), (7, 1, 0), (3, 35, 0)), ((3, 70, 0),), ((3, 7, 0), (3, 7, 0), *[(9, 1, 0)] * 60)):
+        of = plain.pass_of(*pieces)
+        assert np.array_equal(plain.run(of)[0], plain.wanted(of))
+        number.append(len(plain.shared))
+        if len(pieces) == 3:
+            shown = [share for share in plain.shared if share[3] != share[4]]
+            assert shown[:4] == [[39, 0, 40, 0, 80], [39, 0, 40, 80, 160], [40, 40, 1, 0, 4], [75, 41, 35, 0, 80]]
+            assert shown[4:] == [[75, 41, 35, 80, 140], [95, 76, 20, 0, 80]], "the last are nobody's"
+    assert number == [68, 68, 0], "of 96 rows; pieces of few rows attend row by row"
 
 
 @pytest.mark.slow
@@ -169,13 +189,15 @@ def test_rows_of_recurrent_layers_are_not_filled_up() -> None:
 
 @pytest.mark.usefixtures("addressed")
 def test_what_is_traced_and_after_how_many_passes() -> None:
-    """Passes over rows, so many before of each number of rows; no long pieces, and no more rows than are traced."""
+    """Passes over rows, so many before of each number of rows; no chunks, and not of any number of rows and pieces."""
     traced = Plain(passes_before=2)
     knows, of = traced.traces.knows, traced.pass_of
     assert [knows(of((9, 1, 0))) for _ in range(4)] == [False, False, True, True]
     assert [knows(of(*[(9, 1, 0)] * rows)) for rows in (3, 4, 3, 5)] == [False, False, True, False]
-    assert not any(knows(of((9, ROWS_OF_ONE, 0), (9, 1, 0))) for _ in range(4)), "they attend together"
+    assert [knows(of((9, 80, 0), (9, 1, 0))) for _ in range(3)] == [False, False, True]
+    assert not any(knows(of((0, SLACK + 1, 0), (9, 1, 0))) for _ in range(4))
     assert not any(knows(of(*[(9, 1, 0)] * 65)) for _ in range(4))
+    assert not any(knows(of(*[(0, 145, 0)] * 4)) for _ in range(4))
     assert not any(knows(Pass([Piece(Sequence(BlockTable(16)), 1)])) for _ in range(4)), "of one piece"
     assert not Plain(passes_before=0).traces.knows(of(*[(9, 1, 0)] * 65))
 
@@ -231,7 +253,7 @@ class Two:
         """All blocks as they are, and states."""
         store, own = self.stores[which], self.sequences[which]
         arenas = [(store.full, 2 * len(own)), *([(store.windows, 48 * len(own))] if store.windows else [])]
-        blocks = [each._copied(block) for each, count in arenas for block in range(count)]
+        blocks = [each._begun(block)().copy() for each, count in arenas for block in range(count)]
         states = [each.states.rows([each.row]) for each in own if each.states is not None]
         return blocks + [np.array(array.astype(mx.float32)) for each in states for array in each.arrays]
 
@@ -329,11 +351,11 @@ def test_layers_that_attend_by_themselves_are_not_traced(tmp_path: Path, replaye
 
 
 def blind_to_itself(tables: Tables) -> Tables:
-    return tables._replace(spans=tables.spans - mx.array([0, 1], dtype=mx.int32))
+    return tables._replace(spans=mx.maximum(tables.spans - mx.array([0, 1], dtype=mx.int32), mx.array([0, 1])))
 
 
 def others_table(tables: Tables) -> Tables:
-    return tables._replace(blocks=tables.blocks[mx.array([0, 0])])
+    return tables._replace(blocks=mx.maximum(tables.blocks, tables.blocks.max(axis=0)))
 
 
 @pytest.mark.slow
@@ -345,12 +367,45 @@ def test_faults_of_tables_in_traces_are_found_at_load(
     assert not traced_problem(model.engine.model, model.geometry, TRACED)
     original = _TracedTables.__init__
 
-    def faulty(self: _TracedTables, *of: mx.array) -> None:
-        original(self, *of)
+    def faulty(self: _TracedTables, heads: Any, *of: mx.array) -> None:
+        original(self, heads, *of)
         self.rows = fault(self.rows)
 
     monkeypatch.setattr(_TracedTables, "__init__", faulty)
     assert "differ" in traced_problem(model.engine.model, model.geometry, TRACED)
+
+
+def in_16_bits(model: LoadedModel) -> Geometry:
+    model.engine.model.model.set_dtype(mx.float16)
+    model.engine.model.rides = True
+    return replace(model.geometry, dtype=mx.float16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3])
+def test_short_prompts_in_traces_are_proved_at_load(
+    write: Writer, tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 16 bits, as the kernel for several queries wants them."""
+    model = loaded(write(tmp_path))
+    geometry, kernels = in_16_bits(model), Kernels(one=True, few=True, traced=True)
+    asked: list[int] = []
+    original = _TracedTables.shares
+
+    def faulty(fault: Callable[[mx.array], mx.array]) -> Callable[[_TracedTables, int], mx.array | None]:
+        def shares(self: _TracedTables, heads: int) -> mx.array | None:
+            found = original(self, heads)
+            asked.append(found is not None)
+            return found if found is None else fault(found)
+
+        return shares
+
+    monkeypatch.setattr(_TracedTables, "shares", faulty(lambda shares: shares))
+    assert not traced_problem(model.engine.model, geometry, kernels)
+    assert any(asked)
+    others_row = mx.array([0, 1, 1, 1, 1])
+    monkeypatch.setattr(_TracedTables, "shares", faulty(lambda shares: shares * others_row))
+    assert "differ" in traced_problem(model.engine.model, geometry, kernels)
 
 
 @pytest.mark.slow

@@ -211,9 +211,39 @@ def test_several_queries_are_right(case: Case, n: int) -> None:
         first = max(0, end - n - (case.window or end)) // BLOCK * BLOCK
         queries = random(1, case.heads, n, case.k_dim, dtype=case.dtype, seed=3)
         tables = pool.tables([row], [first], [end])
-        found = attention.flash_prefill(pool.group, pool.layer, queries, tables, end, codec, 0.125, None, written)
+        found = attention.flash_prefill(pool.group, pool.layer, queries, tables, codec, 0.125, None, written)
         wanted = truth(packed[row], case, queries, codec, None, 0.125)
         assert near(found, wanted, case.dtype)
+
+
+@pytest.mark.parametrize("case", [Case(dtype=mx.bfloat16), Case(dtype=mx.float16, window=50, heads=2, bits=(5, 3))])
+@pytest.mark.parametrize("sunk", [False, True])
+def test_runs_of_different_lengths_are_right_in_one_call(case: Case, sunk: bool) -> None:
+    pool, codec = Pool(*case.made(), 3, 4), case.codec()
+    lengths, counts = [200, 90, 5], [37, 1, 5]
+    packed, written = filled(pool, case, lengths, codec)
+    firsts = [max(0, n - count - (case.window or n)) // BLOCK * BLOCK for n, count in zip(lengths, counts, strict=True)]
+    queries = random(sum(counts), case.heads, 1, case.k_dim, dtype=case.dtype, seed=3)
+    sinks = random(case.heads, dtype=case.dtype, seed=4) if sunk else None
+    runs = [attention.Run(at, sum(counts[:at]), count) for at, count in enumerate(counts)]
+    heads = case.heads // case.kv_heads
+    shares = mx.array(attention.shares(runs, heads, count=attention.most_shares(sum(counts), heads, 7)))
+    tables = pool.tables([0, 1, 2], firsts, lengths)
+    found = attention.flash_runs(pool.group, pool.layer, queries, tables, shares, codec, 0.125, sinks, written)
+    for row, first, n in runs:
+        own = queries[first : first + n].swapaxes(0, 2)
+        wanted = truth(packed[row], case, own, codec, sinks, 0.125)
+        assert near(found[first : first + n].swapaxes(0, 2), wanted, case.dtype), row
+
+
+@pytest.mark.parametrize(("heads", "queries"), [(1, 700), (4, 33), (7, 30), (16, 1), (40, 3)])
+def test_shares_have_each_row_once_and_no_more_than_a_block_takes(heads: int, queries: int) -> None:
+    found = attention.shares([attention.Run(4, 9, queries)], heads)
+    assert (found[:, :3] == [4, 9, queries]).all()
+    rows = [row for *_, first, end in found.tolist() for row in range(first, end)]
+    assert rows == list(range(heads * queries))
+    assert max(end - first for *_, first, end in found.tolist()) <= 128
+    assert len(found) <= attention.most_shares(queries, heads, 1)
 
 
 def test_what_others_have_is_not_written() -> None:
