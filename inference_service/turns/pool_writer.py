@@ -58,7 +58,9 @@ class PoolWriter:
         Return the table, with its references. Raises PoolError.
         """
         pool = model.memory.pool
-        end = await run_shielded(self._engine.call(lambda: model.arenas.capture(kv)))
+        end = None
+        if not model.geometry.resumes_anywhere:  # Else the agent's next turn would wait for a pass, for nothing.
+            end = await run_shielded(self._engine.call(lambda: model.arenas.capture(kv)))
         own = kv.full.blocks[: len(blocks)]
         known = [pool.full.find(header.chain_hash) for header in blocks]
         places = tuple(block if there is None else there for block, there in zip(own, known, strict=True))
