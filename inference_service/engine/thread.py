@@ -5,9 +5,11 @@ import logging
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from agentmem.errors import Unavailable
@@ -49,6 +51,7 @@ class EngineThread:
         self._steps: tuple[Callable[[], bool], ...] = ()
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Any]] = set()
+        self._told: deque[Callable[[], object]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = False
         self._paused = False
@@ -109,10 +112,31 @@ class EngineThread:
         """Run a function on the thread and wait for it. Cancelling the wait does not stop the function."""
         return await asyncio.shield(asyncio.wrap_future(self.submit(function)))
 
+    def tell(self, function: Callable[..., object], *of: Any) -> None:
+        """Have the event loop call a function, behind those before it: when a step ends, or at `flush`.
+
+        On the engine thread, which each message that wakes the loop costs the interpreter: all tokens of a pass go
+        together. What `wait` waits for comes behind all that was told before.
+        """
+        self._told.append(partial(function, *of))
+
+    def flush(self) -> None:
+        """Have the event loop hear what it was told. Engine thread."""
+        if self._told and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hear)
+
+    def _hear(self) -> None:
+        while self._told:
+            try:
+                self._told.popleft()()
+            except Exception:  # the next one is another turn's
+                log.exception("what the engine told was not taken")
+
     async def wait(self, future: "Future[_T]") -> None:
         """Wait until a function has run, failed or been cancelled; `future` says which."""
         wrapped = asyncio.wrap_future(future)
         await asyncio.wait([wrapped])
+        self._hear()
         if not wrapped.cancelled():
             wrapped.exception()
 
@@ -143,6 +167,7 @@ class EngineThread:
                 raise Unavailable("the worker is shutting down")
             for step in self._steps:
                 step()
+            self.flush()
         finally:
             self._paused = False
 
@@ -164,6 +189,7 @@ class EngineThread:
             busy = False
             while self._run_waiting(idle=not busy):
                 busy = any([step() for step in self._steps])
+                self.flush()
         except BaseException:
             log.critical("the engine thread died", exc_info=True)
             assert self._loop is not None

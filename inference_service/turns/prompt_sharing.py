@@ -3,7 +3,6 @@
 They go to blocks that the turn has reserved. The ledger has nothing of them before the commit.
 """
 
-import asyncio
 from dataclasses import dataclass, field
 
 from agentmem.kv.blockfile import BLOCK_TOKENS, NO_PARENT
@@ -32,18 +31,17 @@ class PromptSharing:
     _over: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        loop = asyncio.get_running_loop()
         self.blocks = PromptBlocks(
             self.turn.restored.lookup.own,  # None where nothing may be reused.
-            kept=lambda kept: self._keep(loop, kept),
-            look=lambda: loop.call_soon_threadsafe(self._look),
+            kept=self._keep,
+            look=lambda: self.engine.tell(self._look),
         )
 
-    def _keep(self, loop: asyncio.AbstractEventLoop, kept: Kept) -> None:
+    def _keep(self, kept: Kept) -> None:
         """Note blocks that others find: a turn that has to begin once more does not write them again. Engine thread."""
         self.turn.reservation.named = kept.end
         self.turn.reservation.given |= set(kept.checkpoint.pieces if kept.checkpoint is not None else ())
-        loop.call_soon_threadsafe(self._name, kept)
+        self.engine.tell(self._name, kept)
 
     def _name(self, kept: Kept) -> None:
         """Have blocks found that are computed, and the checkpoint at their end.

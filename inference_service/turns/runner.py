@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from agentmem import layout, tracing
 from agentmem.errors import AgentmemError, Cancelled, Internal, ResourceExhausted, Unavailable
@@ -228,20 +229,16 @@ class TurnRunner:
         The block begins when all is said; KV of the last token comes later. It ends when the engine has let go of the
         turn.
         """
-        loop, plan, timing = asyncio.get_running_loop(), turn.plan, turn.timing
-
-        def started(at: float, seconds: float, reused: int) -> None:
-            loop.call_soon_threadsafe(self._started, turn, model, at, seconds, reused)
-
+        plan, timing = turn.plan, turn.timing
         sequence: list[int] = await self.threads.plan(plan.sequence.tolist, len(plan.sequence))
         captures = _granted_captures(turn, model)
         job = sharing.job = TurnJob(
             sequence,
             turn.restored.sequence,
             turn.decoding,
-            turn.stream.token_from_engine,
+            partial(self.engine.tell, turn.stream.take),
             turn.stream.cancelled,
-            started,
+            partial(self.engine.tell, self._started, turn, model),
             turn.restored.tokens,
             Restored(model, room=turn.reservation).sequence,
             captures,

@@ -19,7 +19,7 @@ class TurnStream:
     """Carries one turn's events to its caller, and the caller's cancellation to the turn.
 
     The caller iterates `events` and calls `cancel` when it leaves. Tokens that it has not taken yet are joined into one
-    delta; more than `buffer` of them end the turn. Event loop only, but for `token_from_engine`.
+    delta; more than `buffer` of them end the turn. Event loop only.
     """
 
     def __init__(self, buffer: int = BUFFER_TOKENS) -> None:
@@ -36,7 +36,6 @@ class TurnStream:
         """Ends what the turn waits for, outside the engine: its agent, memory, the store."""
         self.on_token: Callable[[float], object] | None = None
         """Called with the time at which each token was sampled."""
-        self._loop = asyncio.get_running_loop()
         self._buffer = buffer
         self._taken = 0
         self._tokenizer: Tokenizer | None = None
@@ -80,9 +79,15 @@ class TurnStream:
         if self.cancelled.is_set():
             raise self.error or Cancelled("the request was cancelled")
 
-    def token_from_engine(self, event: TokenEvent) -> None:
-        """Take a token. Any thread."""
-        self._loop.call_soon_threadsafe(self._take_token, event)
+    def take(self, event: TokenEvent) -> None:
+        """Take a token."""
+        self.tokens.append(event)
+        if self.on_token is not None:
+            self.on_token(event.at)
+        if len(self.tokens) - self._taken > self._buffer and not self.cancelled.is_set():
+            behind = f"the reader of this stream is more than {self._buffer} tokens behind; read faster"
+            self.cancel(ResourceExhausted(behind))
+        self._changed.set()
 
     def started(self, started: inference_pb2.Started, tokenizer: Tokenizer) -> None:
         """Send the first event; `tokenizer` made the tokens that follow."""
@@ -105,15 +110,6 @@ class TurnStream:
             return
         self.error = self.error or error
         self.ended = True
-        self._changed.set()
-
-    def _take_token(self, event: TokenEvent) -> None:
-        self.tokens.append(event)
-        if self.on_token is not None:
-            self.on_token(event.at)
-        if len(self.tokens) - self._taken > self._buffer and not self.cancelled.is_set():
-            behind = f"the reader of this stream is more than {self._buffer} tokens behind; read faster"
-            self.cancel(ResourceExhausted(behind))
         self._changed.set()
 
     def _delta(self) -> inference_pb2.GenerateResponse:

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -22,6 +24,34 @@ async def test_runs_in_order_on_one_thread() -> None:
     assert set(names) == {"engine"}
     await engine.stop(10)
     assert not engine.alive
+
+
+async def test_what_a_step_tells_is_heard_in_order_and_before_what_it_resolves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that fails keeps no other from being heard."""
+    engine = EngineThread()
+    engine.start()
+    heard: list[int] = []
+    said: Future[None] = Future()
+
+    def tell() -> None:
+        for number in range(50):
+            engine.tell((lambda: heard.append(1 // 0)) if number == 7 else partial(heard.append, number))
+        assert not heard
+        engine.flush()
+        engine.tell(heard.append, 50)
+        said.set_result(None)
+
+    engine.submit(tell)
+    await engine.wait(said)
+    assert heard == [*range(7), *range(8, 51)]
+    assert [str(each.exc_info and each.exc_info[1]) for each in caplog.records] == ["integer division or modulo by zero"]
+    engine.attach(lambda: bool(engine.tell(heard.append, 51)))
+    await engine.call(lambda: None)
+    await engine.call(lambda: None)
+    assert 51 in heard
+    await engine.stop(10)
 
 
 async def test_an_exception_is_its_callers() -> None:

@@ -97,7 +97,7 @@ async def test_generate_streams_what_the_turn_says() -> None:
     stream = world.servicer.Generate(inference_pb2.GenerateRequest(key=KEY, prompt="x"), None)
     assert (await anext(stream)).started.context_remaining == 5
     turn = world.runner.turns[0]
-    turn.token_from_engine(TokenEvent(7, None, (), "text"))
+    turn.take(TokenEvent(7, None, (), "text"))
     assert (await anext(stream)).delta.text == "text"
     finish(turn)
     assert (await anext(stream)).finished.durable

@@ -57,9 +57,7 @@ async def test_blocks_that_others_find_are_not_written_again(
 ) -> None:
     """They hold anything when the turn begins again, and so they do when it is over: it has not read them, either."""
     if fault:
-        monkeypatch.setattr(
-            PromptSharing, "_keep", lambda self, loop, kept: loop.call_soon_threadsafe(self._name, kept)
-        )
+        monkeypatch.setattr(PromptSharing, "_keep", lambda self, kept: self.engine.tell(self._name, kept))
     async with working(write_llama(tmp_path / "llama"), tmp_path, blocks=24) as worker:
         engine, arena = worker.model.engine, worker.model.arenas.full
         assert isinstance(arena, HostArena)

@@ -42,7 +42,7 @@ async def test_started_deltas_finished() -> None:
     turn.started(STARTED, byte_level())
     await asyncio.sleep(0)
     for number in range(3):
-        turn.token_from_engine(token(number))
+        turn.take(token(number))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     turn.send(FINISHED)
@@ -58,7 +58,7 @@ async def test_tokens_that_were_not_taken_are_joined() -> None:
     turn = running()
     turn.started(STARTED, byte_level())
     for number in range(5):
-        turn.token_from_engine(TokenEvent(number, -0.5, ((number, -0.5), (9, -2.0)), f"{number}"))
+        turn.take(TokenEvent(number, -0.5, ((number, -0.5), (9, -2.0)), f"{number}"))
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(text="the rest"))
     turn.send(FINISHED)
@@ -77,7 +77,7 @@ async def test_text_comes_before_the_calls_of_a_delta() -> None:
     turn.started(STARTED, byte_level())
     first, second, third = (ToolCall(name, "f", "{}") for name in "abc")
     for event in (token(0, "x"), TokenEvent(1, None, (), "y", (first, second)), token(2, "z")):
-        turn.token_from_engine(event)
+        turn.take(event)
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(text="rest", calls=(third,)))
     turn.send(FINISHED)
@@ -91,7 +91,7 @@ async def test_text_comes_before_the_calls_of_a_delta() -> None:
 async def test_calls_at_the_end_are_told_though_the_last_token_had_some() -> None:
     turn = running()
     turn.started(STARTED, byte_level())
-    turn.token_from_engine(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
+    turn.take(TokenEvent(1, None, (), "", (ToolCall("a", "f", "{}"),)))
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(calls=(ToolCall("b", "f", "{}"),)))
     turn.send(FINISHED)
@@ -144,7 +144,7 @@ async def test_order_and_text_whatever_the_pace(seed: int) -> None:
     turn.started(STARTED, byte_level())
     for number in range(20):
         await pause()
-        turn.token_from_engine(token(number))
+        turn.take(token(number))
     await asyncio.sleep(0)
     turn.rest(AnswerDelta(text="rest"))
     await pause()
@@ -165,7 +165,7 @@ async def test_tokens_may_come_from_another_thread() -> None:
 
     def engine() -> None:
         for number in range(1000):
-            turn.token_from_engine(token(number))
+            turn.take(token(number))
 
     thread = threading.Thread(target=engine)
     thread.start()
@@ -179,7 +179,7 @@ async def test_tokens_may_come_from_another_thread() -> None:
 async def test_an_error_comes_after_what_was_said() -> None:
     turn = running()
     turn.started(STARTED, byte_level())
-    turn.token_from_engine(token(1))
+    turn.take(token(1))
     await asyncio.sleep(0)
     turn.end(Unavailable("the engine died"))
     events: list[Response] = []
@@ -193,10 +193,10 @@ async def test_tokens_that_come_while_the_reader_is_busy_are_not_lost_to_an_erro
     turn.started(STARTED, byte_level())
     events = turn.events()
     assert (await anext(events)).HasField("started")
-    turn.token_from_engine(token(1))
+    turn.take(token(1))
     await asyncio.sleep(0)
     assert list((await anext(events)).delta.token_ids) == [1]
-    turn.token_from_engine(token(2))
+    turn.take(token(2))
     await asyncio.sleep(0)
     turn.end(Unavailable("the engine died"))
     assert list((await anext(events)).delta.token_ids) == [2]
@@ -224,10 +224,10 @@ async def test_a_reader_that_stalls_ends_the_turn() -> None:
     turn = running(buffer=4)
     turn.started(STARTED, byte_level())
     for number in range(4):
-        turn.token_from_engine(token(number))
+        turn.take(token(number))
     await asyncio.sleep(0)
     assert not turn.cancelled.is_set()
-    turn.token_from_engine(token(4))
+    turn.take(token(4))
     await asyncio.sleep(0)
     assert turn.cancelled.is_set(), "the engine is told at once, though nobody reads"
     turn.end(Cancelled("the request was cancelled"))
@@ -242,7 +242,7 @@ async def test_a_reader_that_keeps_up_may_read_any_number() -> None:
     turn.started(STARTED, byte_level())
     reader = asyncio.create_task(read(turn))
     for number in range(50):
-        turn.token_from_engine(token(number))
+        turn.take(token(number))
         for _ in range(3):
             await asyncio.sleep(0)
     assert not turn.cancelled.is_set()
@@ -256,7 +256,7 @@ async def test_a_caller_that_cancelled_is_not_told_that_it_stalls() -> None:
     turn.cancel()
     turn.started(STARTED, byte_level())
     for number in range(5):
-        turn.token_from_engine(token(number))
+        turn.take(token(number))
     await asyncio.sleep(0)
     turn.end(Cancelled("the request was cancelled"))
     with pytest.raises(Cancelled):
