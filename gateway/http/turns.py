@@ -222,8 +222,8 @@ class _Run:
                 unfinished -= event.HasField("finished")
                 if not unfinished:
                     whole(self.request.scope)
-                for said in answer.events(choice, event):
-                    await stream.send(said)
+                if said := list(answer.events(choice, event)):
+                    await stream.send(*said)
         except ReaderStalled:
             raise
         except Exception as error:  # noqa: BLE001 - a stream that began can only report its failure
@@ -232,8 +232,7 @@ class _Run:
             ending = answer.failed(failure)
         else:
             ending = answer.closing()
-        for said in ending:
-            await stream.send(said)
+        await stream.send(*ending)
 
 
 @asynccontextmanager
