@@ -78,6 +78,11 @@ class PromptEngine(ABC):
     """Names of blocks of prompts that went into the pool since the engine was idle, the last ones."""
 
     @property
+    def prompts(self) -> int:
+        """Turns whose prompts are not computed. Any thread."""
+        return len(self._waiting)
+
+    @property
     @abstractmethod
     def running(self) -> int:
         """Turns that generate."""

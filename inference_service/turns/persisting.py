@@ -1,11 +1,11 @@
 """Writing an agent's new KV after its turn, off the request path. Failures cost time later and nothing else."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from agentmem import tracing
 from agentmem.errors import AgentmemError
@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
 """How long to wait for an agent's KV to be written; KV that comes later may have to be computed again."""
+_GIVE_WAY_SECONDS: Final = 0.1
+"""How long a file gives way to prompts that wait. First tokens of 32 agents of Llama 3.1 8B on an H100 took 454 and 395
+ms so in the 95th percentile, and 519 and 412 where files were written beside them."""
+_LOOK_SECONDS: Final = 0.005
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,7 @@ class Persister:
     metrics: WorkerMetrics
     _waiting: list[State] = field(default_factory=list, init=False)
     _writing: State | None = field(default=None, init=False)
+    _waiters: int = field(default=0, init=False)
     _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -165,10 +170,15 @@ class Persister:
 
     async def _wait(self, matches: Callable[[State], bool], seconds: float | None = None) -> None:
         """Wait until no unwritten state matches, at most so long."""
-        with contextlib.suppress(TimeoutError):
+        self._waiters += 1
+        try:
             async with asyncio.timeout(seconds):
                 while any(map(matches, self._unwritten())):
                     await self._written.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiters -= 1
 
     async def _run(self) -> None:
         while self._waiting:
@@ -213,7 +223,16 @@ class Persister:
         self.metrics.store_seconds.labels(model_id).observe(time.monotonic() - started)
         self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
+    async def _give_way(self, model: LoadedModel) -> None:
+        """Wait while prompts wait for the engine, which threads of files take the interpreter from; not where somebody
+        waits for what is written.
+        """
+        until = time.monotonic() + _GIVE_WAY_SECONDS
+        while model.engine.prompts and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - the engine's thread counts them
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
+        await self._give_way(state.model)
         reading = await self.engine.call(lambda: state.read(header))
         if reading is None:
             return None

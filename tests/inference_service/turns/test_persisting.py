@@ -33,6 +33,7 @@ from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.storage import transport
 from inference_service.storage.blocks import read_block
 from inference_service.storage.transport import TransportSelector
+from inference_service.turns import persisting
 from inference_service.turns.persisting import Persister, State
 
 KEY = AgentKey("n", "a", "m")
@@ -155,7 +156,12 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
     arenas = await engine.call(lambda: KVStore(GEOMETRY, 12, 8 * PIECES))
     pool = KVPool(Space(12, 8 * PIECES), PIECES)
     model = SimpleNamespace(
-        model_id="m", geometry=GEOMETRY, fingerprint="f", arenas=arenas, memory=SimpleNamespace(pool=pool)
+        model_id="m",
+        geometry=GEOMETRY,
+        fingerprint="f",
+        arenas=arenas,
+        memory=SimpleNamespace(pool=pool),
+        engine=SimpleNamespace(prompts=0),
     )
     metrics = WorkerMetrics(registry)
     persister = Persister(engine, cast(Any, store), TransportSelector(cast(Any, store), "path", metrics), metrics)
@@ -196,6 +202,30 @@ async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhil
         assert digest(Path(files[0].path).read_bytes()) == files[0].digest
         for other, _ in others:
             w.release(other)
+
+
+async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most so long, and not where somebody waits for them."""
+    async with world(tmp_path) as w:
+        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
+        states = [(await w.state(version, seed=version))[0] for version in (1, 2, 3)]
+        w.model.engine.prompts = 1
+        w.persister.publish(states[0])
+        await asyncio.sleep(0.05)
+        assert not list(tmp_path.iterdir())
+        w.model.engine.prompts = 0
+        await w.persister.flush(10)
+        w.model.engine.prompts = 1
+        w.persister.publish(states[1])
+        await asyncio.sleep(0.05)
+        assert len(w.store.published) == 1
+        await w.persister.wait_written(KEY)
+        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 0.01)
+        w.persister.publish(states[2])
+        await w.persister.flush(10)
+        assert [version.number for version, _, _ in w.store.published] == [1, 2, 3]
+        for state in states:
+            w.release(state)
 
 
 async def test_what_exists_is_not_written_and_what_is_lost_is_not_referred_to(tmp_path: Path) -> None:
