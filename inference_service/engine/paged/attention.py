@@ -4,18 +4,17 @@ A block of threads takes a chunk of tokens that lies in one block of the pool, s
 piece of memory; of many queries, a tile finds its tokens by the table.
 """
 
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import mlx.core as mx
-import numpy as np
 
 from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.paged.kernels import PagedGroup, Tables
+from inference_service.engine.paged.shares import Run, shares
 from inference_service.engine.quantization import filled_up
 
 _THREADS: Final = 256
@@ -106,9 +105,8 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
     return kernel("paged_decoding", inputs, ["stats", "partial"], source, files, group.rotated_width), by_lanes.heads
 
 
-_ROWS, _TILE = 128, 32
-"""Rows of queries of a block of threads, one for each query of each head, and tokens of a tile, as flash_prefill.cu has
-them."""
+_TILE: Final = 32
+"""Tokens of a tile, as flash_prefill.cu has them."""
 _PREFILL_BLOCKS: Final = 132
 _LONGEST: Final = 4096
 """Tokens of a chunk: a row of a long context does not keep a pass waiting."""
@@ -135,32 +133,6 @@ _ATTEND = """
       keys, values, visible, first_row, end_row, start, min(start + chunk, end), end,
       stats + at * 2, partial + at * {v_dim}, gridDim.x, int64_t(gridDim.x) * queries_shape[1]);
 """
-
-
-class Run(NamedTuple):
-    """Neighbouring queries of one sequence, its last tokens: the row of its table, the first query, their number."""
-
-    row: int
-    first: int
-    queries: int
-
-
-def shares(runs: Iterable[Run], heads: int, count: int = 0) -> Any:
-    """How blocks of threads share the queries of some runs, int32 [blocks, 5]: a run, and of its rows the first and the
-    one behind the last. `heads` of the queries have one KV head. At least `count`, of which some have no rows.
-    """
-    found = []
-    for run in runs:
-        rows = heads * run.queries
-        each = -(-rows // -(-rows // _ROWS) // 16) * 16
-        found += [(*run, at, min(at + each, rows)) for at in range(0, rows, each)]
-    found += [(0, 0, 1, 0, 0)] * (count - len(found))
-    return np.array(found, np.int32)
-
-
-def most_shares(queries: int, heads: int, runs: int) -> int:
-    """The most that `shares` of so many queries in so many runs has."""
-    return heads * queries // _ROWS + runs
 
 
 def flash_prefill(

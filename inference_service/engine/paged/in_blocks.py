@@ -14,11 +14,11 @@ import numpy as np
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.paged import attention, kernels
 from inference_service.engine.paged.arena import DeviceArena
-from inference_service.engine.paged.attention import Run
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.passes import KVCache, Pass, Pieces, Seen
 from inference_service.engine.paged.sequence import SLACK, BlockTable
 from inference_service.engine.paged.sequence import Sequence as KVSequence
+from inference_service.engine.paged.shares import Run, shares
 
 FEW: Final = 512
 """Queries of one sequence that attend over packed K and V: fewer than so many."""
@@ -67,7 +67,7 @@ class PassTables:
     def shares(self, heads: int) -> mx.array | None:
         """The shares of `runs`, of which so many query heads have one KV head."""
         if heads not in self._shares:
-            self._shares[heads] = mx.array(attention.shares(self.runs, heads)) if self.runs else None
+            self._shares[heads] = mx.array(shares(self.runs, heads)) if self.runs else None
         return self._shares[heads]
 
     @cached_property

@@ -14,11 +14,11 @@ import mlx.core as mx
 import numpy as np
 
 from inference_service.engine.paged.arena import DeviceArena
-from inference_service.engine.paged.attention import Run, most_shares, shares
 from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables
 from inference_service.engine.paged.kernels import Tables
 from inference_service.engine.paged.passes import Pass, StatesCache
 from inference_service.engine.paged.sequence import SLACK
+from inference_service.engine.paged.shares import Run, most_shares, shares
 
 _ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576)
 """Numbers of rows that are traced; fewer are filled up."""

@@ -13,6 +13,7 @@ from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged import attention, kernels
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.shares import Run, most_shares, shares
 from inference_service.engine.quantization import KVFormat, Quantized
 
 pytestmark = pytest.mark.slow
@@ -225,25 +226,15 @@ def test_runs_of_different_lengths_are_right_in_one_call(case: Case, sunk: bool)
     firsts = [max(0, n - count - (case.window or n)) // BLOCK * BLOCK for n, count in zip(lengths, counts, strict=True)]
     queries = random(sum(counts), case.heads, 1, case.k_dim, dtype=case.dtype, seed=3)
     sinks = random(case.heads, dtype=case.dtype, seed=4) if sunk else None
-    runs = [attention.Run(at, sum(counts[:at]), count) for at, count in enumerate(counts)]
+    runs = [Run(at, sum(counts[:at]), count) for at, count in enumerate(counts)]
     heads = case.heads // case.kv_heads
-    shares = mx.array(attention.shares(runs, heads, count=attention.most_shares(sum(counts), heads, 7)))
+    shared = mx.array(shares(runs, heads, count=most_shares(sum(counts), heads, 7)))
     tables = pool.tables([0, 1, 2], firsts, lengths)
-    found = attention.flash_runs(pool.group, pool.layer, queries, tables, shares, codec, 0.125, sinks, written)
+    found = attention.flash_runs(pool.group, pool.layer, queries, tables, shared, codec, 0.125, sinks, written)
     for row, first, n in runs:
         own = queries[first : first + n].swapaxes(0, 2)
         wanted = truth(packed[row], case, own, codec, sinks, 0.125)
         assert near(found[first : first + n].swapaxes(0, 2), wanted, case.dtype), row
-
-
-@pytest.mark.parametrize(("heads", "queries"), [(1, 700), (4, 33), (7, 30), (16, 1), (40, 3)])
-def test_shares_have_each_row_once_and_no_more_than_a_block_takes(heads: int, queries: int) -> None:
-    found = attention.shares([attention.Run(4, 9, queries)], heads)
-    assert (found[:, :3] == [4, 9, queries]).all()
-    rows = [row for *_, first, end in found.tolist() for row in range(first, end)]
-    assert rows == list(range(heads * queries))
-    assert max(end - first for *_, first, end in found.tolist()) <= 128
-    assert len(found) <= attention.most_shares(queries, heads, 1)
 
 
 def test_what_others_have_is_not_written() -> None:
