@@ -59,9 +59,8 @@ def _history(job: TurnJob) -> mx.array:
     """Return all tokens of a job, that of the pass before included, which may not be taken yet."""
     if not job.penalties:
         return mx.array([], dtype=mx.uint32)
-    known = job.history
-    seen = mx.array(known, dtype=mx.uint32)
-    return mx.concatenate([seen, job.token]) if job.token is not None and len(known) < job.position else seen
+    seen = [job.prompt, mx.array(job.result.token_ids, dtype=mx.uint32)]
+    return mx.concatenate([*seen, job.token] if job.token is not None and job.tokens < job.position else seen)
 
 
 def logprobs(logits: mx.array) -> mx.array:

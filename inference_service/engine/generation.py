@@ -8,7 +8,7 @@ from collections.abc import Sequence as Items
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -170,6 +170,11 @@ class TurnJob:
     def history(self) -> list[int]:
         """The sequence, and what was generated so far."""
         return [*self.sequence, *self.result.token_ids]
+
+    @cached_property
+    def prompt(self) -> mx.array:
+        """The sequence, uint32 [tokens]."""
+        return mx.array(list(self.sequence), dtype=mx.uint32)
 
     def between(self, start: int, end: int) -> list[int]:
         """The history's tokens from `start` up to `end`, without copying the others."""

@@ -7,6 +7,7 @@ short, or left of a long one, rides along in the pass of who decodes.
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,12 +103,13 @@ class PromptEngine(ABC):
         The shortest come first, aging counted. Whom the pass has no rows for rides in a later one.
         """
         left, found = _ROWS_ON_CPU if on_cpu() else _ROWS, []
-        waiting = [job for job in self._ready if self._rides(job)]
+        ready = self._ready
+        waiting, names = [job for job in ready if self._rides(job)], Counter(job.next_block for job in ready)
         for job in sorted(waiting, key=lambda job: job.remaining - AGING_TOKENS * job.waited_steps):
             if job.remaining > left:
                 job.waited_steps += 1
                 continue
-            if self._waits_for_another(job):
+            if self._waits_for_another(job, names):
                 continue
             if not job.started:
                 guarded(partial(self._start, job), partial(self._fail, job))
@@ -153,7 +155,8 @@ class PromptEngine(ABC):
         A prompt that would begin with a block that another is about to compute lets that one go on, which takes it no
         time: each block is computed once, and found by all.
         """
-        ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job)]
+        names = Counter(job.next_block for job in self._ready)
+        ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job, names)]
         if not (ready := [job for job in ready if not job.blocks.looking]):
             return None
         job = ready[next_prompt([Waiting(each.remaining, each.waited_steps) for each in ready])]
@@ -163,12 +166,13 @@ class PromptEngine(ABC):
             return ahead
         return None if name in self._kept and job.blocks.look_for(name) else job
 
-    def _waits_for_another(self, job: TurnJob) -> bool:
-        """Return whether a prompt that is not started finds its next block when another has computed it."""
+    def _waits_for_another(self, job: TurnJob, names: Counter[bytes]) -> bool:
+        """Return whether a prompt that is not started finds its next block when another has computed it. `names` are
+        the next blocks of all that wait.
+        """
         if job.started or not (name := job.next_block):
             return False
-        others = (each for each in self._ready if each is not job)
-        return any(each.next_block == name for each in others) or (name in self._kept and job.blocks.look_for(name))
+        return names[name] > 1 or (name in self._kept and job.blocks.look_for(name))
 
     def _fail(self, job: TurnJob, error: Exception) -> None:
         """A prompt's own error, or that it could not be started: for want of memory it is begun again once."""
