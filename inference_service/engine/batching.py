@@ -208,7 +208,7 @@ class BatchEngine(PromptEngine):
     def _take_all(self, flights: Sequence[_Flight]) -> None:
         for flight in flights:
             guarded(partial(self._take, flight), partial(self._not_taken, flight))
-        self.told()
+        self.flush()
 
     def _take(self, flight: _Flight) -> None:
         """Take the tokens of a pass, which is computed first, and end the turns that are over."""

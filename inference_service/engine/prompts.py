@@ -61,8 +61,8 @@ class PromptEngine(ABC):
     others_decode: Callable[[], bool] = lambda: False
     asked: Callable[[], bool] = lambda: False
     """Whether something waits for the engine's thread: then a step stops between two layers of a chunk."""
-    told: Callable[[], object] = lambda: None
-    """Called when the tokens of passes are taken: all of them have been emitted."""
+    flush: Callable[[], object] = lambda: None
+    """Called when all tokens of the passes that are computed have been emitted."""
     stepped: Callable[[str], object] = lambda _: None
     """Called, on the engine thread, for each chunk of a prompt ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)

@@ -47,7 +47,7 @@ class EngineThread:
         self._steps: tuple[Callable[[], bool], ...] = ()
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._pending: set[Future[Any]] = set()
-        self._told: deque[Callable[[], object]] = deque()
+        self._messages: deque[Callable[[], object]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = False
         self._paused = False
@@ -112,17 +112,17 @@ class EngineThread:
         On the engine thread, which each message that wakes the loop costs the interpreter: all tokens of a pass go
         together. What `wait` waits for comes behind all that was told before.
         """
-        self._told.append(partial(function, *of))
+        self._messages.append(partial(function, *of))
 
     def flush(self) -> None:
         """Have the event loop hear what it was told. Engine thread."""
-        if self._told and self._loop is not None:
+        if self._messages and self._loop is not None:
             self._loop.call_soon_threadsafe(self._hear)
 
     def _hear(self) -> None:
-        while self._told:
+        while self._messages:
             try:
-                self._told.popleft()()
+                self._messages.popleft()()
             except Exception:  # the next one is another turn's
                 log.exception("what the engine told was not taken")
 

@@ -211,7 +211,7 @@ class Swapper:
         if heap.kept():
             await self._engine.call(heap.tidy)
         model.engine.asked = lambda: self._engine.asked
-        model.engine.told = self._engine.flush
+        model.engine.flush = self._engine.flush
         growth = model.memory.admission.growth
         growth.closed = partial(self._give_back, model.arenas)
         relieve = partial(_relieve, asyncio.get_running_loop(), growth, model.arenas)
