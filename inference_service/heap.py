@@ -1,6 +1,6 @@
-"""When a process of its own looks for garbage: as models come and go, and not in the middle of turns.
+"""Garbage collection in a worker's own process: as models come and go, not in the middle of turns.
 
-A full collection takes 0.3 s of a worker on a GPU box, in which no thread runs. What is frozen is not looked at.
+A full collection of a worker takes 0.3 s on a GPU box, in which no thread runs. Frozen objects are not looked at.
 """
 
 import gc
@@ -9,7 +9,7 @@ _kept = False
 
 
 def keep() -> None:
-    """Freeze what is there, from now on. For a process that does nothing else."""
+    """Freeze the heap, now and after each `tidy`. For a process that does nothing else."""
     global _kept
     _kept = True
     gc.freeze()
@@ -21,7 +21,7 @@ def kept() -> bool:
 
 
 def tidy() -> None:
-    """Collect all garbage, and freeze what stays if that is so in this process."""
+    """Collect all garbage; freeze the rest if this process does."""
     if _kept:
         gc.unfreeze()
     gc.collect()

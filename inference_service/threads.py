@@ -1,13 +1,13 @@
-"""The worker's thread pools, each for one kind of work, so that none waits behind work of another kind.
+"""The worker's thread pools, one for each kind of work, so that none waits for work of another kind.
 
     requests      1   requests parsed, checked and hashed
     planning      4   prompts rendered and tokenized, names of blocks hashed
-    large-input   1   the same for inputs of a megabyte and more: several times their size is in memory meanwhile
+    large-input   1   planning for inputs of a megabyte and more, which take several times their size in memory
     grammar       1   schemas compiled to grammars: hostile ones take time, and only from each other
-    files        16   files of KV read, written, hashed and fsynced, enough for two turns that restore at once; it also
-                      runs what `asyncio.to_thread` is given
+    files        16   files of KV read, written, hashed and fsynced, enough for two turns that restore at once; also
+                      runs `asyncio.to_thread`
 
-The engine has its own thread, and `models.loading` has its own for files of models and for downloads.
+The engine has its own thread, and `models.loading` has its own for model files and downloads.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ FEW_TOKENS: Final = 4096
 
 
 class WorkerThreads:
-    """All pools of a worker. Each call serves the request that its caller serves (see agentmem.tracing).
+    """All pools of a worker. Work runs in its caller's request context (see agentmem.tracing).
 
-    A caller that is cancelled does not end the work. Close it when the engine has ended.
+    Cancelling a caller does not stop its work. Close it when the engine has ended.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class WorkerThreads:
         self.files = Threads(2 * READERS_AT_ONCE, "files")
 
     def install(self) -> None:
-        """Make `files` what the running event loop's `asyncio.to_thread` uses; the loop shuts it down."""
+        """Make `files` the running event loop's executor for `asyncio.to_thread`; the loop shuts it down."""
         asyncio.get_running_loop().set_default_executor(self.files)
 
     def close(self) -> None:
@@ -51,15 +51,15 @@ class WorkerThreads:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def parse(self, work: Callable[[], _T]) -> _T:
-        """Run work on a request. Small ones, too: to find out a message's size takes as long as to serialize it."""
+        """Run work on a request, also a small one: finding out a message's size takes as long as serializing it."""
         return await _run(self._requests, work)
 
     async def plan(self, work: Callable[[], _T], tokens: int | None = None) -> _T:
-        """Run work on a prompt; in place where it is of so few `tokens` that a thread would take longer."""
+        """Run work on a prompt; in place if it has so few `tokens` that a thread would take longer."""
         return work() if tokens is not None and tokens < FEW_TOKENS else await _run(self._planning, work)
 
     async def plan_input(self, turn_input: TurnInput, work: Callable[[], _T]) -> _T:
-        """Run work on an input. Large inputs have one thread, for which they wait."""
+        """Run work on an input. Large inputs share one thread."""
         if characters(turn_input) < LARGE:
             return await _run(self._planning, work)
         return await _run(self._large, lambda: _and_release(work))
@@ -70,7 +70,7 @@ class WorkerThreads:
 
 
 def characters(turn_input: TurnInput) -> int:
-    """Return how much text an input brings."""
+    """Return the characters of an input's text."""
     match turn_input:
         case AppendInput(content):
             return characters(content)
@@ -86,7 +86,7 @@ async def _run(pool: Threads, work: Callable[[], _T]) -> _T:
 
 
 def _and_release(work: Callable[[], _T]) -> _T:
-    """Run the work, then return its memory to the system: glibc keeps what other threads' allocations stand behind."""
+    """Run the work, then return its memory to the system: glibc keeps freed memory below other threads' allocations."""
     try:
         return work()
     finally:

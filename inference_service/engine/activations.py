@@ -1,8 +1,8 @@
-"""How much computing takes at its peak besides weights and KV, measured on a GPU.
+"""Peak memory of computing besides weights and KV, measured on a GPU.
 
-The peak is measured on the model itself, once, and prefill has it: the chunks that see the most keys are computed
-once, behind KV of zeros. How much a GPU's backend holds on to differs by a factor of ten from what is needed, and
-extrapolations by as much. A CPU would take minutes for that, and frees memory as it goes: there `computing` estimates.
+The peak is in prefill, so it is measured once per model with the chunks that see the most keys, after KV of zeros.
+Estimates will not do: the memory that a GPU's backend holds differs from the need by a factor of ten, and
+extrapolations are as far off. A CPU would take minutes, and frees memory as it goes: `computing` estimates for it.
 """
 
 from collections.abc import Callable
@@ -20,24 +20,26 @@ from inference_service.engine.scheduling import latest_chunks
 from inference_service.json_cache import JsonCache
 
 _KEYS_ON_GPU = 32_768
-"""KV of a longer context is not made only to be measured: what is beyond is extrapolated by the key."""
+"""Longest context measured, in tokens, to save allocating more KV; beyond it the peak is extrapolated per key."""
 _WHAT = "largest chunks, weights dequantized or not"
-"""What is measured, so that what was remembered of something else is measured again."""
+"""Part of the key: change it with the measurement, so that stale results are not used."""
 _MARGIN = 1.1
-"""A measured peak is multiplied by it, because allocations overlap in other ways while requests are served."""
+"""Factor on a measured peak, because allocations overlap in other ways while requests are served."""
 
 Measure = Callable[[Any, Geometry, int], int]
 
 
 class Activations:
-    """Peaks by device, version of MLX and fingerprint, remembered in one JSON file. Engine thread only."""
+    """Peaks by device, version of MLX, fingerprint and context length, in one JSON file. Engine thread, except
+    `remembered`.
+    """
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
         self._memory = JsonCache(memory)
         self._measure = measure or measured
 
     def of(self, fingerprint: str, network: Any, geometry: Geometry, context_length: int) -> int:
-        """Bytes that the model takes at its peak, wherever in its context. Measures what is not remembered."""
+        """Return the model's peak in bytes, anywhere in its context. Measures it if it is not remembered."""
         known = self.remembered(fingerprint, context_length)
         if known is None:
             known = self._measure(network, geometry, context_length)
@@ -45,15 +47,15 @@ class Activations:
         return known
 
     def remembered(self, fingerprint: str, context_length: int) -> int | None:
-        """The same where it needs no measuring; else None. Any thread."""
+        """Return the remembered peak in bytes, or None. Any thread."""
         known = self._memory.get(_key(fingerprint, context_length))
         return known if isinstance(known, int) else None
 
 
 def measured(network: Any, geometry: Geometry, context_length: int) -> int:
-    """The peak over weights and KV, wherever in the context. Engine thread.
+    """Measure the peak in bytes beyond weights and KV, anywhere in the context. Engine thread.
 
-    This compiles the kernels of prefill, too, and takes seconds, and KV of the context.
+    Takes seconds and memory for the context's KV, and compiles the kernels of prefill.
     """
     peak = _by_worst_chunks(network, geometry, context_length)
     mx.clear_cache()
@@ -61,8 +63,8 @@ def measured(network: Any, geometry: Geometry, context_length: int) -> int:
 
 
 def with_measured_states(cost: EstimatedCost, network: Any, geometry: Geometry) -> EstimatedCost:
-    """The cost of a model with recurrent layers, of which shapes say little: what a small chunk takes for each of its
-    tokens. Engine thread.
+    """Return the cost with at least the bytes per token measured on a small chunk, if the model has recurrent layers,
+    whose shapes say little. Engine thread.
     """
     if geometry.states is None:
         return cost
@@ -74,7 +76,7 @@ def with_measured_states(cost: EstimatedCost, network: Any, geometry: Geometry) 
 def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> int:
     keys = min(context_length, _KEYS_ON_GPU)
     chunks = latest_chunks(keys)
-    chunk_peak(network, geometry, *_behind(chunks[0]))  # Kernels are compiled, and memory is held on to, from here on.
+    chunk_peak(network, geometry, *_behind(chunks[0]))  # Warm up kernels and the backend's memory.
     peaks = [chunk_peak(network, geometry, *_behind(chunk)) for chunk in chunks]
     beyond = 0.0
     if context_length > keys:
@@ -86,13 +88,13 @@ def _by_worst_chunks(network: Any, geometry: Geometry, context_length: int) -> i
 
 
 def _behind(chunk: tuple[int, int]) -> tuple[int, int]:
-    """A chunk's tokens, and the keys before them, of its tokens and all the keys that it sees."""
+    """Return a chunk's tokens and the number of keys before it."""
     tokens, keys = chunk
     return tokens, keys - tokens
 
 
 def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -> int:
-    """The peak of one chunk behind so many tokens, over what was in memory before and the KV of all. Engine thread."""
+    """Return the peak bytes of a chunk after `behind` tokens, beyond memory used before and all KV. Engine thread."""
     mx.clear_cache()
     before = int(mx.get_active_memory())
     caches = _filled(geometry, behind)
@@ -105,7 +107,7 @@ def chunk_peak(network: Any, geometry: Geometry, tokens: int, behind: int = 0) -
 
 
 def _filled(geometry: Geometry, tokens: int) -> SequenceCaches:
-    """Caches of so many tokens of nothing."""
+    """Return caches that hold `tokens` tokens of zeros."""
     caches = geometry.new_caches()
     for group in geometry.groups if tokens else ():
         for layer in group.layers:

@@ -1,8 +1,8 @@
 """Continuous batching: one pass for all running rows and short prompts, then a chunk of a long prompt, again and again.
 
-Rows are tokens with a position each, wherever their sequence's blocks lie, so a turn joins and leaves without a copy. A
-short prompt rides along as so many rows of its own: the weights are read once for it and for who decodes, and its first
-token comes with the pass. The next pass is on its way to the device before the tokens of the one before are looked at.
+A row is a token with its own position, wherever its sequence's blocks lie, so turns join and leave without a copy. A
+short prompt rides along as rows of its own: it shares one read of the weights with decoding turns, and its first token
+comes with the pass. The next pass is launched before the tokens of the previous one are read.
 """
 
 import logging
@@ -31,34 +31,35 @@ log = logging.getLogger(__name__)
 
 
 class _Flight(NamedTuple):
-    """A pass that is being computed: its jobs, in the order of its pieces, their next tokens [jobs], and what is to be
-    put into blocks. `began` is the time of prompts in it."""
+    """A launched pass: its jobs in the order of its pieces, their next tokens [jobs], and the KV to put into blocks.
+    `began` is the start time of prompts in it.
+    """
 
     jobs: list[TurnJob]
     tokens: mx.array
     written: Written
     ends: list[int]
-    """Tokens of each job whose KV is there once it is computed."""
+    """Tokens of each job whose KV is present once the pass is computed."""
     began: float
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BatchEngine(PromptEngine):
-    """Runs the turns of one model. Engine thread only: `add`, then `step` as long as it says that there is more.
+    """Runs the turns of one model. Engine thread only: `add`, then `step` while it returns True.
 
-    When a pass raises, every turn in it goes on from the KV that it began with, in passes of its own, and only those
-    that fail there are ended.
+    When a pass raises, each of its turns restarts from its initial KV in passes of its own; only turns that fail there
+    end.
     """
 
     tokenizer: Tokenizer
     speculative: bool = False
-    """A sequence that decodes by itself may compute several tokens in a step, where that pays."""
+    """A sequence that decodes alone may compute several tokens in a step, where that pays."""
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
-    """Called, on the engine thread, for each step of a draft: its tokens, and how many of them were right."""
+    """Called on the engine thread after each drafted step, with the numbers of drafted and accepted tokens."""
     _step_costs: defaultdict[int, StepCosts] = field(default_factory=partial(defaultdict, StepCosts), init=False)
-    """By the length of the context, in powers of 4: attention's share of a step grows with it."""
+    """By context length in powers of 4: attention's share of a step grows with it."""
     _plain_since: float = field(default=0.0, init=False)
-    """When the last step was taken, of one token of one turn."""
+    """End of the last step if it took one token of one turn, else 0."""
     _running: list[TurnJob] = field(default_factory=list, init=False)
     _flights: list[_Flight] = field(default_factory=list, init=False)
 
@@ -68,41 +69,41 @@ class BatchEngine(PromptEngine):
         return len(self._running)
 
     def close(self) -> None:
-        """Release the model. No turn may run or wait any more."""
+        """Release the model. No turn may run or wait."""
         self.model = None
 
     def add(self, job: TurnJob) -> None:
-        """Queue a turn, unless its future was cancelled meanwhile."""
+        """Queue a turn, unless its future was cancelled."""
         if job.future.set_running_or_notify_cancel():
             job.capture, job.drop = self.store.checkpoints.capture, self.store.checkpoints.drop
             self._waiting.append(job)
 
     def step(self) -> bool:
-        """Have one pass computed, and one chunk of a long prompt, or as much of it as there is time for; take the
-        tokens of the pass before.
+        """Launch one pass, compute a chunk of a long prompt or the part of it that time allows, and take the previous
+        pass's tokens.
 
         Returns whether anything is left to do.
         """
         self._drop_cancelled()
         before, self._flights = self._flights, []
         if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
-            self._take_all(before)  # What is made of blocks for each pass needs all tokens there.
+            self._take_all(before)  # Arrays dequantized for each pass need all tokens in the blocks.
             before = []
         riders = self._riders()
         drafted = None
         if not riders and (job := self._speculating()) is not None and self._would_draft(job):
-            self._take_all(before)  # What comes next is guessed from what was sampled last.
+            self._take_all(before)  # A draft needs the last sampled token.
             before, drafted = [], job
             guarded(partial(self._speculate, job), partial(self._failed, [job]))
         for lane in self._lanes(riders):
             if lane == [drafted] and not (lane[0].over or lane[0].alone) and self._would_draft(lane[0]):
-                continue  # A plain step would take its time, and tell what the next draft does besides.
+                continue  # A plain step would delay the next draft, which yields this token, too.
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if (job := self._next()) is not None:
             if any(not other.prompted for flight in self._flights for other in flight.jobs):
                 before, self._flights = self._flights, []
-                self._take_all(before)  # A first token does not wait for another's chunk.
+                self._take_all(before)  # A first token does not wait for another prompt's chunk.
             self._advance(job)
         if self._to_clear:
             self._to_clear = False
@@ -118,9 +119,10 @@ class BatchEngine(PromptEngine):
             guarded(job.cancel, job.fail)
 
     def _speculating(self) -> TurnJob | None:
-        """The turn that decodes by itself, if it may compute several tokens in a step. None with a seed does: that asks
-        for the same answer again, while how many tokens a step computes, and so how they are rounded, hangs on measured
-        times. Recurrent states cannot be trimmed.
+        """Return the turn that decodes alone, if it may compute several tokens in a step.
+
+        A turn with a seed may not: it asks for the same answer again, but the tokens per step, and so rounding, depend
+        on measured times. Recurrent states cannot be trimmed.
         """
         job = self._running[0] if len(self._running) == 1 else None
         if job is None or not (self.speculative and job.prompted) or job.over:
@@ -132,7 +134,7 @@ class BatchEngine(PromptEngine):
         return None if seeded or job.alone or self.store.geometry.states is not None else job
 
     def _would_draft(self, job: TurnJob) -> bool:
-        """Return whether there is a guess, as far as the tokens that are taken tell."""
+        """Return whether the tokens taken so far give a draft."""
         job.drafter = job.drafter or Drafter(job.history)
         while job.drafter.tokens < job.tokens:
             job.drafter.add(job.between(job.drafter.tokens, job.drafter.tokens + 1)[0])
@@ -146,7 +148,7 @@ class BatchEngine(PromptEngine):
         return job.drafter.draft(min(left, SLACK), self.tokenizer.eos_ids, costs.of)
 
     def _speculate(self, job: TurnJob) -> None:
-        """One step of a turn whose tokens are all taken: of its last one and a draft, if there is one still."""
+        """Compute one step of a turn whose tokens are all taken: its last token, and a draft if there still is one."""
         if job not in self._running or job.over or not self._would_draft(job) or not (draft := self._draft(job)):
             return
         assert job.kv is not None
@@ -173,16 +175,16 @@ class BatchEngine(PromptEngine):
             self._finish(job)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
-        """The jobs of each pass: those that may be together, and each other one by itself.
+        """Return the jobs of each pass: one pass for all that may share it, one for each other job.
 
-        Who is over needs the KV of its last token, unless that is under way.
+        A turn that is over still needs the KV of its last token, unless that is pending.
         """
         jobs = [*(job for job in self._running if not job.over or job.position < job.tokens), *riders]
         together = [job for job in jobs if self.model.rows_together and not job.alone]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
     def _launch(self, jobs: list[TurnJob]) -> None:
-        """Have the next tokens of these jobs computed: of who decodes the last that was sampled, of a prompt all."""
+        """Launch a pass over each decoding job's last sampled token and the rest of each prompt."""
         pieces, ids = [], []
         for job in jobs:
             assert job.kv is not None
@@ -211,7 +213,7 @@ class BatchEngine(PromptEngine):
         self.flush()
 
     def _take(self, flight: _Flight) -> None:
-        """Take the tokens of a pass, which is computed first, and end the turns that are over."""
+        """Take a pass's tokens, waiting for them, and end the turns that are over."""
         tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
         flight.written.put()
         self._note_time(flight)
@@ -231,11 +233,11 @@ class BatchEngine(PromptEngine):
                 guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
 
     def _not_taken(self, flight: _Flight, error: Exception) -> None:
-        """A pass failed when it was computed. Who waits to go on alone was in a later one, which failed before."""
+        """Fail the running jobs of a pass. Its other jobs wait to go on alone: a later pass failed first."""
         self._failed([job for job in flight.jobs if job in self._running], error)
 
     def _note_time(self, flight: _Flight) -> None:
-        """Note what a step of one token takes, where one follows another and nothing else is computed."""
+        """Record the time of a one-token step that follows another, with nothing else computed."""
         now, [job, *others] = time.perf_counter(), flight.jobs
         plain = not others and job.prompted and not self._waiting
         if plain and self._plain_since and job.drafter is not None:
@@ -243,7 +245,7 @@ class BatchEngine(PromptEngine):
         self._plain_since = now if plain else 0.0
 
     def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
-        """The last of a prompt was in a pass."""
+        """Record that a pass computed the last of a prompt."""
         began, tokens = job.filled, end - job.filled
         together = len(flight.jobs) > 1
         self._name(job.computed(Chunk(flight.began, time.monotonic(), began, tokens, alone=not together)))
@@ -254,11 +256,11 @@ class BatchEngine(PromptEngine):
         job.fail(error)
 
     def _make_room(self, of: Pass) -> None:
-        """Raise ResourceExhausted where there is no memory for what a pass takes besides computing."""
+        """Raise ResourceExhausted if there is no memory for the arrays that a pass grows."""
         self.headroom.require(self.store.growth(of), f"a step of {len(of.pieces)} requests")
 
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
-        """A pass failed: go on with every turn by itself. One that was alone is the one that fails."""
+        """Continue each turn of a failed pass alone. A turn that was alone already fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
         full = ran_out(error) or isinstance(error, ResourceExhausted)
         error.__traceback__ = None  # Its frames hold arrays.
@@ -277,7 +279,7 @@ class BatchEngine(PromptEngine):
                 continue
             if job.cancelled.is_set():
                 guarded(job.cancel, job.fail)
-            elif job.over:  # Only KV of its last token was to come.
+            elif job.over:  # Only the KV of its last token was pending.
                 job.drop_kv()
                 self._finish(job)
             elif job.alone:

@@ -1,7 +1,7 @@
-"""Calibration: the means of a model's own K and V, which its codecs centre on. Measured once, and then data.
+"""Calibration: the means of a model's own K and V, which its codecs subtract. Measured once, then data.
 
-Means differ in their last bits from one kind of device to another, and KV depends on all of them. So they are kept with
-the data directory by the model's fingerprint, are part of KV's fingerprint, and travel with exports.
+Kinds of device differ in the last bits of means, and all KV depends on them. So means are kept in the data directory by
+the model's fingerprint, are part of KV's fingerprint, and travel with exports.
 """
 
 import hashlib
@@ -29,15 +29,15 @@ from inference_service.engine.quantization import PLAIN
 log = logging.getLogger(__name__)
 
 TOKENS: Final = 1024
-"""Means over 128 tokens leave a quarter more divergence than over 1,024, and over more nothing less (SmolLM2)."""
+"""Means over 128 tokens leave a quarter more divergence than over 1,024; more tokens gain nothing (SmolLM2)."""
 
 _FEWEST: Final = 128
 _SECONDS: Final = 60.0
-"""Most of a CPU's time, roughly: models for which it is too slow are loaded all the same."""
+"""Rough limit on a CPU's time: slow models use fewer tokens."""
 _MOST_OFFERED: Final = 64
-"""Means that wait for their models to be loaded."""
+"""Means that may wait for their models to be loaded."""
 _NEAR: Final = 0.02
-"""Of the largest mean of a layer. SmolLM2's in bfloat16 are 0.006 of it away from those in float32."""
+"""Tolerance, as a share of a layer's largest mean. SmolLM2's in bfloat16 and float32 are 0.006 apart."""
 _LARGEST: Final = float(np.finfo(np.float16).max)
 
 
@@ -49,7 +49,7 @@ class LayerMeans(NamedTuple):
 
 
 class Calibration:
-    """The means of all layers with KV. Any thread, but `codecs`."""
+    """The means of all layers with KV. Any thread, except `codecs`."""
 
     def __init__(self, layers: Sequence[LayerMeans]) -> None:
         self.layers = tuple(layers)
@@ -57,7 +57,6 @@ class Calibration:
         for side in (side for means in layers for side in means):
             whole.update(repr(side.shape).encode() + side.tobytes())
         self.digest = whole.hexdigest()
-        """A hash of all means, as hex."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Calibration) and self.digest == other.digest
@@ -66,7 +65,7 @@ class Calibration:
         return hash(self.digest)
 
     def fits(self, geometry: Geometry) -> bool:
-        """Whether these are means of a model of that shape."""
+        """Return whether the means have the shape of the model's KV."""
         groups = [group for layer in geometry.kv_layers for group in geometry.groups if layer in group.layers]
         fill = geometry.format.group_size
 
@@ -80,7 +79,7 @@ class Calibration:
         )
 
     def codecs(self, geometry: Geometry, kind: type[KVCodec] = KVCodec) -> list[KVCodec]:
-        """Each layer's codec, of that class. Engine thread."""
+        """Return each layer's codec, of class `kind`. Engine thread."""
         dtype = geometry.dtype
         return [
             kind(geometry.format, (mx.array(means.k).astype(dtype), mx.array(means.v).astype(dtype)))
@@ -89,7 +88,7 @@ class Calibration:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> Self:
-        """Of what `arrays` gave. Raises ValueError for what it never gives."""
+        """Rebuild from `arrays`. Raises ValueError for other input."""
         if not arrays or len(arrays) % 2:
             raise ValueError("there are no means of K and V of each layer")
         layers = []
@@ -104,7 +103,7 @@ class Calibration:
 
     @classmethod
     def of_bytes(cls, text: bytes) -> Self:
-        """Of what `bytes` gave. Raises ValueError for what it never gives."""
+        """Rebuild from `bytes`. Raises ValueError for other input."""
         try:
             return cls.of_arrays(load(text))
         except (SafetensorError, KeyError, TypeError) as error:
@@ -112,11 +111,11 @@ class Calibration:
 
     @property
     def bytes(self) -> bytes:
-        """As safetensors; the same means give the same bytes."""
+        """The means as safetensors; equal means give equal bytes."""
         return save(self.arrays)
 
     def near(self, other: "Calibration") -> bool:
-        """Whether both are of one model, but for what devices differ in."""
+        """Return whether both are means of one model, up to differences between devices."""
 
         def same(a: npt.NDArray[np.float16], b: npt.NDArray[np.float16]) -> bool:
             if a.shape != b.shape:
@@ -129,21 +128,21 @@ class Calibration:
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[np.float16]]:
-        """By "k.LAYER" and "v.LAYER", as a file has them."""
+        """The means by name, "k.LAYER" and "v.LAYER", as in a file."""
         return {
             f"{name}.{i}": side for i, means in enumerate(self.layers) for name, side in zip("kv", means, strict=True)
         }
 
 
 def new_caches(geometry: Geometry, calibration: Calibration | None) -> SequenceCaches:
-    """Empty caches, one per layer, centred where there are means. Engine thread."""
+    """Return empty caches, one per layer, centred if there is a calibration. Engine thread."""
     return geometry.new_caches(calibration.codecs(geometry) if calibration else ())
 
 
 class Calibrations:
-    """Calibrations in a directory, by the fingerprints of their models; one safetensors file each.
+    """Calibrations in a directory, one safetensors file for each model fingerprint.
 
-    What cannot be read is measured again. Any thread, but `of`.
+    An unreadable one is measured again. Any thread, except `of`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -151,15 +150,15 @@ class Calibrations:
         self._offered: dict[str, Calibration] = {}
 
     def offer(self, fingerprint: str, calibration: Calibration) -> None:
-        """Propose another place's means for a model that was never measured here, so that KV of there fits here.
+        """Propose means from elsewhere for a model that was never measured here, so that KV from there fits here.
 
-        They are taken when it is measured, if they are near: whoever offers cannot spoil the model for others.
+        They are used only if they are near the measured ones: an offer cannot spoil the model for others.
         """
         if len(self._offered) < _MOST_OFFERED or fingerprint in self._offered:
             self._offered[fingerprint] = calibration
 
     def known(self, fingerprint: str, geometry: Geometry) -> Calibration | None:
-        """What was kept of a model; None where nothing was, or nothing that belongs to it."""
+        """Return a model's stored means; None if there are none, or they do not fit the geometry."""
         path = self._path(fingerprint)
         try:
             found = Calibration.of_arrays(load_file(path))
@@ -173,8 +172,8 @@ class Calibrations:
     def of(
         self, fingerprint: str, network: Network, token_ids: Sequence[int], geometry: Geometry
     ) -> Calibration | None:
-        """What is known of a model, or measured on it over a text, then kept; None for a scheme that needs none,
-        or a model without attention.
+        """Return a model's means, measured over `token_ids` and stored if unknown; None if the scheme needs none or the
+        model has no attention.
 
         Engine thread.
         """
@@ -190,7 +189,7 @@ class Calibrations:
         return known
 
     def keep(self, fingerprint: str, calibration: Calibration) -> None:
-        """Write a model's means, whole or not at all. Where the disk takes none, they are measured again some day."""
+        """Write a model's means atomically. A failure is only logged: the means are measured again later."""
         path = self._path(fingerprint)
         draft = path.with_suffix(".part")
         try:
@@ -222,7 +221,7 @@ def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) ->
 def calibrate_in_time(
     network: Network, token_ids: Sequence[int], geometry: Geometry, seconds: float = _SECONDS
 ) -> Calibration:
-    """As `calibrate`; on a CPU over as many of the tokens as it computes in so many seconds, by what the first take."""
+    """Calibrate; on a CPU, over as many tokens as it computes in `seconds`, judged by the time of the first ones."""
     if not on_cpu() or len(token_ids) <= _FEWEST:
         return calibrate(network, token_ids, geometry)
     began = work_clock()
@@ -236,9 +235,9 @@ def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
 
 
 class _MeansCache:
-    """Takes a whole text in one update, and keeps its means of K and of V, float32 [kv_heads, width].
+    """Takes a whole text in one update, and keeps the means of K and V, float32 [kv_heads, width].
 
-    `bits` must not be an attribute: mlx-lm would take the path of its own quantized caches.
+    It must not have an attribute `bits`: mlx-lm would treat it as its own quantized cache.
     """
 
     def __init__(self) -> None:

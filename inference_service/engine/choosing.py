@@ -1,9 +1,8 @@
 """The next tokens of a pass, chosen for all its rows together. Engine thread only.
 
-An operation over one row takes the engine as long as one over all: a pass of 32 rows that were biased, filtered and
-sampled one by one took twice as long as the model itself. So biases are added at once, and rows with the same filters
-are sampled at once, each with its own random numbers. Penalties, grammars and reported log-probabilities look at a
-row's own tokens, and go by rows.
+An operation on one row takes the engine as long as on all: biasing, filtering and sampling 32 rows one by one took
+twice as long as the model. So biases are added at once, and rows with equal filters are sampled at once, each with its
+own random key. Penalties, grammars and reported log-probabilities depend on a row's own tokens, and go row by row.
 """
 
 from collections import defaultdict
@@ -38,7 +37,7 @@ def next_tokens(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
-    """Return logits [jobs, vocabulary] with each job's own biases added, lazily."""
+    """Return logits [jobs, vocabulary] with each job's biases added, lazily."""
     biases = [(row, job.sampler.biases) for row, job in enumerate(jobs) if len(job.sampler.biases.tokens)]
     if not biases:
         return logits
@@ -49,14 +48,14 @@ def biased(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
 
 
 def penalized(logits: mx.array, job: TurnJob, history: mx.array) -> mx.array:
-    """Return logits [1, vocabulary] with a job's penalties behind these tokens [n], lazily."""
+    """Return logits [1, vocabulary] with a job's penalties after the tokens `history` [n], lazily."""
     for penalty in job.penalties:
         logits = penalty(history, logits)
     return logits
 
 
 def _history(job: TurnJob) -> mx.array:
-    """Return all tokens of a job, that of the pass before included, which may not be taken yet."""
+    """Return all tokens of a job, including the previous pass's, which may not be taken yet."""
     if not job.penalties:
         return mx.array([], dtype=mx.uint32)
     seen = [job.prompt, mx.array(job.result.token_ids, dtype=mx.uint32)]

@@ -1,6 +1,6 @@
-"""How much computing takes besides weights and KV: of a chunk of a prompt, by its tokens and the keys that they see.
+"""Memory that computing takes besides weights and KV: of a chunk of a prompt, by its tokens and the keys they see.
 
-One arithmetic decides which context fits a machine and how long chunks are, before a download and at a load. Pure.
+The same arithmetic decides which context fits a machine and how long chunks are, before a download and at load. Pure.
 """
 
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ from typing import Final, Protocol
 from inference_service.engine.scheduling import largest_chunk, latest_chunks
 
 LEAST_CHUNK: Final = 128
-"""Chunks that memory makes shorter have so many tokens at least."""
+"""Fewest tokens of a chunk that is cut for lack of memory."""
 MARGIN: Final = 1.5
-"""An estimate is multiplied by it, because memory is freed late and allocations overlap."""
+"""Factor on an estimate, because memory is freed late and allocations overlap."""
 
 
 class Cost(Protocol):
     """Bytes that chunks of one model take."""
 
     def of(self, tokens: int, position: int) -> int:
-        """Return the bytes of a chunk of so many tokens at `position`, its KV not included."""
+        """Return the bytes of a chunk of `tokens` tokens at `position`, without its KV."""
 
     def least(self, context_length: int) -> int:
-        """Return the bytes without which a context of that length cannot be computed to its end."""
+        """Return the fewest bytes with which a context of that length can be computed to its end."""
 
     def most(self, context_length: int) -> int:
-        """Return the bytes of the largest chunks, wherever in the context."""
+        """Return the bytes of the largest chunks, anywhere in the context."""
 
 
 @dataclass(frozen=True)
 class EstimatedCost:
-    """By the shapes of a network: its widest layer's values for each token, one layer's K and V as arrays for each key,
-    and where no fused kernel computes attention, the scores of each pair of both.
+    """Estimates by the shapes of a network: per token its widest layer's values, per key one layer's K and V as arrays,
+    and per token-key pair the scores, where no fused kernel computes attention.
 
-    Layers with a sliding window see no more keys than that and a chunk's own. `fixed_bytes` are weights that a chunk
+    Layers with a sliding window see the window and a chunk's own keys at most. `fixed_bytes` are weights that a chunk
     dequantizes, `step_bytes` those that a decode step of many rows does: the output layer.
     """
 
@@ -61,7 +61,7 @@ class EstimatedCost:
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """As the largest chunks were measured; a smaller one takes its share of that, and `least_bytes` at least."""
+    """As measured with the largest chunks; a smaller one takes its share, and at least `least_bytes`."""
 
     peak_bytes: int
     least_bytes: int = 0

@@ -1,7 +1,7 @@
-"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on, as `paged.kernels` packs them into
-blocks.
+"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on; `paged.kernels` packs the same way
+into blocks.
 
-MLX's operations would be eight for each layer and step, so small that a decode step waits for their launches.
+MLX would need eight operations for each layer and step, so small that a decode step waits for their launches.
 """
 
 import logging
@@ -17,7 +17,7 @@ from inference_service.engine.rotation import block_width, rotated
 log = logging.getLogger(__name__)
 
 _WARPS = 4
-"""Of a block; each takes a row."""
+"""Per block; each takes a row."""
 
 _ENCODE = """
   const int heads = keys_shape[1], n = keys_shape[2], at = blockIdx.x * {warps} + threadIdx.x / 32;
@@ -47,10 +47,10 @@ class _Encoder(NamedTuple):
 def encoded(
     keys: mx.array, values: mx.array, k_mean: mx.array | None, v_mean: mx.array | None, by: KVFormat
 ) -> tuple[Quantized, Quantized] | None:
-    """K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] as `KVCodec` packs them where it rotates.
+    """Return K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] as a rotating `KVCodec` packs them.
 
-    Means are [kv_heads, 1, width], filled up to whole groups. None where the kernel does not know such types or heads,
-    or does not work on this device; the same for all K and V of a layer.
+    Means are [kv_heads, 1, width], padded to whole groups. None if the kernel does not know the types or heads, or does
+    not work on this device; the same for all K and V of a layer.
     """
     encoder = _encoder_of(keys, values, k_mean, v_mean, by)
     return None if encoder is None else _encoded(encoder, keys, values, k_mean, v_mean)
@@ -90,7 +90,7 @@ def _threads(keys: mx.array) -> dict[str, tuple[int, int, int]]:
 
 @lru_cache(maxsize=64)
 def _proven(types: tuple[mx.Dtype | None, ...], k_dim: int, v_dim: int, by: KVFormat) -> _Encoder | None:
-    """The kernel for K, V and means of these types, if it compiles here and what it packs is off by rounding alone."""
+    """Return the kernel for K, V and means of these types if it compiles here and errs by rounding alone."""
     dtype, centred = types[0], types[2] is not None
     if dtype not in CUDA_TYPES or set(types) - {dtype, None}:
         return None

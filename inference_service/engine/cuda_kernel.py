@@ -1,4 +1,4 @@
-"""Kernels of our own for NVIDIA GPUs: device code in .cu files, compiled by MLX when it is first used."""
+"""Our kernels for NVIDIA GPUs: device code in .cu files, compiled by MLX on first use."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -11,22 +11,22 @@ import mlx.core as mx
 from inference_service.engine.rotation import sign_words
 
 CUDA_TYPES: Final = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.float32: "float"}
-"""The types that K, V and queries may have."""
+"""Types of K, V and queries."""
 
 
 @cache
 def available() -> bool:
-    """Whether arrays are computed on a device that these kernels are for."""
+    """Return whether MLX computes on an NVIDIA GPU."""
     return bool(mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu)
 
 
 def kernel(
     name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, files: Sequence[str], width: int
 ) -> Any:
-    """A kernel of `source` behind some .cu files of this package, as `mx.fast.cuda_kernel` takes it.
+    """Make a kernel of `source`, as `mx.fast.cuda_kernel` takes it, after some .cu files of this package.
 
-    `width` is that of the widest rows that it rotates, or 0. Strides are as they are. What the compiler finds comes up
-    as RuntimeError when a result is evaluated.
+    `width` is that of the widest rows that it rotates, or 0. Inputs keep their strides. Compiler errors raise
+    RuntimeError when a result is evaluated.
     """
     return named_by_source(mx.fast.cuda_kernel, name, inputs, outputs, source, _signs(width), files)
 
@@ -40,9 +40,9 @@ def named_by_source(
     declarations: str,
     files: Sequence[str],
 ) -> Any:
-    """A kernel by `make`, MLX's function for a kind of GPU: of `source` behind declarations and files of this package.
+    """Make a kernel with `make`, MLX's function for a kind of GPU: `source` after declarations and package files.
 
-    MLX keeps compiled kernels by name, also on disk, so the name stands for the whole source.
+    MLX caches compiled kernels by name, also on disk, so the name has a hash of the whole source.
     """
     header = declarations + "".join(map(_device_code, files))
     digest = hashlib.sha256("".join([*inputs, header, source]).encode()).hexdigest()[:16]
@@ -58,7 +58,7 @@ def named_by_source(
 
 @cache
 def _device_code(file: str) -> str:
-    """A file of this package without comments and indentation: MLX copies it at every call."""
+    """Return a file of this package without comments and indentation: MLX copies it at every call."""
     lines = (Path(__file__).parent / file).read_text().splitlines()
     code = (line.partition("//")[0].strip() for line in lines)
     return "\n".join(line for line in code if line) + "\n"
@@ -66,5 +66,5 @@ def _device_code(file: str) -> str:
 
 @cache
 def _signs(width: int) -> str:
-    """Declares the signs of rows of such a width as rotation.cu wants them."""
+    """Declare the signs of rows of that width, as rotation.cu expects."""
     return f"__constant__ const uint32_t SIGNS[] = {sign_words(width)};\n"

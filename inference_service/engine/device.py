@@ -1,8 +1,7 @@
-"""The device that MLX computes on: its name, how much memory it has, how much of it is free now, and how little KV is
-worth restoring there.
+"""The device that MLX computes on: its name, its total and free memory, and the least KV worth restoring there.
 
-Figures of a GPU are MLX's: on CUDA `free_memory`, after all processes (by NVML where that is installed), on Metal the
-recommended working set. Those of a CPU are the system's.
+A GPU's figures are MLX's: on CUDA `free_memory`, which counts all processes (by NVML if installed), on Metal the
+recommended working set. A CPU's are the system's.
 """
 
 import importlib.metadata
@@ -23,19 +22,19 @@ _WORTH_UPLOADING = 128
 
 
 def on_cpu() -> bool:
-    """Whether MLX computes on the CPU."""
+    """Return whether MLX computes on the CPU."""
     return mx.default_device().type == mx.DeviceType.cpu
 
 
 def device_and_version() -> str:
-    """The device, with OpenBLAS or not, and MLX's version, by which what was measured is remembered."""
+    """Return the device, with OpenBLAS or not, and MLX's version: the key of remembered measurements."""
     blas = ", OpenBLAS" if on_cpu() and has_openblas() else ""
     return f"{mx.device_info()['device_name']}{blas}; mlx {importlib.metadata.version('mlx')}"
 
 
 @cache
 def has_openblas() -> bool:
-    """Whether OpenBLAS is loaded into this process, and not only NumPy's own. False where that cannot be looked up."""
+    """Return whether this process has loaded an OpenBLAS besides NumPy's own. False if that cannot be looked up."""
     if not hasattr(psutil.Process, "memory_maps"):
         return False
     files = (Path(each.path) for each in psutil.Process().memory_maps())
@@ -43,29 +42,29 @@ def has_openblas() -> bool:
 
 
 def has_own_memory() -> bool:
-    """Whether it is a GPU whose memory is not the system's: a CUDA one."""
+    """Return whether the device is a GPU with its own memory: a CUDA one."""
     return not on_cpu() and "total_memory" in mx.device_info()
 
 
 def worth_restoring() -> int:
-    """Tokens of KV from which on to restore them takes less time than to compute them.
+    """Return the tokens of KV from which restoring is faster than computing.
 
     From `agentmem bench break-even`: 16 to 64 for the demo model on two cores, and 16 to 128 for Llama 3.1 8B's
-    geometry on an H200, where files are copied to memory of the GPU's own: there the most is taken, because a few
-    tokens are computed as fast as they are copied. Metal was not measured; it copies nothing.
+    geometry on an H200, where files are copied to the GPU's memory. There the upper end is taken, because a few tokens
+    are computed as fast as copied. Metal was not measured; it copies nothing.
     """
     return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
 
 
 def device_bytes() -> int:
-    """Bytes of the device's memory: a CUDA GPU's own, else the system's, or the limit of this process."""
+    """Return the bytes of the device's memory: a CUDA GPU's own, else the system's, or the limit of this process."""
     if has_own_memory():
         return int(mx.device_info()["total_memory"])
     return host_memory.total_bytes()
 
 
 def free_bytes() -> int:
-    """Bytes of the device's memory that are free at this moment. MLX's cache of freed buffers counts as taken.
+    """Return the bytes of the device's memory that are free now. MLX's cache of freed buffers counts as taken.
 
     Any thread. Takes about 0.1 ms: call it when memory is promised or taken, not in every step.
     """
@@ -77,19 +76,19 @@ def free_bytes() -> int:
 
 
 def held_bytes() -> int:
-    """Bytes that MLX has taken: arrays, and its cache of freed buffers."""
+    """Return the bytes that MLX has taken: arrays, and its cache of freed buffers."""
     return int(mx.get_active_memory()) + int(mx.get_cache_memory())
 
 
 def default_floor() -> int:
-    """Bytes that stay free by default: for what other processes take next, and what the backend takes by itself."""
+    """Return the bytes that stay free by default, for other processes and for the backend itself."""
     return int(device_bytes() * _FLOOR_SHARE)
 
 
 def share_bytes() -> int:
-    """Bytes that weights, activations and KV of all models may take together, whatever other processes have.
+    """Return the bytes that weights, activations and KV of all models may take together, whatever other processes have.
 
-    Shares of the recommended working set (Metal), of the device's memory (CUDA), or of the system's (CPU).
+    A share of the recommended working set (Metal), of the device's memory (CUDA), or of the system's (CPU).
     """
     if (working_set := _working_set()) is not None:
         return int(working_set * _METAL_SHARE)
@@ -97,12 +96,12 @@ def share_bytes() -> int:
 
 
 def obtainable_bytes(floor: int | None = None) -> int:
-    """Bytes that MLX could have now: what it holds, and what is free above the floor. Negative where less is free."""
+    """Return the bytes that MLX could have now: those it holds, and those free above the floor. May be negative."""
     return held_bytes() + free_bytes() - (default_floor() if floor is None else floor)
 
 
 def usable_bytes(floor: int | None = None) -> int:
-    """Bytes that models may take now: their share of the device, or less where other processes have taken more."""
+    """Return the bytes that models may take now: their share of the device, or less if other processes leave less."""
     return max(0, min(share_bytes(), obtainable_bytes(floor)))
 
 

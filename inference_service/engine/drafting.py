@@ -1,11 +1,11 @@
-"""Guesses of a turn's next tokens: what followed where its last tokens stood before. Pure.
+"""Drafts of a turn's next tokens, from earlier matches of its last ones. Pure.
 
-Agents repeat what stands in their context: quotations, code with one change, JSON. Prompt-lookup decoding (Saxena,
-2023) makes drafts of that, without a second model: look for the last tokens further up, and expect what followed there.
+Agents repeat parts of their context: quotations, code with one change, JSON. Prompt-lookup decoding (Saxena, 2023)
+drafts from that without a second model: find the last tokens further up, and expect the tokens that followed there.
 
-How often a guess is right is counted, by the length of the match that it rests on. Each token that is generated tells,
-whether its guess was in a draft or not: so guesses that are not worth a draft cost a look-up, and no step of the model.
-A draft has the size that promises the most tokens for its time; there is none where plain steps promise as many.
+The share of right guesses is tracked by length of match. Each generated token counts, drafted or not, so guesses not
+worth a draft cost a look-up, and no step of the model. A draft has the size that promises the most tokens for its time;
+there is none if plain steps promise as many.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,48 +17,48 @@ import numpy.typing as npt
 SIZES: Final = (1, 2, 3, 7, 15, 31)
 """Tokens of a draft. Few sizes, so that kernels and costs are soon known; a step computes one token more."""
 _SHORTEST: Final = 3
-"""Tokens of a match at least."""
+"""Fewest tokens of a match."""
 _LONGEST: Final = 64
-"""A longer match is no better a reason."""
+"""Most tokens compared: a longer match is no better evidence."""
 _COMPARED: Final = 64
-"""Of the places where the last tokens stood, the latest so many are compared."""
+"""Latest earlier matches that are compared."""
 _PRIORS: Final = ((4, 0.3), (8, 0.5), (16, 0.7), (32, 0.85), (_LONGEST + 1, 0.95))
-"""Of matches below so many tokens: how often a guess is right, until the turn has told."""
+"""(exclusive bound of a match's tokens, share of right guesses until the turn has its own)."""
 _PRIOR_WEIGHT: Final = 4.0
-"""Of a prior, in guesses."""
+"""In guesses."""
 _DECAY: Final = 0.97
-"""What a guess weighs after one more on a match like its own."""
+"""Factor on a guess's weight at each later guess of its kind."""
 _MARGIN: Final = 1.1
-"""Tokens for the time of a plain step that a draft has to promise."""
+"""Tokens that a draft has to promise for the time of a plain step."""
 
 
 class Drafter:
     """One turn's tokens, and drafts of the next ones. One thread at a time.
 
-    Tokens are an array that is searched as a whole: an index of n-grams would take a hundred bytes for each token of
-    each turn, and as long to build as hundreds of searches take (0.1 ms among 128K tokens).
+    A search reads the whole array of tokens: an index of n-grams would take a hundred bytes for each token of each
+    turn, and as long to build as hundreds of searches take (0.1 ms among 128K tokens).
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        """Of a turn that has so many tokens; there is at least one."""
+        """`tokens` are the turn's so far, at least one."""
         self._length = len(tokens)
         self._tokens: npt.NDArray[np.int32] = np.empty(self._length + 1024, np.int32)
         self._tokens[: self._length] = tokens
         self._guess = 0
-        """Where the guess of the next token stands; 0 where there is none."""
+        """Index of the next token's guess; 0 if there is none."""
         self._match = 0
-        """Tokens before it that equal the last ones, as far as they are compared."""
+        """Tokens before the guess that equal the last ones, as far as compared."""
         self._guessed = [_PRIOR_WEIGHT for _ in _PRIORS]
         self._right = [_PRIOR_WEIGHT * prior for _, prior in _PRIORS]
         self._look_up()
 
     @property
     def tokens(self) -> int:
-        """Tokens that are known."""
+        """Number of known tokens."""
         return self._length
 
     def add(self, token: int) -> None:
-        """The next token is known."""
+        """Add the next token, and count whether its guess was right."""
         if self._guess:
             right, kind = token == self._tokens[self._guess], _kind(self._match)
             self._guessed[kind] = _DECAY * self._guessed[kind] + 1
@@ -72,9 +72,9 @@ class Drafter:
             self._look_up()
 
     def draft(self, most: int, ends: Collection[int], cost: Callable[[int], float]) -> list[int]:
-        """The next tokens, at most `most` and none of `ends`, as many as pay best; empty where none do.
+        """Return the next tokens, at most `most` and none of `ends`, as many as pay best; empty if none do.
 
-        `cost` returns what a step of so many tokens takes, in steps of one.
+        `cost` returns the time of a step of so many tokens, in steps of one.
         """
         if not self._guess:
             return []
@@ -110,5 +110,4 @@ class Drafter:
 
 
 def _kind(match: int) -> int:
-    """The index of a match's prior."""
     return next((kind for kind, (below, _) in enumerate(_PRIORS) if match < below), len(_PRIORS) - 1)

@@ -1,4 +1,4 @@
-"""One turn as the engine sees it: what is wanted, what came of it, and how far it is."""
+"""One turn as the engine sees it: its request, progress and result."""
 
 import logging
 import threading
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 class Decoding:
     """How to generate. `max_tokens` is at least 1 and already bounded by the context.
 
-    With `call_syntax`, calls of `tools` are split from the text, and with `reasoning` what the model thinks before
-    it. `grammar` and `reasoning` are the turn's own, at their beginning; they are the engine thread's from then on. Of
-    `transient_stops` none stays at an answer's end: see `Renderer.transient_stops`.
+    With `call_syntax`, calls of `tools` are split from the text; with `reasoning`, the model's thinking before it.
+    `grammar` and `reasoning` are the turn's own, at their beginning; the engine thread owns them from then on. An
+    answer does not keep one of `transient_stops` at its end: see `Renderer.transient_stops`.
     """
 
     max_tokens: int
@@ -55,11 +55,11 @@ class Decoding:
 
 @dataclass
 class Generated:
-    """What a turn generated. `token_ids` are those that stay: a stop string and what follows it are cut off, and so is
-    a stop token that history does not have.
+    """The result of a turn. `token_ids` are the tokens kept: a stop string and all after it are cut off, and so is a
+    transient stop token.
 
-    `rest` became certain only at the end, and no token event has it. `sampled` counts all tokens, the ones cut off
-    included, and `reasoning_tokens` those that hold nothing of the answer; times are in seconds.
+    `rest` became certain only at the end and is in no token event. `sampled` counts all tokens, including those cut
+    off, and `reasoning_tokens` those that hold nothing of the answer. Times are in seconds.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -74,9 +74,9 @@ class Generated:
 
 
 class Chunk(NamedTuple):
-    """A chunk of the prompt that was computed: when, by the monotonic clock, stops included, and which tokens.
+    """A computed chunk of the prompt: its times by the monotonic clock, stops included, and its tokens.
 
-    `alone`: not together with chunks of other prompts, which take part of the time.
+    `alone`: no other turn was in the pass, which would take part of the time.
     """
 
     began: float
@@ -88,22 +88,22 @@ class Chunk(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class TurnJob:
-    """One turn on the engine: prefill of `sequence`, then generation, if `decoding` says how.
+    """One turn on the engine: prefill of `sequence`, then generation, if there is a `decoding`.
 
-    `begin` makes the KV to go on from, a beginning of the sequence; it is called on the engine thread when the turn is
-    started, and again if it has to go on from there once more. `on_start` is called with the time of that, on the
-    monotonic clock, the seconds it took, and how many tokens there are. `emit` gets every token, on the engine thread.
-    Setting `cancelled` ends the turn within one step: its future then raises Cancelled. Otherwise the future's result
-    is the KV, which then holds exactly the sequence and what was generated, and what was generated. That alone is the
-    result of `said`, which comes as soon as the last token is taken: a step later its KV is there.
+    `begin` makes the KV to start from, of a prefix of the sequence; it is called on the engine thread when the turn
+    starts, and again if it restarts. `on_start` is called with the monotonic time of the start, the seconds it took,
+    and the tokens in that KV. `emit` gets every token, on the engine thread. Setting `cancelled` ends the turn within
+    one step: its future then raises Cancelled. Otherwise the future's result is the KV, which holds exactly the
+    sequence and the generated tokens, and the Generated. `said` has only the latter, as soon as the last token is
+    taken; its KV is there a step later.
 
-    `reused` tokens will be there from the start.
+    `reused` is the number of tokens in that KV.
 
-    `checkpoints` are positions in the sequence. What prefill has at each of them is kept in `captured`; not at those
-    that were reached from the start, and not at the sequence's end if decoding follows.
+    `checkpoints` are positions in the sequence where prefill captures a checkpoint into `captured`; not those already
+    reached at the start, and not the sequence's end if decoding follows.
 
-    `blocks` are those that are named while the prompt is computed. With `resumable` a long prompt's latest checkpoint
-    is kept, too, in case the turn is cancelled; for models that need one.
+    `blocks` are named while the prompt is computed. With `resumable`, the latest checkpoint of a long prompt is kept in
+    case the turn is cancelled; for models that need one.
     """
 
     sequence: Items[int]
@@ -114,49 +114,48 @@ class TurnJob:
     on_start: Callable[[float, float, int], None] = lambda at, seconds, tokens: None  # noqa: ARG005
     reused: int = 0
     anew: Callable[[], Sequence] | None = None
-    """Makes empty KV, where there was no memory for what `begin` makes."""
+    """Makes empty KV, if there was no memory for `begin`'s."""
     checkpoints: Collection[int] = ()
     blocks: PromptBlocks = field(default_factory=PromptBlocks)
     resumable: bool = False
     arrays: bool = True
-    """There is memory for its K and V as arrays, where the device attends over these."""
+    """There is memory for its K and V as arrays, on devices that attend over these."""
     capture: Callable[[Sequence], Checkpoint | None] = lambda kv: None  # noqa: ARG005
-    """Makes a checkpoint where the KV stands; None where there is none to be made, or no memory for it."""
+    """Returns a checkpoint at the KV's end; None if there can be none, or no memory for it."""
     drop: Callable[[Sequence, Checkpoint], None] = lambda kv, checkpoint: None  # noqa: ARG005
-    """Lets go of one that nobody needs any more."""
+    """Releases a checkpoint that nobody needs."""
     future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     kv: Sequence | None = field(default=None, init=False)
-    """Once the turn is started."""
+    """None before the turn is started."""
     filled: int = field(default=0, init=False)
-    """Tokens whose KV is computed: of what `kv` counts the rest may be under way."""
+    """Tokens whose KV is computed: the rest of `kv` may be pending."""
     result: Generated = field(default_factory=Generated, init=False)
     sampler: TokenSampler = field(init=False)
     waited_steps: int = field(default=0, init=False)
     captured: dict[int, Checkpoint] = field(default_factory=dict, init=False)
-    """By position, for models that need more than blocks to go on from there."""
+    """By position, for models that need more than blocks to go on."""
     latest: Checkpoint | None = field(default=None, init=False)
     """At the last end of a block where a chunk ended."""
     over: bool = field(default=False, init=False)
     """The last token was taken."""
     alone: bool = field(default=False, init=False)
-    """A step with this turn in it failed: it is kept apart, so that it can harm no other turn."""
+    """A step with this turn failed: it runs apart, so that it cannot harm other turns."""
     cramped: bool = field(default=False, init=False)
-    """There was no memory for an allocation: it was begun again, in the smallest chunks."""
+    """An allocation failed: the turn restarted, in the smallest chunks."""
     started: float = field(default=0.0, init=False)
-    """When computing began: the KV was there."""
+    """When the KV was there and computing began."""
     chunks: list[Chunk] = field(default_factory=list, init=False)
-    """Those of the prompt that are computed."""
+    """Computed chunks of the prompt."""
     chunk: PrefillChunk | None = field(default=None, init=False)
-    """The one that is being computed: the KV counts it already."""
+    """The chunk being computed, which the KV already counts."""
     token: mx.array | None = field(default=None, init=False)
-    """The last one that was sampled, int [1], while its KV is to come."""
+    """The last sampled token, uint32 [1], whose KV is not there yet."""
     drafter: Drafter | None = field(default=None, init=False)
-    """While it decodes by itself, and may compute several tokens in a step."""
+    """Present while the turn decodes alone and may compute several tokens in a step."""
     prompted: bool = field(default=False, init=False)
     """The prompt is computed."""
     penalties: list[Processor] = field(default_factory=list, init=False)
-    """Change logits by the tokens before."""
     _trace: tracing.Trace | None = field(default_factory=tracing.current, init=False)
 
     def __post_init__(self) -> None:
@@ -168,7 +167,7 @@ class TurnJob:
 
     @property
     def history(self) -> list[int]:
-        """The sequence, and what was generated so far."""
+        """The sequence, and the tokens generated so far."""
         return [*self.sequence, *self.result.token_ids]
 
     @cached_property
@@ -177,7 +176,7 @@ class TurnJob:
         return mx.array(list(self.sequence), dtype=mx.uint32)
 
     def between(self, start: int, end: int) -> list[int]:
-        """The history's tokens from `start` up to `end`, without copying the others."""
+        """Return the history's tokens from `start` up to `end`, without copying the others."""
         generated = len(self.sequence)
         later = self.result.token_ids[max(0, start - generated) : max(0, end - generated)]
         return [*self.sequence[start:end], *later]
@@ -189,17 +188,17 @@ class TurnJob:
 
     @property
     def position(self) -> int:
-        """Tokens whose KV is there, or will be when the turn is started."""
+        """Tokens that the KV has, pending ones included, or will have when the turn is started."""
         return self.kv.length if self.kv is not None else self.reused
 
     @property
     def remaining(self) -> int:
-        """Tokens that are to be computed before the turn can generate."""
+        """Tokens to compute before the turn can generate."""
         return self.tokens - self._computed
 
     @property
     def next_block(self) -> bytes:
-        """Name of the full block of the prompt that is to be computed next, or is being computed; empty if none is."""
+        """Name of the full block of the prompt that is computed next, or now; empty if there is none."""
         return self.blocks.at(self._computed)
 
     @property
@@ -207,13 +206,13 @@ class TurnJob:
         return self.chunk.position if self.chunk else self.position
 
     def found(self, begin: Callable[[], Sequence] | None, reused: int) -> None:
-        """Take the answer to `blocks.look`: other KV to start from, if that is more."""
+        """Take the answer to `blocks.look`: KV of more tokens to start from, or None."""
         self.blocks.looking = False
         if begin is not None and not self.started:
             self.begin, self.reused = begin, reused
 
     def start(self) -> None:
-        """Have the KV to go on from."""
+        """Make the initial KV, and call `on_start`."""
         began = time.monotonic()
         self.kv = self.begin()
         self.filled = self.kv.length
@@ -223,7 +222,7 @@ class TurnJob:
         self.on_start(began, self.started - began, self.position)
 
     def computed(self, chunk: Chunk) -> Items[bytes]:
-        """A chunk is computed: keep what a later turn can go on from, if it is to do so here.
+        """Record a computed chunk; capture a checkpoint if a later turn is to go on from here.
 
         Full blocks are named. Returns the names of new ones.
         """
@@ -231,7 +230,7 @@ class TurnJob:
         self.chunks.append(chunk)
         self.filled = position = chunk.position + chunk.tokens
         checkpoint = None
-        if position < self.position:  # The next token is under way: there is no state of this place any more.
+        if position < self.position:  # The next token is pending: this position's state is gone.
             return self.blocks.keep(min(position, len(self.sequence)))
         wanted = position in self.checkpoints and not (self.decoding is not None and position == self.tokens)
         ends_block = position % BLOCK_TOKENS == 0 and position <= len(self.sequence)
@@ -244,23 +243,23 @@ class TurnJob:
         return self.blocks.keep(position, checkpoint if wanted else None)
 
     def _drop_latest(self) -> None:
-        """Make room for another checkpoint. One that is wanted stays."""
+        """Make room for another checkpoint; one in `captured` stays."""
         if self.kv is not None and self.latest is not None and self.latest not in self.captured.values():
             self.drop(self.kv, self.latest)
         self.latest = None
 
     @property
     def greedy(self) -> bool:
-        """The next token is the likeliest of the biased logits, and nothing else is wanted."""
+        """True if the next token is the argmax of biased logits, with no penalties, grammar or log-probabilities."""
         return self.sampler.greedy and not self.penalties
 
     def prefilled(self) -> None:
-        """The prompt is computed."""
+        """Record that the prompt is computed."""
         self.prompted = True
         self.result.prefill_seconds = self.result.prefill_seconds or time.monotonic() - self.started
 
     def restart(self) -> None:
-        """Go on from the tokens, and the KV that the turn began with."""
+        """Restart from the tokens so far and the initial KV."""
         self.alone = True
         self.chunk = self.token = None
         if self.started:
@@ -278,7 +277,7 @@ class TurnJob:
         self.sampler.rewind(self.result.token_ids)
 
     def take(self, token_id: int, tokenizer: Tokenizer) -> None:
-        """Take a generated token. Raises what the sampler found wrong with it."""
+        """Take a generated token. Raises the sampler's error for it."""
         assert self.decoding is not None
         result, decoding = self.result, self.decoding
         self.sampler.check(len(result.token_ids))
@@ -305,7 +304,7 @@ class TurnJob:
         self._conclude()
 
     def _conclude(self) -> None:
-        """Decide what was generated, and resolve `said`."""
+        """Settle the result, and resolve `said`."""
         result = self.result
         result.sampled = len(result.token_ids)
         ended = result.reason == types_pb2.FINISH_REASON_STOP
@@ -315,7 +314,7 @@ class TurnJob:
         result.reason = self._reason()
         del result.token_ids[self._answer.tokens_before_stop() :]
         transient = self.decoding.transient_stops if self.decoding is not None and ended else ()
-        # An answer that is nothing else keeps it: without a generated token it would be no answer.
+        # A lone stop token stays: an answer has at least one token.
         if len(result.token_ids) > 1 and result.token_ids[-1] in transient:
             result.token_ids.pop()
         result.decode_seconds = time.monotonic() - self.started - result.prefill_seconds
@@ -335,7 +334,7 @@ class TurnJob:
             self.future.set_result((self.kv, result))
 
     def _reason(self) -> "types_pb2.FinishReason.ValueType":
-        """Why generation ended, now that all that was held back is decided."""
+        """Return why generation ended, once all held-back text is decided."""
         reason = self.result.reason
         if self._answer.matched is not None:
             reason = types_pb2.FINISH_REASON_STOP_STRING
@@ -343,13 +342,13 @@ class TurnJob:
         return types_pb2.FINISH_REASON_TOOL_CALLS if by_itself and self._answer.called else reason
 
     def drop_kv(self) -> None:
-        """Go without KV: the tokens are right, and it can be computed again."""
+        """Give up the KV: the tokens are right, and it can be computed again."""
         if self.kv is not None:
             self.kv.ended = True
             self.kv = None
 
     def fail(self, error: Exception) -> None:
-        """End the turn by an error. Its traceback goes to the log only, because it holds on to arrays."""
+        """End the turn with an error. Its traceback goes to the log only, because it holds arrays."""
         self.chunk = self.token = None
         self.drop_kv()
         self.captured.clear()
@@ -374,7 +373,7 @@ def _sampler(decoding: Decoding | None) -> TokenSampler:
 
 
 def _end(said: "Future[Generated]", turn: "Future[tuple[Sequence | None, Generated]]") -> None:
-    """A turn that ends before its last token has said nothing, and why is in its future."""
+    """Cancel or fail `said` if the turn ends before its last token."""
     with suppress(InvalidStateError):
         if turn.cancelled():
             said.cancel()

@@ -19,21 +19,21 @@ SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", m
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
 
 HostTensors = Mapping[str, npt.NDArray[np.generic]]
-"""The tensors of a file by name: KV as [layers, kv_heads, tokens, width], and states; 16-bit floats as uint16."""
+"""A file's tensors by name: KV as [layers, kv_heads, tokens, width], and states; 16-bit floats as uint16."""
 
 TensorBytes = Mapping[str, bytes | memoryview]
-"""The bytes of a file's tensors, in C order, by name."""
+"""Bytes of a file's tensors by name, in C order."""
 
 HostBuffers = dict[str, list[npt.NDArray[np.generic]]]
-"""Host memory that a file's KV goes to: of each tensor by name each layer's, [kv_heads, tokens, width]."""
+"""Host memory for a file's KV: by tensor name, an array [kv_heads, tokens, width] per layer."""
 
 TensorShapes = dict[str, tuple[str, tuple[int, ...]]]
-"""Safetensors dtype and shape of each tensor of a file, by name."""
+"""Safetensors dtype and shape of a file's tensors, by name."""
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers whose KV has one shape, by their indices in the model. Widths of K and V may differ (MLA).
+    """Layers with KV of one shape, by their indices in the model. Widths of K and V may differ (MLA).
 
     `window` is None for full attention.
     """
@@ -46,27 +46,27 @@ class LayerGroup:
 
 
 class StateArray(NamedTuple):
-    """An array of a recurrent layer's state: its shape without the axis of rows, and safetensors' name of its dtype."""
+    """An array of a recurrent layer's state: its shape without the axis of rows, and its safetensors dtype."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one sequence's."""
+        """Bytes for one sequence."""
         return prod(self.shape) * int(MLX_DTYPE[self.dtype].size)
 
 
 @dataclass(frozen=True)
 class StateGroup:
-    """Recurrent layers, by the indices of their caches, and the arrays that each of them keeps of a sequence."""
+    """Recurrent layers, by the indices of their caches, and the arrays that each keeps for a sequence."""
 
     layers: tuple[int, ...]
     arrays: tuple[tuple[StateArray, ...], ...]
 
     @property
     def shapes(self) -> TensorShapes:
-        """The tensors of a file by name: the arrays of one sequence, without the axis of rows."""
+        """A file's tensors by name: the arrays of one sequence, without the axis of rows."""
         return {
             state_name(layer, i): (array.dtype, array.shape)
             for layer, arrays in zip(self.layers, self.arrays, strict=True)
@@ -75,19 +75,19 @@ class StateGroup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one sequence's states."""
+        """Bytes for one sequence."""
         return sum(array.nbytes for arrays in self.arrays for array in arrays)
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """All layers of a model: those with full attention, those with a sliding window, how both are quantized, and those
-    that are recurrent. Layers are indices of caches.
+    """All layers of a model: with full attention, with a sliding window, and recurrent; and how KV is quantized. Layers
+    are indices of caches.
 
-    `full` has no layers in a model that is recurrent throughout. `also_full` is full-attention KV of other shapes, as
-    the keys of an indexer. `shows_arrays`: layers compute attention by themselves, over K and V as arrays; see
-    `paged.views`. `latents`: K is the latent of multi-head latent attention and V the part of its keys with positions;
-    see `attention.latents`.
+    `full` has no layers if the model is recurrent throughout. `also_full` is full-attention KV of other shapes, such as
+    an indexer's keys. `shows_arrays`: layers compute attention themselves, over K and V as arrays; see `paged.views`.
+    `latents`: K is the latent of multi-head latent attention, V the part of its keys with positions; see
+    `attention.latents`.
     """
 
     heads: int
@@ -102,7 +102,7 @@ class Geometry:
 
     @property
     def layers(self) -> int:
-        """Layers with KV."""
+        """Number of layers with KV."""
         return len(self.kv_layers)
 
     @property
@@ -112,18 +112,16 @@ class Geometry:
 
     @property
     def groups(self) -> tuple[LayerGroup, ...]:
-        """The layer groups that the model has, full attention first."""
+        """The model's layer groups, full attention first."""
         return self.full_groups if self.sliding is None else (*self.full_groups, self.sliding)
 
     @property
     def full_groups(self) -> tuple[LayerGroup, ...]:
-        """Those with full attention: what blocks hold."""
+        """The groups with full attention, whose KV is in blocks."""
         return (self.full, *self.also_full) if self.full.layers else ()
 
     def new_caches(self, codecs: Sequence[KVCodec] = ()) -> SequenceCaches:
-        """Empty caches of a sequence without a pool, those with KV with the `codecs` of their layers; without, K and V
-        are not centred.
-        """
+        """Return empty caches of a sequence without a pool. Layers with KV get `codecs`; by default, none centres."""
         each = dict(zip(self.kv_layers, codecs or self.codecs(), strict=True))
         caches: dict[int, SequenceKVCache | SequenceStates] = {
             layer: SequenceKVCache(layer, each[layer], group.window or 0)
@@ -136,22 +134,22 @@ class Geometry:
         return [caches[layer] for layer in sorted(caches)]
 
     def codecs(self) -> tuple[KVCodec, ...]:
-        """The codec of each layer with KV, for K and V that are not centred."""
+        """Return a codec for each layer with KV, without centring."""
         return (KVCodec(self.format),) * self.layers
 
     def block_shapes(self, tokens: int) -> TensorShapes:
-        """The tensors of a block file: all full-attention layers. None of a model that is recurrent throughout."""
+        """Return the tensors of a block file: all full-attention layers. Empty if the model is recurrent throughout."""
         return {name: shape for group in self.full_groups for name, shape in self.shapes(group, tokens).items()}
 
     def checkpoint_shapes(self, tokens: int) -> TensorShapes:
-        """The tensors of a checkpoint's file: all sliding layers, and the arrays of all recurrent ones."""
+        """Return the tensors of a checkpoint file: all sliding and recurrent layers. Raises ValueError without any."""
         if self.resumes_anywhere:
             raise ValueError("the model has only full attention, and no checkpoints")
         window = self.shapes(self.sliding, tokens) if self.sliding else {}
         return window | (self.states.shapes if self.states else {})
 
     def shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
-        """The six tensors of `tokens` tokens of one layer group, by their names in a file."""
+        """Return the six tensors of `tokens` tokens of a layer group, by name in a file."""
         shapes: TensorShapes = {}
         prefix = self.prefix(group)
         for name in TENSORS:
@@ -162,12 +160,12 @@ class Geometry:
         return shapes
 
     def prefix(self, group: LayerGroup) -> str:
-        """What the names of a group's tensors begin with: "" of the first of full attention and of the sliding one."""
+        """Return the prefix of a group's tensor names: "" for `full` and `sliding`, "1.", "2.", … for `also_full`."""
         return f"{self.also_full.index(group) + 1}." if group in self.also_full else ""
 
     @property
     def dtype_name(self) -> str:
-        """The compute dtype in words that are not MLX's own: "bfloat16"."""
+        """The compute dtype without MLX's prefix: "bfloat16"."""
         return str(self.dtype).removeprefix("mlx.core.")
 
     @property
@@ -177,18 +175,17 @@ class Geometry:
 
     @property
     def layer_bytes_per_token(self) -> int:
-        """Bytes of a token's K and V of one full-attention layer in the compute dtype, of the widest."""
+        """Bytes of a token's K and V in the widest full-attention layer, in the compute dtype."""
         return max(map(self._array_bytes, self.full_groups), default=0)
 
     def window_layer_bytes(self, new: int) -> int:
-        """Bytes of K and V that one sliding layer sees of `new` tokens, in the compute dtype; 0 without such layers.
-
-        That is its window with them, or all that it stores.
+        """Return the bytes of K and V that one sliding layer shows for `new` tokens, in the compute dtype: its window
+        with them, or all that it stores. 0 without such layers.
         """
         return self._array_bytes(self.sliding) * (self.window + max(new, 2 * SLACK)) if self.sliding else 0
 
     def array_bytes(self, tokens: int) -> int:
-        """Bytes of K and V of a sequence of so many tokens as arrays of all layers, in the compute dtype."""
+        """Return the bytes of a sequence of `tokens` tokens as arrays of all layers, in the compute dtype."""
         found = 0
         for group in self.groups:
             held = min(tokens, group.window + 2 * SLACK) if group.window else tokens
@@ -197,7 +194,7 @@ class Geometry:
 
     @property
     def resumes_anywhere(self) -> bool:
-        """Whether blocks alone are enough to go on from: all layers have full attention."""
+        """True if all layers have full attention, so that blocks alone are enough to go on."""
         return self.sliding is None and self.states is None
 
     @property
@@ -207,7 +204,7 @@ class Geometry:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Bytes that an agent has whatever its length: windows of window + 256 tokens, and states."""
+        """Bytes that an agent has at any length: windows of window + 256 tokens, and states."""
         return round(self._token_bytes(self.sliding) * (self.window + SLACK)) + self.state_bytes
 
     @property
@@ -222,14 +219,12 @@ class Geometry:
 
     @property
     def piece_tokens(self) -> int:
-        """Tokens in a piece of a window, the unit in which the pool keeps windows: a power of two; 0 without sliding
-        layers."""
+        """Tokens in a piece, the pool's unit of windows: a power of two; 0 without sliding layers."""
         return min(BLOCK_TOKENS, 1 << self.window.bit_length() - 1) if self.window else 0
 
     @property
     def checkpoint_pieces(self) -> int:
-        """Pieces that a checkpoint takes: a window of window + 256 tokens, which may begin inside of one, and one for
-        states."""
+        """Pieces of a checkpoint: a window of window + 256 tokens, which may begin inside one, and one for states."""
         window = -(-(self.window + SLACK) // self.piece_tokens) + 1 if self.window else 0
         return window + int(self.states is not None)
 
@@ -239,11 +234,11 @@ class Geometry:
         return round(self._token_bytes(self.sliding) * self.piece_tokens) + self.state_bytes
 
     def _array_bytes(self, group: LayerGroup) -> int:
-        """Bytes of a token's K and V of one layer of a group in the compute dtype."""
+        """Return the bytes of a token's K and V in one layer of a group, in the compute dtype."""
         return group.kv_heads * (group.k_dim + group.v_dim) * int(self.dtype.size)
 
     def _token_bytes(self, group: LayerGroup | None) -> float:
-        """Bytes of a token's KV in all layers of a group."""
+        """Return the bytes of a token's quantized KV in all layers of a group."""
         if group is None:
             return 0.0
         sides = ((group.k_dim, self.format.k), (group.v_dim, self.format.v))
@@ -251,5 +246,5 @@ class Geometry:
 
 
 def state_name(layer: int, array: int) -> str:
-    """What a file calls an array of a recurrent layer's state."""
+    """Return the tensor name of an array of a recurrent layer's state."""
     return f"state.{layer}.{array}"

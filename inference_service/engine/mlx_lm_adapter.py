@@ -1,7 +1,7 @@
-"""The parts of mlx-lm that are not its public interface, in one place.
+"""The parts of mlx-lm used beyond its public interface, in one place.
 
 tests/inference_service/engine/test_mlx_lm_adapter.py names the versions and checks each part, so that an upgrade which
-changes one fails there. What is relied on:
+changes one fails there. The parts:
 
 tokenizer_utils   the module's name `AutoTokenizer`, by which `load` makes tokenizers
 load_model        its parameter `get_model_classes`, whose default finds the classes of a config
@@ -34,17 +34,17 @@ ATTENTION_NAME: Final = "scaled_dot_product_attention"
 
 
 def model_classes(config: dict[str, Any]) -> tuple[Any, Any]:
-    """The classes of a model and of its arguments, by its config.json. Raises what mlx-lm raises."""
+    """Return the classes of a model and of its arguments, by its config.json. Raises mlx-lm's errors."""
     found: tuple[Any, Any] = inspect.signature(load_model).parameters["get_model_classes"].default(config)
     return found
 
 
 def load_tokenizer(directory: Path, eos_token_ids: Any) -> TokenizerWrapper:
-    """mlx-lm's tokenizer over tokenizer.json as it is, which the model was trained with, parsed once.
+    """Return mlx-lm's tokenizer over tokenizer.json as it is, which the model was trained with, parsed once.
 
-    For some model types transformers 5 replaces that file's rules with rules of its own: to it a Qwen 2 takes digits
-    one by one, though the one at hand may have learned "417" as one token. And these it builds from vocabularies that
-    it reads again: with the file itself, which was parsed besides, that took twice as long for Gemma 3.
+    For some model types transformers 5 replaces that file's rules with its own: it takes a Qwen 2's digits one by one,
+    though the file may have "417" as one token. It also builds these from vocabularies that it reads again, besides
+    parsing the file, which took twice as long for Gemma 3.
     """
     return _load_tokenizer(directory, eos_token_ids=eos_token_ids)
 
@@ -53,14 +53,14 @@ _OTHER_TOKENIZERS: Final = ("tokenizer.model", "vocab.json")
 
 
 class _OfKnownCode(PreTrainedTokenizerFast):  # type: ignore[misc]
-    """A tokenizer of `tiktoken_files`. Their templates see tools with sorted keys."""
+    """A tokenizer of `tiktoken_files`, whose templates see tools with sorted keys."""
 
     def apply_chat_template(self, conversation: Any, tools: Any = None, **arguments: Any) -> Any:
         return super().apply_chat_template(conversation, tools=_sorted(tools), **arguments)
 
 
 def _sorted(value: Any) -> Any:
-    """Sort the keys of all objects in a JSON value."""
+    """Return a JSON value with the keys of all objects sorted."""
     if isinstance(value, dict):
         return {key: _sorted(each) for key, each in sorted(value.items())}
     return [_sorted(each) for each in value] if isinstance(value, list) else value
@@ -71,14 +71,14 @@ class _AutoTokenizer:
 
     @staticmethod
     def from_pretrained(directory: Path, **arguments: Any) -> Any:
-        """A tokenizer of tokenizer.json where there is one, else what transformers makes of the directory, or what is
-        known here of its code, which is never run.
+        """Return a tokenizer of tokenizer.json if there is one, of a tiktoken.model with known code, or else
+        transformers' own. A repository's code is never run. Raises FileNotFoundError for Mistral's tekken.json alone.
         """
         files = Path(directory)
         if (files / "tokenizer.json").exists():
             return PreTrainedTokenizerFast.from_pretrained(directory, **arguments)
         if (files / tiktoken_files.FILE).exists():
-            # transformers would split text by a pattern of another model's.
+            # transformers would split text by another model's pattern.
             with TemporaryDirectory(prefix="agentmem-tokenizer-") as converted:
                 tiktoken_files.convert(files, Path(converted))
                 return _OfKnownCode.from_pretrained(converted, **arguments)

@@ -1,7 +1,7 @@
-"""A model as the engine calls it: over one flat list of caches, however mlx-lm's model groups them.
+"""A model called with one flat list of caches, however mlx-lm's model groups them.
 
-A layer of Falcon-H1 attends and has a recurrent state: mlx-lm gives it a `CacheList` of two. What makes and
-reads caches need not know that.
+A layer of Falcon-H1 attends and has a recurrent state: mlx-lm gives it a `CacheList` of two. Code that makes and reads
+caches need not know that.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,35 +21,35 @@ class Network:
     """mlx-lm's `model`, called with a flat list. Engine thread only."""
 
     def __init__(self, model: Any, *, shows_arrays: bool = False) -> None:
-        """`shows_arrays`: its layers compute attention by themselves, and see K and V as arrays."""
+        """`shows_arrays`: its layers compute attention themselves, over K and V as arrays."""
         self.model = model
         self.shows_arrays = shows_arrays
         self.rows_together = True
-        """Rows of several sequences may be in one pass; `models.proof` finds out."""
+        """A pass may have rows of several sequences; set by `models.proof`."""
         self.rides = True
-        """Several tokens of a sequence may be rows of one pass; `models.proof` finds out."""
+        """A pass may have several tokens of a sequence as rows; set by `models.proof`."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
-        """As a call. It knows nothing of the network: a trace of it would be a cycle, which keeps weights until it is
-        collected.
+        """The call, without a reference to this object: with one, a trace would be a cycle that keeps weights until it
+        is collected.
         """
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
+        """Return logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
         return self.computed(tokens, cache)
 
     def own_caches(self) -> list[Any]:
-        """The unquantized caches that mlx-lm makes for the model, for `over_own`."""
+        """Return the unquantized caches that mlx-lm makes for the model, for `over_own`."""
         caches: list[Any] = make_prompt_cache(self.model)
         return caches
 
     def over_own(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """As a call, over `own_caches`."""
+        """Call the model over `own_caches`."""
         logits: mx.array = self.model(tokens, cache=cache)
         return logits
 
 
 def flat(caches: Sequence[Any]) -> list[Any]:
-    """The caches, and those in CacheLists in their place."""
+    """Return the caches, each CacheList replaced by its members."""
     return [each for cache in caches for each in (cache.caches if type(cache) is CacheList else (cache,))]
 
 
@@ -62,11 +62,10 @@ def _computed(
 
 
 def _layout_of(caches: Sequence[Any]) -> tuple[int | None, ...]:
-    """Of a model's own list of caches: None for a cache, and for a CacheList how many are in it."""
+    """Return the size of each CacheList in a model's own list of caches, None for others."""
     return tuple(len(cache.caches) if type(cache) is CacheList else None for cache in caches)
 
 
 def _grouped(caches: Sequence[Any], layout: Sequence[int | None]) -> list[Any]:
-    """A flat list as mlx-lm's model wants it."""
     left = iter(caches)
     return [next(left) if count is None else CacheList(*(next(left) for _ in range(count))) for count in layout]

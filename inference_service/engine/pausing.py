@@ -1,4 +1,4 @@
-"""Pauses of what computes for long on the engine's thread: proofs and measurements of a load wait for turns."""
+"""Pauses in long work on the engine's thread: proofs and measurements of a load wait for turns."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import mlx.core as mx
 
 
 class _Others(threading.local):
-    """The other work of this thread. Threads other than the engine's have none."""
+    """This thread's other work; none on threads other than the engine's."""
 
     def __init__(self) -> None:
         self.run: Callable[[], None] = lambda: None
@@ -20,12 +20,12 @@ _others = _Others()
 
 
 def pause_for(others: Callable[[], None]) -> None:
-    """Have pauses on this thread call `others`. It may raise: then the work ends."""
+    """Make pauses on this thread call `others`, which may raise to end the work."""
     _others.run = others
 
 
 def let_others_run() -> None:
-    """Pause. Raises Unavailable where the thread is to end."""
+    """Pause. Raises Unavailable if the thread is to end."""
     began = time.monotonic()
     _others.run()
     _others.seconds += time.monotonic() - began
@@ -37,7 +37,7 @@ def work_clock() -> float:
 
 
 def compute(parts: Iterable[Any]) -> None:
-    """Compute lazy arrays, with a pause after each part: of a model, layer by layer, `compute(cache.state …)`."""
+    """Compute lazy arrays, with a pause after each part, such as a layer: `compute(cache.state …)`."""
     for part in parts:
         mx.eval(part)
         let_others_run()

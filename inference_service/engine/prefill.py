@@ -1,7 +1,7 @@
-"""A chunk of a prompt on its way through the layers. Engine thread.
+"""A chunk of a prompt that can stop between two layers and go on later. Engine thread.
 
-A chunk can stop between two layers and go on later. So a new request waits for some layers of another turn's chunk, not
-for the whole chunk. A stopped chunk holds one layer's output, [tokens, hidden], besides its caches.
+So a new request waits for some layers of another turn's chunk, not for all. A stopped chunk holds one layer's output,
+[tokens, hidden], besides its caches.
 """
 
 import os
@@ -17,17 +17,17 @@ from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 
 _SECONDS = 0.025
-"""Of computing before it is asked whether to stop: after less, a fast backend would idle for more than a percent."""
+"""Computing time between checks for a stop: with less, a fast backend would idle for more than a percent."""
 
 _THREAD_CLOCK = 6
-"""Of Linux's clocks: a thread's, of the time that it ran. The thread's number stands above it, inverted."""
+"""Linux's clock of a thread's processor time. The inverted thread ID is in the bits above it."""
 
 
 class PrefillChunk:
     """`tokens` tokens of a prompt from `position` on, computed layer by layer. Engine thread only.
 
-    `tokens_per_second` is what chunks did so far (0: unknown): it says how many layers to compute at once. `last` is
-    computed with the last layer. What is beyond that layer's KV is not.
+    `tokens_per_second` is the speed of chunks so far (0: unknown), which sets the layers computed at once. `last` is
+    computed with the last layer; nothing beyond that layer's KV is.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class PrefillChunk:
         self.tokens = tokens
         self.began = time.monotonic()
         self.seconds = 0.0
-        """Of computing, without the time in which it was stopped; on a CPU as if no other process were there."""
+        """Computing time without stops; on a CPU, as if there were no other process."""
         expected = self.tokens / tokens_per_second if tokens_per_second else float("inf")
         self._at_once = max(1, int(len(caches) * _SECONDS / expected))
         self._last = list(last)
         self._left = list(caches)
 
     def advance(self, stop: Callable[[], bool]) -> bool:
-        """Compute some layers, and again until `stop` says so; whether all are done. Raises what the model raises."""
+        """Compute some layers at a time until `stop()`; return whether all are done. Raises the model's errors."""
         while self._left:
             now, self._left = self._left[: self._at_once], self._left[self._at_once :]
             self.seconds += _seconds_of([cache.state for cache in now] + ([] if self._left else self._last))
@@ -54,11 +54,11 @@ class PrefillChunk:
 
 
 def _seconds_of(arrays: Sequence[Any]) -> float:
-    """Compute; return how long that takes where no other process needs the processor.
+    """Compute the arrays; return the seconds as if no other process needed the processor.
 
-    On a CPU that is the processor time of the thread that used most: others share its work or wait for it, and all are
-    MLX's or the BLAS's. By the clock two busy processes on two cores made a prompt take seven times as long, and so its
-    chunks the smallest, each of which dequantizes all of the context again.
+    On a CPU that is the processor time of the busiest thread: the others, all MLX's or the BLAS's, share its work or
+    wait for it. By the clock two busy processes on two cores made a prompt take seven times as long, and its chunks the
+    smallest, each of which dequantizes the whole context again.
     """
     before, started = _processor_seconds() if on_cpu() else {}, time.monotonic()
     mx.eval(arrays)
@@ -68,7 +68,7 @@ def _seconds_of(arrays: Sequence[Any]) -> float:
 
 
 def _processor_seconds() -> dict[str, float]:
-    """What each thread of this process has used; on other systems than Linux, all of them together."""
+    """Return the seconds that each thread of this process has used; on systems other than Linux, all together."""
     if sys.platform != "linux":
         return {"": time.process_time()}
     found: dict[str, float] = {}
@@ -80,9 +80,9 @@ def _processor_seconds() -> dict[str, float]:
 
 
 def next_stop(geometry: Geometry, position: int, checkpoints: Iterable[int], end: int) -> int:
-    """Where the next chunk must end at the latest: the first checkpoint behind `position`, or `end`.
+    """Return where the next chunk must end at the latest: the first checkpoint after `position`, or `end`.
 
-    A model of full attention alone has nothing to capture, and its chunks are not cut.
+    A model of full attention alone has nothing to capture, so its chunks are not cut.
     """
     if geometry.resumes_anywhere:
         return end

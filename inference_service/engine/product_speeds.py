@@ -1,7 +1,5 @@
-"""Which way computes products with quantized weights: speeds are measured once and kept on disk, and at each load what
-is chosen is compared with the product as given.
-
-Both are done with the network's own layers, once its weights are there.
+"""Choice of the way that computes products with quantized weights: timed once, kept on disk, and compared with the
+product as given at each load. Uses the network's own layers, once their weights are loaded.
 """
 
 import logging
@@ -36,35 +34,34 @@ from inference_service.json_cache import JsonCache
 log = logging.getLogger(__name__)
 
 _MOST_ERROR: Final = 0.02
-"""Of the largest output. Rounding in 16 bits is below 0.01; a row in another's place, or a group of weights that is
-missing, is 0.1 and more."""
+"""Relative to the largest output. Rounding in 16 bits is below 0.01; a swapped row or a missing group of weights is 0.1
+or more."""
 _LEAST_GAIN: Final = 0.1
-"""Of the time as given."""
+"""Fraction of the time as given."""
 _BYTES: Final = 256 << 20
-"""Weights that are read in one measurement, where a model has them: more than a GPU's cache holds."""
+"""Bytes of weights read in one measurement, if the model has as many: more than a GPU's cache holds."""
 _FEWEST, _MOST = 2, 32
 """Products in one measurement."""
 _MOST_SKINNY: Final = 128
-"""Rows up to which the kernel for a few is faster than dequantized weights (H100, 4096 to 14336: 64 rows 114 and
-218 µs, 128 173 and 213, 256 330 and 218).
-"""
+"""Rows up to which the skinny kernel is faster than dequantized weights (H100, 4096 to 14336: 64 rows 114 and 218 µs,
+128 173 and 213, 256 330 and 218)."""
 _LONG: Final = 0.5
-"""Seconds of a product from which what is found for its rows stands for more rows as well."""
+"""Seconds of a product above which its figures also stand for larger numbers of rows."""
 
 STEP, CHUNK = "step", "chunk"
 
 
 class Case(NamedTuple):
-    """Rows of a decode step or of a prompt's chunk, which are measured; of MoE layers the rows of each expert."""
+    """Rows to measure: of a decode step or of a prompt chunk; for MoE layers, of each expert."""
 
     kind: str
     rows: int
 
     def ways(self, shape: Shape) -> list[str]:
-        """Those that are worth a trial.
+        """Return the ways worth a trial.
 
-        Where the kernel for a few rows is one, MLX's for packed matrices, which it is faster than by far, are not: each
-        takes a minute to compile on a new machine.
+        With the skinny kernel, MLX's kernels for packed matrices are left out: they are far slower, and each takes a
+        minute to compile on a new machine.
         """
         if self.kind == CHUNK:
             return [GIVEN, DEQUANTIZED]
@@ -77,12 +74,12 @@ class Case(NamedTuple):
 
 
 def cases(shape: Shape) -> list[Case]:
-    """What is measured: on a CPU, which goes by row whatever their form, a step's rows are as a chunk's.
+    """Return the cases to measure. A CPU computes row by row whatever the shape, so only chunks are measured there.
 
     On a GPU chunks are not: MLX's kernels for a packed matrix of more than 32 rows take a minute each to compile on a
     new machine, and were never much faster (H100, Llama 3.1 8B, 64 rows: 115 to 118 µs given, 69 to 100 dequantized, or
-    within a tenth; 256 rows: 319 to 2,330 given, 235 to 1,681). So that they are never compiled, weights are
-    dequantized from the first row that would need one.
+    within a tenth; 256 rows: 319 to 2,330 given, 235 to 1,681). So weights are dequantized from the first number of
+    rows that would need such a kernel.
     """
     if on_cpu():
         return [Case(CHUNK, rows) for rows in CHUNK_ROWS]
@@ -90,19 +87,19 @@ def cases(shape: Shape) -> list[Case]:
 
 
 def _chunk_on_gpu(shape: Shape) -> Case:
-    """The first rows of a chunk, or of an expert, for which a GPU's weights are dequantized."""
+    """Return the fewest rows of a chunk, or of an expert, for which a GPU dequantizes the weights."""
     return Case(CHUNK, CHUNK_ROWS[0] if shape.experts else STEP_ROWS[-1] + 1)
 
 
 Figures = Mapping[str, Mapping[str, float]]
-"""Seconds of a product, by case, as text, and way."""
+"""Seconds of a product by case, as text, and way."""
 Measure = Callable[[Shape, Sequence[Any], Sequence[Case]], Figures]
 
 
 class ProductSpeeds:
-    """Figures by device, version of MLX and shape, remembered in one JSON file. Engine thread only.
+    """Figures by device, MLX version and shape, kept in one JSON file. Engine thread only.
 
-    What cannot be read from the file is measured again; a file that cannot be written is not missed.
+    Unreadable figures are measured again; a file that cannot be written is ignored.
     """
 
     def __init__(self, memory: Path, measure: Measure | None = None) -> None:
@@ -110,8 +107,7 @@ class ProductSpeeds:
         self._measure = measure or measured
 
     def of(self, shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
-        """Figures of these cases, from memory where they are there; else they are measured, in a
-        tenth of a second, or on a CPU some seconds."""
+        """Return the figures of these cases: remembered, or measured in a tenth of a second (some seconds on a CPU)."""
         key = _key(shape)
         known = self._memory.get(key)
         try:
@@ -123,9 +119,9 @@ class ProductSpeeds:
 
 
 def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[PathReport]:
-    """Have each quantized layer of a model compute by the way that is the fastest for its rows, if that is right.
+    """Make each quantized layer of a model compute by the fastest way for its rows, if that is right.
 
-    `dtype` is that of activations. Says which ways are taken, and where; nothing where all is computed as given.
+    `dtype` is that of activations. Returns a report for each way in use, with where; none if all is computed as given.
     """
     taken: dict[str, tuple[list[float], list[str]]] = {}
     for shape, layers in quantized_layers(model, dtype).items():
@@ -137,7 +133,7 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
         steps, chunks = ({c.rows: way for c, way in chosen.items() if c.kind == kind} for kind in (STEP, CHUNK))
         if on_cpu():
             steps = chunks
-        else:  # A chunk of so few rows is as a step of them, and so many rows are as a chunk.
+        else:  # A chunk of few rows is computed like a step, and a step of many rows like a chunk.
             chunks = {rows: way for rows, way in steps.items() if way == SKINNY} | chunks
             if DEQUANTIZED in chunks.values():
                 if SKINNY in steps.values():
@@ -152,16 +148,16 @@ def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[Pat
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
-    """The fastest way; as given where another gains little."""
+    """Return the fastest way; GIVEN if another gains little."""
     best = min(seconds, key=seconds.__getitem__)
     return best if seconds[best] <= (1 - _LEAST_GAIN) * seconds[GIVEN] else GIVEN
 
 
 def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[Case, str], dict[str, float]]:
-    """What was wanted, as given where that is not right; and the largest error of each way, of its largest output.
+    """Return the wanted ways, GIVEN where one is wrong or fails (which is logged), and each way's largest relative
+    error.
 
-    A way by which chunks are computed is compared once, with one row, or one of each expert, for which nothing is
-    compiled that a decode step does not need. What is wrong or fails is in the log.
+    A chunk's way is compared once, with one row (per expert), which compiles nothing that a decode step does not need.
     """
     chosen: dict[Case, str] = {}
     errors: dict[str, float] = {}
@@ -180,21 +176,21 @@ def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[C
 
 
 def _error(found: mx.array, wanted: mx.array) -> float:
-    """The largest difference, of the largest output. Raises ValueError where it is not rounding."""
+    """Return the largest difference relative to the largest output. Raises ValueError if it is more than rounding."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         raise ValueError(f"{found.dtype} {found.shape} for {wanted.dtype} {wanted.shape}")
     found, wanted = found.astype(mx.float32), wanted.astype(mx.float32)
     difference, largest = (float(mx.abs(each).max()) for each in (found - wanted, wanted))
-    if not difference <= _MOST_ERROR * largest:  # so that NaN is no rounding
+    if not difference <= _MOST_ERROR * largest:  # not `>`, so that NaN fails
         raise ValueError(f"differs by {difference:.2g} of {largest:.2g}")
     return difference / largest if largest else 0.0
 
 
 def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Figures:
-    """Measure these cases, each by its ways, over as many of the layers as matter.
+    """Measure each case by each of its ways, over as many layers as matter.
 
-    Where a product takes long, as of large weights on a CPU, its figures stand for more rows of the kind, too. A way
-    that fails has infinite seconds.
+    If a product takes long, as of large weights on a CPU, its figures stand for more rows of its kind. A way that fails
+    has infinite seconds.
     """
     count = 1 if on_cpu() else max(_FEWEST, min(_MOST, _BYTES // layers[0].weight.nbytes))
     those = list(islice(cycle(layers), count))
@@ -215,7 +211,7 @@ def measured(shape: Shape, layers: Sequence[Any], wanted: Sequence[Case]) -> Fig
 
 
 def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]], *, warm_up: bool) -> float:
-    """The shortest of a few passes over the products, without one that warms up: on a GPU it compiles kernels."""
+    """Return the shortest of a few passes over the products, with `warm_up` after one that compiles GPU kernels."""
     times: list[float] = []
     try:
         if warm_up:
@@ -232,7 +228,7 @@ def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, .
 
 
 def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, ...]]) -> mx.array:
-    """Products of which each waits for the one before, as in a model: else a GPU computes several at once."""
+    """Chain products so that each waits for the one before, as in a model: else a GPU computes several at once."""
     last = computed(layers[0], way, *inputs[0])
     for layer, (x, *indices) in zip(layers[1:], inputs[1:], strict=True):
         last = computed(layer, way, x + last[..., :1], *indices)
@@ -240,7 +236,7 @@ def _one_by_one(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array
 
 
 def _inputs(shape: Shape, case: Case, seed: int) -> tuple[mx.array, ...]:
-    """Rows as a decode step, a chunk, or the tokens that come sorted to experts have them."""
+    """Return x as a decode step or a chunk has it; for experts also the sorted expert of each row."""
     form = (case.rows, 1) if case.kind == STEP else (1, case.rows)
     if shape.experts:
         form = (case.rows * shape.experts, 1)
@@ -249,7 +245,7 @@ def _inputs(shape: Shape, case: Case, seed: int) -> tuple[mx.array, ...]:
 
 
 def _gain(figures: Figures, way: str, those: Sequence[Case]) -> str:
-    """Where a way is taken, and what was measured with the most rows."""
+    """Describe where a way is used, with the times measured for the most rows."""
     where = f"by {those[0].kind}s of {', '.join(f'{case.rows}' for case in those)} rows"
     if not (seconds := figures.get(str(those[-1]))):
         return where

@@ -1,9 +1,9 @@
-"""Products with quantized weights: the seam where a network's linear layers meet MLX's kernels.
+"""Products with quantized weights: the seam between a network's linear layers and MLX's kernels.
 
-Decoding gives rows as x [rows, 1, K], and MLX's CUDA backend then reads the weights once for each row. The same rows as
-[rows, K] are a matrix, for which it reads them once, but only from 8 rows on, with a kernel that keeps most of the GPU
-idle where K is long, and takes a minute to compile on a new machine. So there is a kernel of our own for a few rows
-(`skinny`); and for weights that it does not know, the rows flattened, or padded to 8.
+Decoding gives rows as x [rows, 1, K], for which MLX's CUDA backend reads the weights once per row. It reads them once
+for a matrix [rows, K], but only from 8 rows on, with a kernel that leaves most of the GPU idle where K is long, and
+takes a minute to compile on a new machine. So a few rows have a kernel of our own (`skinny`); for weights that it does
+not support, rows are flattened, or padded to 8.
 
     K to N, 4 bits    rows    given  flattened   padded   skinny    (µs, an H100)
     4096 to 4096         8       92                           34
@@ -15,13 +15,13 @@ idle where K is long, and takes a minute to compile on a new machine. So there i
     2048 to 3072         2       16         24       24           (another NVIDIA GPU)
                          4       23         33       19
 
-With the kernel 32 agents of Llama 3.1 8B at 2,048 tokens decoded 10 times as many tokens/s as mlx-lm in the same run
-(2,507 and 250, `engine-llama-3.1-8b-2k-gpu`), and 4.8 times as many without it (1,237 and 260, its state before).
+With the kernel, 32 agents of Llama 3.1 8B at 2,048 tokens decoded 10 times as many tokens/s as mlx-lm in the same run
+(2,507 and 250, `engine-llama-3.1-8b-2k-gpu`), without it 4.8 times as many (1,237 and 260, in an earlier run).
 
-A prompt's chunk has so many rows that another way pays: the weights are dequantized as a whole, for one product, and
-multiplied by the backend's BLAS, which is faster by far than MLX's kernels for packed weights; on a CPU most of all.
-The same holds for the experts of MoE layers, whose rows come sorted by expert: packed weights are read once for each
-row, dequantized ones are multiplied group by group.
+A prompt chunk has so many rows that the weights are dequantized as a whole, for one product, and multiplied by the
+backend's BLAS: far faster than MLX's kernels for packed weights, most of all on a CPU. The same holds for the experts
+of MoE layers, whose rows come sorted by expert: packed weights are read once per row, dequantized ones multiplied group
+by group.
 
     2048 to 8192, 4 bits, rows     16      64     256       (ms, two cores with OpenBLAS, float32)
     given                         236    1004    4146
@@ -30,14 +30,13 @@ row, dequantized ones are multiplied group by group.
     given                                   44   176   724
     dequantized                            213   274   172
 
-On an H100 a prompt of 2,048 tokens took Llama 3.1 8B 0.095 s by that, and mlx-lm alone 0.248 in the same run. Which way
-is fast and right `product_speeds` finds out; on Metal, which flattens by itself, nothing is chosen.
+On an H100 a prompt of 2,048 tokens took Llama 3.1 8B 0.095 s this way, and mlx-lm 0.248 in the same run.
+`product_speeds` finds out which way is fast and right; on Metal, which flattens by itself, nothing is chosen.
 
-Layers are changed one by one, in place, and never their class: another model over the same weights stays as it is.
+Layers are changed in place, MLX's classes never: another model over the same weights is unaffected.
 
-Left as they are: the experts of a decode step, because each row has experts of its own, and which rows share one is not
-known when the graph is built. The heads of multi-head latent attention that have a matrix each
-(`QuantizedMultiLinear`). And what is not quantized.
+Not changed are unquantized layers; the per-head matrices of multi-head latent attention (`QuantizedMultiLinear`); and
+the experts of a decode step, because each row has its own, and which rows share one is unknown when the graph is built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,23 +55,23 @@ DEQUANTIZED: Final = "dequantized"
 SKINNY: Final = "skinny"
 
 STEP_ROWS: Final = (2, 4, 8, 16, 32)
-"""Numbers of a decode step's rows that stand for all from them on, up to the next one."""
+"""Rows of a decode step to measure; each stands for all numbers up to the next."""
 CHUNK_ROWS: Final = (16, 64, 256)
-"""The same of a prompt's chunk; of MoE layers the rows of an expert, on average."""
+"""As STEP_ROWS, for a prompt chunk; for MoE layers, the average rows per expert."""
 _MATRIX: Final = 8
-"""Rows from which MLX takes a matrix for one."""
+"""Rows from which MLX treats the input as a matrix."""
 
 Product = Callable[[mx.array], mx.array]
 """[…, K] to […, N]."""
 
 
 def flattened(product: Product, x: mx.array) -> mx.array:
-    """The rows of x [..., 1, K] as one matrix."""
+    """Multiply the rows of x [..., 1, K] as one matrix."""
     return product(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
 def padded(product: Product, x: mx.array) -> mx.array:
-    """The same with at least 8 rows: they are repeated by one copy, where zeros would take a fill and a copy."""
+    """As `flattened`, with at least 8 rows: they are repeated in one copy, where zeros would take a fill and a copy."""
     rows = x.reshape(-1, x.shape[-1])
     count, width = rows.shape
     repeated = mx.broadcast_to(rows[None], (-(-_MATRIX // count), count, width)).reshape(-1, width)
@@ -84,29 +83,29 @@ WAYS: Final[dict[str, Callable[[Product, mx.array], mx.array]]] = {
     FLATTENED: flattened,
     PADDED: padded,
 }
-"""Those that compute by MLX's product over packed weights."""
+"""Ways that use MLX's product over packed weights."""
 
 
 class ProductChoice:
-    """The way of products of one shape, by their rows."""
+    """The way of computing products of one shape, by number of rows."""
 
     def __init__(self, steps: Mapping[int, str], chunks: Mapping[int, str]) -> None:
-        """`steps` for a decode step's rows, some of `STEP_ROWS` or `CHUNK_ROWS`, and `chunks` for a chunk's, some of
-        `CHUNK_ROWS`, each for all from that number on, up to the next one; fewer are computed as given.
+        """Take the ways by rows of a decode step, and of a chunk. Each stands for all numbers up to the next; fewer
+        rows are computed as given.
         """
         self.steps = dict(steps)
         self.chunks = dict(chunks)
 
     def step(self, rows: int) -> str:
-        """The way of a decode step with so many rows."""
+        """Return the way for a decode step of so many rows."""
         return _at(self.steps, rows)
 
     def chunk(self, rows: int) -> str:
-        """The way of a chunk with so many rows, or so many of each expert."""
+        """Return the way for a chunk of so many rows, or so many of each expert."""
         return _at(self.chunks, rows)
 
     def of(self, x: mx.array) -> str:
-        """The way of x […, K]: a decode step's rows have one token each."""
+        """Return the way for x […, K]; a decode step has one token per row."""
         rows = x.size // x.shape[-1]
         return self.step(rows) if x.ndim >= 3 and x.shape[-2] == 1 else self.chunk(rows)
 
@@ -139,13 +138,13 @@ class _Experts(QuantizedSwitchLinear):  # type: ignore[misc]
 
 
 _OURS: Final = {nn.QuantizedLinear: _Linear, nn.QuantizedEmbedding: _Embedding, QuantizedSwitchLinear: _Experts}
-"""Exactly these: a class that is derived of them may compute something else."""
+"""Exact types: a subclass may compute something else."""
 
 
 def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None) -> mx.array:
-    """The product of a layer's weights with x […, K] by a way, whatever was chosen for the layer.
+    """Return the product of a layer's weights with x […, K] by `way`, whatever was chosen for the layer.
 
-    Of experts with x [rows, 1, K] and `indices` [rows], the expert of each row, sorted; by GIVEN or DEQUANTIZED.
+    For experts, x is [rows, 1, K] and `indices` [rows] the expert of each row, sorted; only by GIVEN or DEQUANTIZED.
     """
     if way == SKINNY:
         return _skinny(layer, x)
@@ -160,8 +159,8 @@ def computed(layer: Any, way: str, x: mx.array, indices: mx.array | None = None)
 
 
 def _skinny(layer: Any, x: mx.array) -> mx.array:
-    """As given where x or the layer's scales are of another dtype than the layers that were looked at; the rest of what
-    the kernel must know is the shape's, by which it was chosen.
+    """Multiply by the skinny kernel, or as given if it does not support the dtypes of x and the scales. The shape for
+    which it was chosen ensures the rest.
     """
     if layer.scales.dtype != x.dtype or x.dtype not in skinny.DTYPES:
         return computed(layer, GIVEN, x)
@@ -189,9 +188,7 @@ def _dequantized(layer: Any, x: mx.array, indices: mx.array | None) -> mx.array:
 
 
 class Shape(NamedTuple):
-    """What the speed of a product depends on: K, N, how the weights are quantized, the dtype of x, and the number of
-    experts, 0 of a layer that has none.
-    """
+    """All that a product's speed depends on: K, N, the quantization, the dtype of x, and the number of experts or 0."""
 
     inputs: int
     outputs: int
@@ -203,19 +200,19 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, layer: Any, dtype: mx.Dtype) -> Self:
-        """Of a quantized layer."""
+        """Return the shape of a quantized layer."""
         *experts, outputs, groups = layer.scales.shape
         how = layer.mode, layer.bits, layer.group_size
         return cls(groups * layer.group_size, outputs, *how, dtype, *experts)
 
     @property
     def skinny(self) -> bool:
-        """Whether the kernel for a few rows knows such products."""
+        """True if the skinny kernel supports such products."""
         return not self.experts and skinny.known(self.inputs, self.mode, self.bits, self.group_size, self.dtype)
 
     @property
     def dequantized_bytes(self) -> int:
-        """What the weights take once they are dequantized."""
+        """Bytes of the dequantized weights."""
         return self.inputs * self.outputs * max(1, self.experts) * self.dtype.size
 
     def __str__(self) -> str:
@@ -223,10 +220,10 @@ class Shape(NamedTuple):
 
 
 def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]]:
-    """All layers of a model that can have a choice, by shape in order, wherever they are: in LoRA's, too.
+    """Return all layers of a model that can have a choice, by shape in order, those inside LoRA layers too.
 
-    `dtype` is that of what the layers are given. An embedding counts as the output that it may be. Experts with a scale
-    of the whole matrix have no choice.
+    `dtype` is that of their input. An embedding counts as the output layer that it may be. Layers with a scale of the
+    whole matrix have no choice.
     """
     found: dict[Shape, list[Any]] = {}
     known = set()
@@ -239,17 +236,17 @@ def quantized_layers(model: nn.Module, dtype: mx.Dtype) -> dict[Shape, list[Any]
 
 
 def install(layers: Sequence[Any], choice: ProductChoice) -> None:
-    """Have layers compute by a choice, from now on; what was traced before stays as it is."""
+    """Make layers compute by a choice from now on; existing traces keep theirs."""
     for layer in layers:
-        if SKINNY in choice.steps.values():  # The kernel takes rows as they lie in memory.
+        if SKINNY in choice.steps.values():  # The kernel ignores strides.
             layer.weight, layer.scales, layer.biases = map(mx.contiguous, (layer.weight, layer.scales, layer.biases))
         layer.products = choice
-        # Not another object in its place: models, and what wraps layers, refer to this one.
+        # Not a new object: models, and wrappers of layers, refer to this one.
         layer.__class__ = _OURS.get(type(layer), type(layer))
 
 
 def dequantized_bytes(model: nn.Module, dtype: mx.Dtype) -> int:
-    """What the largest weights that chunks of a prompt dequantize take: of two layers, because they may overlap."""
+    """Return the bytes of the largest weights that prompt chunks dequantize, of two layers because they may overlap."""
     shapes = quantized_layers(model, dtype).items()
     return 2 * max((shape.dequantized_bytes for shape, [layer, *_] in shapes if _dequantizes(layer)), default=0)
 

@@ -1,7 +1,7 @@
-"""The half of the batch engine that computes prompts; `batching` is the other half, which decodes.
+"""Prompt half of the batch engine; `batching` is the half that decodes.
 
-A long prompt is computed in chunks, one sequence at a time; the one that has the least left to do comes first. What is
-short, or left of a long one, rides along in the pass of who decodes.
+A long prompt is computed in chunks, one sequence at a time, the one with the least left first. A short prompt, or the
+rest of a long one, rides along in a decoding pass.
 """
 
 import logging
@@ -37,22 +37,21 @@ from inference_service.engine.scheduling import (
 log = logging.getLogger(__name__)
 
 _NAMES: Final = 4096
-"""Blocks of prompts, a million tokens, that turns which wait may look for again."""
+"""Names of computed blocks, a million tokens, that waiting turns may look for again."""
 _RIDES, _RIDES_ON_CPU = 256, 16
-"""Tokens of a prompt that ride along at most."""
+"""Most tokens of one prompt that ride along."""
 _ROWS, _ROWS_ON_CPU = 512, 32
-"""Tokens of all prompts that ride along in one pass."""
+"""Most tokens of all prompts that ride along in one pass."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PromptEngine(ABC):
-    """Computes the prompts of turns that wait. Engine thread only.
+    """Computes the prompts of waiting turns. Engine thread only.
 
-    A turn's error is its own: whatever a prompt raises ends that turn. A prompt for which an allocation failed is begun
-    again once.
+    An error ends only the turn whose prompt raised it. After a failed allocation a prompt is begun again once.
 
-    `token_bytes` is KV per token of the full-attention layers. `others_decode` returns whether other models' turns
-    generate, which wait for this one's chunks, too.
+    `token_bytes` is KV per token of the full-attention layers. `others_decode` returns whether turns of other models
+    generate, which wait for this one's chunks too.
     """
 
     model: Any
@@ -60,33 +59,33 @@ class PromptEngine(ABC):
     token_bytes: int
     others_decode: Callable[[], bool] = lambda: False
     asked: Callable[[], bool] = lambda: False
-    """Whether something waits for the engine's thread: then a step stops between two layers of a chunk."""
+    """Returns whether work waits for the engine thread: then a chunk stops between two layers."""
     flush: Callable[[], object] = lambda: None
-    """Called when all tokens of the passes that are computed have been emitted."""
+    """Called when all tokens of the computed passes have been emitted."""
     stepped: Callable[[str], object] = lambda _: None
-    """Called, on the engine thread, for each chunk of a prompt ("prefill") and each pass ("decode")."""
+    """Called on the engine thread for each prompt chunk ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
-    """The device's free memory: looked at before KV is restored, before a chunk, and before a pass."""
+    """Checks the device's free memory before KV is restored, before a chunk, and before a pass."""
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
-    """Of chunks under way."""
+    """K and V of active chunks, not in blocks yet."""
     _to_clear: bool = field(default=False, init=False)
-    """Whether memory of a prompt that is done is to be given back."""
+    """True if memory of a finished prompt is to be given back."""
     _computed_much: bool = field(default=False, init=False)
-    """A chunk has taken memory that is worth it."""
+    """True once a chunk has taken memory that is worth giving back."""
     _tokens_per_second: float = field(default=0.0, init=False)
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
-    """Names of blocks of prompts that went into the pool since the engine was idle, the last ones."""
+    """Names of the latest blocks of prompts put into the pool since the engine was idle."""
 
     @property
     def prompts(self) -> int:
-        """Turns whose prompts are not computed. Any thread."""
+        """Number of turns with pending prompts. Any thread."""
         return len(self._waiting)
 
     @property
     @abstractmethod
     def running(self) -> int:
-        """Turns that generate."""
+        """Number of turns that generate."""
 
     def _finish(self, job: TurnJob) -> None:
         guarded(job.finish, job.fail)
@@ -98,9 +97,9 @@ class PromptEngine(ABC):
             guarded(job.cancel, job.fail)
 
     def _riders(self) -> list[TurnJob]:
-        """The turns whose prompts, or the rest of them, are in the next pass. They are started.
+        """Start and return the turns whose prompts, or the rest of them, ride in the next pass.
 
-        The shortest come first, aging counted. Whom the pass has no rows for rides in a later one.
+        The shortest come first, with aging. A turn for which the pass has no rows left rides in a later one.
         """
         left, found = _ROWS_ON_CPU if on_cpu() else _ROWS, []
         ready = self._ready
@@ -119,11 +118,11 @@ class PromptEngine(ABC):
         return found
 
     def _rides(self, job: TurnJob) -> bool:
-        """Return whether what is left of a prompt is computed as rows of a pass, and not in chunks.
+        """Return whether the rest of a prompt is computed as rows of a pass, not in chunks.
 
-        Recurrent layers take the tokens of a sequence in order, so of their models one token rides; and of models that
-        see K and V as arrays, which are made for each row. Where a checkpoint is to be made before its end a prompt
-        does not ride.
+        At most one token rides without `model.rides`; if layers are recurrent, because those take a sequence's tokens
+        in order; or if they see K and V as arrays, which are made for each row. A prompt with a checkpoint to make
+        before its end does not ride.
         """
         if job.decoding is None or job.chunk is not None:
             return False
@@ -138,22 +137,22 @@ class PromptEngine(ABC):
         job.start()
 
     def _advance(self, job: TurnJob) -> None:
-        """Compute one chunk of a prompt, or go on with its chunk."""
-        if job.chunk is None:  # Stops are many where much arrives; chunks are what a prompt waits for.
+        """Compute one chunk of a prompt, or continue the active one."""
+        if job.chunk is None:  # Aging counts chunks: stops are many when many requests arrive.
             for other in self._waiting:
                 other.waited_steps = 0 if other is job else other.waited_steps + 1
         guarded(partial(self._prefill, job), partial(self._fail, job))
 
     @property
     def _ready(self) -> list[TurnJob]:
-        """The turns that wait, without those whose pool is being looked through."""
+        """Waiting turns, without those whose pool search is pending."""
         return [job for job in self._waiting if not job.blocks.looking]
 
     def _next(self) -> TurnJob | None:
-        """Return whose prompt is next. None where it may find more in the pool than it did: it looks first.
+        """Return the turn whose prompt is next; None if there is none, or it first searches the pool for more.
 
-        A prompt that would begin with a block that another is about to compute lets that one go on, which takes it no
-        time: each block is computed once, and found by all.
+        If another is about to compute the block that a prompt would begin with, that one goes first, which costs no
+        time: each block is computed once and found by all.
         """
         names = Counter(job.next_block for job in self._ready)
         ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job, names)]
@@ -167,15 +166,17 @@ class PromptEngine(ABC):
         return None if name in self._kept and job.blocks.look_for(name) else job
 
     def _waits_for_another(self, job: TurnJob, names: Counter[bytes]) -> bool:
-        """Return whether a prompt that is not started finds its next block when another has computed it. `names` are
-        the next blocks of all that wait.
+        """Return whether a prompt that is not started finds its next block when another has computed it. `names` counts
+        the next blocks of all waiting turns.
         """
         if job.started or not (name := job.next_block):
             return False
         return names[name] > 1 or (name in self._kept and job.blocks.look_for(name))
 
     def _fail(self, job: TurnJob, error: Exception) -> None:
-        """A prompt's own error, or that it could not be started: for want of memory it is begun again once."""
+        """End a turn by its prompt's error. After a failed allocation, begin it again once instead, in the smallest
+        chunks.
+        """
         self._written.pop(job, None)
         if ran_out(error) and job in self._waiting and not job.cramped:
             log.warning("no memory for a chunk of a prompt, which is begun again: %s", error)
@@ -199,8 +200,8 @@ class PromptEngine(ABC):
             self._finish(job)
 
     def _compute(self, job: TurnJob) -> bool:
-        """Begin the next chunk of what is left, or go on with the one under way; whether that is complete."""
-        left = job.remaining - (job.decoding is not None)  # The last token rides: its logits are wanted.
+        """Begin the next chunk, or continue the active one; return whether it is complete."""
+        left = job.remaining - (job.decoding is not None)  # The last token rides, for its logits.
         if job.chunk is None and left > 0:
             job.chunk = self._next_chunk(job)
         chunk = job.chunk
@@ -218,14 +219,13 @@ class PromptEngine(ABC):
         return True
 
     def _name(self, names: Sequence[bytes]) -> None:
-        """Note blocks that others may look for now."""
+        """Note blocks that other turns may look for now."""
         for name in names:
             self._kept[name] = None
-        while len(self._kept) > _NAMES:  # An engine that has always work is never idle.
+        while len(self._kept) > _NAMES:  # An engine that is never idle never clears it.
             del self._kept[next(iter(self._kept))]
 
     def _seconds(self, layers: int) -> float:
-        """How long a chunk may take."""
         alone = max(SECONDS_ALONE, SECONDS_OF_A_LAYER * layers)
         return SECONDS_WHILE_OTHERS_DECODE if self._others_wait() else alone
 
@@ -240,13 +240,13 @@ class PromptEngine(ABC):
         end = next_stop(self.store.geometry, position, stops, min(end, last))
         ids, of = job.between(position, end), Pass([Piece(job.kv, end - position)], rows=False)
         caches = self.store.caches(of)
-        self.model(mx.array([ids]), caches)  # Lazy: what is beyond the last layer's KV is never computed.
+        self.model(mx.array([ids]), caches)  # Lazy: what follows the last layer's KV is never computed.
         self._written[job] = written = self.store.taken(of, caches)
         return PrefillChunk(caches, written.state, position, end - position, speed)
 
     def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:
-        """Compute the chunk until something else is to be done first; whether it is complete. From one of many tokens
-        the engine learns how long chunks take.
+        """Compute the chunk until other work comes first; return whether it is complete. Chunks of 128 tokens or more
+        set the expected speed.
         """
         began = time.monotonic()
 
@@ -266,7 +266,7 @@ class PromptEngine(ABC):
 
 
 def guarded(work: Callable[[], object], failed: Callable[[Exception], object]) -> None:
-    """Have a turn's fault end that turn, and not the thread with all turns."""
+    """Run a turn's work; an exception ends that turn, not the thread."""
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the rim of a turn: it, and only it, gets the error

@@ -1,19 +1,17 @@
-"""How much quantized KV changes what a model says: measured once per model, up a ladder of bits to those it needs.
+"""Effect of quantized KV on a model's output, measured once per model, up a ladder of bits to the fewest that are good.
 
-What a model tolerates, nothing in its config shows. So the same text is run with unquantized and with quantized KV, and
-the mean KL divergence of the next token's distributions says how far they are apart.
+A config does not show what its model tolerates. So the same text is run with unquantized and with quantized KV, and the
+mean KL divergence of the next-token distributions says how far they are apart.
 
-Whether that predicts anything was measured on a real language model (`agentmem bench quality`, SmolLM2-135M-Instruct):
-over eleven formats of KV, the divergence on 256 tokens of this sample orders them nearly as their divergence and their
-perplexity over 98,000 tokens of five other kinds of text do (rank correlation 0.97; of the logarithms of both
-divergences 0.995). The
-sample states facts and asks for them: over prose and code alone a model that forgot facts was at 0.011.
+Its predictions were tested on a real language model (`agentmem bench quality`, SmolLM2-135M-Instruct): over eleven KV
+formats, the divergence on 256 tokens of this sample orders them nearly as their divergence and their perplexity over
+98,000 tokens of five other kinds of text do (rank correlation 0.97; of the logarithms of both divergences 0.995). The
+sample states facts and asks for them: over prose and code alone, a model that forgot facts was at 0.011.
 
-The limit stands for 5 % of perplexity there: what has 0.046 on the sample costs 3.6 %, 0.058 costs 4.3 %, and formats
-of 0.092 to 0.1 cost 4.9 to 7.5 %. Recall in chats of that model falls by 2 points in 100 with 0.046 and with 0.058,
-which is within noise, by 5 to 9 with 0.092 to 0.1, and by 18 with 0.17.
-Other models may be more certain of their words: the demo model, whose keys have a bias that plain 4 bits cannot pack,
-recalls all with 0.08, 95 % with 0.10 and 29 % with 1.2 (`agentmem bench key-outliers`).
+The limit stands for 5 % of perplexity there: 0.046 on the sample costs 3.6 %, 0.058 costs 4.3 %, and 0.092 to 0.1 cost
+4.9 to 7.5 %. SmolLM2's recall in chats falls by 2 points in 100 at 0.046 and 0.058, which is within noise, by 5 to 9 at
+0.092 to 0.1, and by 18 at 0.17. Other models may be more certain: the demo model, whose keys have a bias that plain 4
+bits cannot pack, recalls all at 0.08, 95 % at 0.10 and 29 % at 1.2 (`agentmem bench key-outliers`).
 """
 
 import importlib.metadata
@@ -38,14 +36,14 @@ from inference_service.json_cache import JsonCache
 from inference_service.text.tokenizer import Tokenizer
 
 MOST_NATS = 0.06
-"""With at most so much divergence bits are good."""
+"""Largest divergence at which bits are good."""
 
 LADDER: Final = ("4", "5/4", "6/4", "6", "8")
-"""Bits that can be recommended, the fewest first. Bits of K come first: nearly all of the error of 4 is in it. From 6
-on it is not: 8/4, as many bytes as 6, leaves three times its divergence (SmolLM2)."""
+"""Bits that can be recommended, the fewest first. K's grow first, because nearly all error of 4 bits is in K. From 6 on
+it is not: 8/4, as many bytes as 6, leaves three times its divergence (SmolLM2)."""
 
 TOKENS: Final = 256
-"""Of the sample, of which each of many formats costs a prefill. With half of it figures are a third higher."""
+"""Length of the sample; each format costs a prefill of it. With half of it figures are a third higher."""
 
 _CHUNK = 128
 _SECONDS = 30.0
@@ -55,11 +53,11 @@ _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 
 @dataclass(frozen=True)
 class Quality:
-    """What was measured over `tokens` positions, and what follows from it.
+    """Divergences measured over `tokens` positions, and the advice that follows.
 
-    `divergences`, by bits as text, the fewest first: mean KL divergence of the next token's distribution, unquantized
-    against quantized, in nats; infinite where the logits with quantized KV are NaN or infinite. Empty where they are so
-    without any quantization: then nothing can be compared.
+    `divergences`, by bits as text, the fewest first: mean KL divergence of the next-token distribution, unquantized
+    against quantized, in nats; infinite if the logits with quantized KV are NaN or infinite. Empty if the unquantized
+    logits are: then nothing can be compared.
     """
 
     tokens: int
@@ -67,20 +65,20 @@ class Quality:
 
     @property
     def recommended(self) -> str:
-        """The first rung of the ladder that is good; empty where none is."""
+        """The first rung of the ladder that is good; empty if none is."""
         return next((bits for bits in LADDER if self.is_good(bits)), "")
 
     def is_good(self, bits: str) -> bool:
-        """Whether these bits were measured, and are good."""
+        """Return whether these bits were measured and are good."""
         return good(self.divergences.get(bits, math.inf))
 
     def answers(self, bits: str) -> bool:
-        """Whether all was measured that `measure` would, by today's limit, for a model whose KV has these bits."""
+        """Return whether all was measured that `measure` would by today's limit, for a model with KV of these bits."""
         behind = LADDER.index(self.recommended) + 1 if self.recommended else len(LADDER)
         return not self.divergences or self.divergences.keys() >= {bits, *LADDER[:behind]}
 
     def verdict(self, bits: str) -> str:
-        """One line for the log, for a model whose KV has these bits: what was found, and what to do."""
+        """Return a line for the log with finding and advice, for a model whose KV has these bits."""
         if not self.divergences:
             return "the model's logits are NaN or infinite even without quantized KV; try another dtype"
         found = ", ".join(f"{kl:.2g} with {each} bits" for each, kl in self.divergences.items())
@@ -106,7 +104,7 @@ Measure = Callable[[Network, Tokenizer, Geometry, int, Calibration | None], Qual
 
 
 def good(kl: float) -> bool:
-    """Whether a divergence in nats is small enough; NaN never is."""
+    """Return whether a divergence in nats is small enough; NaN never is."""
     return kl <= MOST_NATS
 
 
@@ -120,12 +118,12 @@ def measure(
 ) -> Quality:
     """Run the first `tokens` tokens of the sample without and with quantized KV. Engine thread.
 
-    Takes two prefills, or three where the model's own bits are not the ladder's first, and two more for each further
-    rung, up to the first that is good. Fewer than 128 tokens say little: over the first 64 the unchanged demo model
-    would fail. A CPU that takes longer than `seconds` for 128 of them is asked for no more.
+    Takes two prefills, or three if the model's own bits are not the ladder's first, and two for each further rung, up
+    to the first that is good. Fewer than 128 tokens say little: over the first 64 the unchanged demo model would fail.
+    A CPU that takes longer than `seconds` for 128 tokens stops there.
 
-    `model` has the attention backend installed, and `geometry` is its own; all but the bits is as there. Logits are
-    held for 128 tokens at a time. Nothing is changed but the backend's count of calls and MLX's peak.
+    `model` has the attention backend installed; only the bits of its `geometry` vary. Logits are held for 128 tokens at
+    a time. Only the backend's count of calls and MLX's peak change.
     """
     token_ids = sample(tokenizer, tokens)
     found: dict[str, float] = {}
@@ -151,15 +149,15 @@ def measure(
 
 
 def _size(bits: str) -> tuple[int, int]:
-    """What orders bits by what they take; those of K decide between equals."""
+    """Return the sort key of bits by size; K's decide between equals."""
     k, v = KVBits.parse(bits)
     return k + v, k
 
 
 def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
-    """The first `tokens` tokens of the sample, after what the tokenizer puts before any text; fewer if it is shorter.
+    """Return the first `tokens` tokens of the sample, after the tokenizer's prefix; fewer if it is shorter.
 
-    It states facts and asks for them, which needs keys that are distinct; code, other scripts and figures stand
+    The sample states facts and asks for them, which needs distinct keys; code, other scripts and figures are in
     between, so that a few hundred tokens have something of each.
     """
     text = _SAMPLE.read_text(encoding="utf-8")
@@ -174,9 +172,10 @@ def divergences(
     calibration: Calibration | None = None,
     seconds: float = math.inf,
 ) -> Divergences:
-    """Mean KL divergence in nats for each of `formats`, over all positions; without means K and V are not centred.
+    """Return the mean KL divergence in nats of each format, over all positions. Without `calibration`, K and V are not
+    centred.
 
-    On a CPU 128 tokens that take longer than so many seconds are the last. Engine thread.
+    A CPU stops once 128 tokens take longer than `seconds` on average. Engine thread.
     """
     plain = model.own_caches()
     quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
@@ -196,26 +195,27 @@ def divergences(
 
 
 def kl_divergence(p: mx.array, q: mx.array) -> float:
-    """Sum over rows of KL(softmax(p) || softmax(q)) in nats, of logits [rows, vocabulary]; computed in float32.
+    """Return the sum over rows of KL(softmax(p) || softmax(q)) in nats, of logits [rows, vocabulary]; in float32, 32
+    rows at a time.
 
-    Infinite where a row of `q` is no distribution (NaN or infinite logits) or excludes what `p` does not. `p` is finite
-    but for tokens that it excludes (-inf). 32 rows at a time.
+    Infinite if a row of `q` is no distribution (NaN or infinite logits) or excludes a token that `p` does not. `p` is
+    finite except for tokens that it excludes (-inf).
     """
     total = 0.0
     for start in range(0, p.shape[0], _ROWS):
         rows = (each[start : start + _ROWS].astype(mx.float32) for each in (p, q))
         log_p, log_q = (each - mx.logsumexp(each, axis=-1, keepdims=True) for each in rows)
-        # What p excludes counts nothing, whatever q says; but NaN, which equals nothing, stays.
+        # A token that p excludes counts nothing, whatever q says; but NaN, which equals nothing, stays.
         terms = mx.where(log_p == -mx.inf, 0.0, mx.exp(log_p) * (log_p - log_q))
         piece: float = terms.sum().item()  # type: ignore[assignment]
         if math.isnan(piece):
             return math.inf
-        total += max(piece, 0.0)  # rounding can bring equal rows below
+        total += max(piece, 0.0)  # rounding can make equal rows negative
     return total
 
 
 def _logits(model: Any, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
-    """Logits [tokens, vocabulary] of a chunk that continues the caches, evaluated."""
+    """Return the logits [tokens, vocabulary] of a chunk that continues the caches, evaluated."""
     logits: mx.array = model(chunk, cache=caches)[0]
     compute(cache.state for cache in flat(caches) if not cache.empty())
     mx.eval(logits)
@@ -223,15 +223,15 @@ def _logits(model: Any, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
 
 
 class _IncomparableError(Exception):
-    """The model's own logits are no distribution."""
+    """The model's unquantized logits are NaN or infinite."""
 
 
 class QualityChecks:
-    """What was measured, remembered in one JSON file. Engine thread only.
+    """Measured qualities, kept in one JSON file. Engine thread only.
 
-    Known by the model's fingerprint, and by what else the figures depend on: scheme, means, group size, device, the
-    versions of MLX and mlx-lm, tokenizer, the sample and how much of it. What cannot be read is measured again; a
-    file that cannot be written is not missed.
+    The key has all that the figures depend on: the model's fingerprint, scheme, means, group size, device, versions of
+    MLX and mlx-lm, tokenizer, the sample and its length. Unreadable figures are measured again; a file that cannot be
+    written is ignored.
     """
 
     def __init__(self, memory: Path, tokens: int = TOKENS, measure: Measure = measure) -> None:
@@ -247,7 +247,7 @@ class QualityChecks:
         geometry: Geometry,
         calibration: Calibration | None = None,
     ) -> Quality:
-        """What is known of this model, or `measure` of it, where that does not say enough by today's limit."""
+        """Return the remembered quality of this model, or measure it if that does not answer by today's limit."""
         key, bits = self._key(fingerprint, tokenizer, geometry.format, calibration), str(geometry.format)
         with suppress(KeyError, TypeError, ValueError, AttributeError):
             if (known := _quality(self._memory.get(key))).answers(bits):
@@ -268,7 +268,7 @@ class QualityChecks:
 
 
 def _quality(remembered: dict[str, Any]) -> Quality:
-    """Of the file's figures. Raises what wrong types and values raise, for what `asdict` of a Quality never gave."""
+    """Return the remembered quality. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed."""
     found = {str(KVBits.parse(bits)): kl for bits, kl in remembered["divergences"].items()}
     if not all(isinstance(kl, float) and kl >= 0 for kl in found.values()):
         raise ValueError("a divergence is no number, or negative")

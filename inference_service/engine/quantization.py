@@ -1,8 +1,8 @@
-"""How K and V are quantized: MLX's affine scheme. Kernels in `attention` compute with it; `paged.arena`,
+"""Quantization of K and V by MLX's affine scheme. Kernels in `attention` compute with it; `paged.arena`,
 `agentmem.kv.blockfile` and `portable.format` store its weights, scales and biases.
 
 A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits. K and V
-have bits of their own: nearly all of the error of 4 bits comes from K, by way of the softmax.
+have bits of their own: nearly all error of 4 bits comes from K, through the softmax.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from agentmem.kv.bits import KVBits
 
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"
-"""Schemes by which K and V are changed before they are packed, as `codec` describes. ROTATED is the default."""
+"""Transforms of K and V before packing; see `codec`. ROTATED is the default."""
 
 
 class Quantization(NamedTuple):
@@ -27,9 +27,9 @@ class Quantization(NamedTuple):
 
 @dataclass(frozen=True)
 class KVFormat:
-    """How K and V are packed: bits per element of each, elements per group, and what is done to them before (`codec`).
+    """How K and V are packed: bits per element of each, elements per group, and the transform before (`codec`).
 
-    Bits are written "4", or "5/4" for 5 and 4.
+    As text, bits are "4", or "5/4" for 5 and 4.
     """
 
     k_bits: int = 4
@@ -39,16 +39,16 @@ class KVFormat:
 
     @property
     def k(self) -> Quantization:
-        """How K is packed."""
+        """Packing of K."""
         return Quantization(self.k_bits, self.group_size)
 
     @property
     def v(self) -> Quantization:
-        """How V is packed."""
+        """Packing of V."""
         return Quantization(self.v_bits, self.group_size)
 
     def with_bits(self, bits: str) -> Self:
-        """The same but for the bits, "4" or "5/4". Raises ValueError."""
+        """Return this format with other bits, "4" or "5/4". Raises ValueError."""
         k, v = KVBits.parse(bits)
         return replace(self, k_bits=k, v_bits=v)
 
@@ -57,7 +57,7 @@ class KVFormat:
 
 
 FOUR_BITS: Final = KVFormat()
-"""What is taken where nothing else is asked for."""
+"""The default format."""
 
 
 class Quantized(NamedTuple):
@@ -82,23 +82,23 @@ class Quantized(NamedTuple):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """That of the tensor that was quantized: Phi-2 and StableLM return to it from attention in float32."""
+        """Dtype of the original tensor: Phi-2 and StableLM return to it from attention in float32."""
         return self.scales.dtype
 
     def map(self, function: Callable[[mx.array], mx.array]) -> "Quantized":
-        """`function` applied to each of the three."""
+        """Apply `function` to each of the three arrays."""
         return Quantized(*(function(part) for part in self))
 
     def between(self, start: int, stop: int) -> "Quantized":
-        """A view of tokens `start` to `stop`."""
+        """Return a view of tokens `start` to `stop`."""
         return self.map(lambda part: part[:, :, start:stop])
 
     def followed_by(self, *others: "Quantized") -> "Quantized":
-        """One after the other along the token axis."""
+        """Concatenate along the token axis."""
         return Quantized(*(mx.concatenate(list(parts), axis=2) for parts in zip(self, *others, strict=True)))
 
     def blank(self, tokens: int, rows: int | None = None) -> "Quantized":
-        """Zeros of the same shape but for the number of tokens, and of rows if it is given."""
+        """Return zeros of the same shape but for the number of tokens, and of rows if given."""
 
         def zeros(part: mx.array) -> mx.array:
             own, heads, _, width = part.shape
@@ -108,34 +108,34 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: mx.array, by: Quantization) -> Quantized:
-    """Quantize [..., width] along the last axis, filled up with zeros to whole groups."""
+    """Quantize [..., width] along the last axis, padded with zeros to whole groups."""
     return Quantized(*mx.quantize(filled_up(x, by.group_size), group_size=by.group_size, bits=by.bits))
 
 
 def filled_up(x: mx.array, group_size: int) -> mx.array:
-    """[..., width] with zeros behind it, to whole groups: 80 elements take those of 96.
+    """Pad [..., width] with zeros to whole groups: 80 elements to 96, in groups of 32.
 
-    Zeros in keys add nothing to a score; what stands for them in values is cut off (`BufferedCache.value_width`).
+    Zeros in keys add nothing to a score; those in values are cut off the output of attention.
     """
     missing = -x.shape[-1] % group_size
     return mx.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)]) if missing else x
 
 
 def dequantize(x: Quantized, by: Quantization) -> mx.array:
-    """The values [..., width] that attention sees, in the dtype of the scales."""
+    """Return the values [..., width] that attention sees, in the dtype of the scales."""
     return mx.dequantize(*x, group_size=by.group_size, bits=by.bits)
 
 
 def width_of(x: Quantized, by: Quantization) -> int:
-    """Elements of the last axis, with those that fill up a group."""
+    """Return the elements of the last axis, padding included."""
     return int(x.scales.shape[-1]) * by.group_size
 
 
 def last_axes(width: int, by: Quantization) -> dict[str, int]:
-    """The last axis of each part of a quantized [..., width]."""
+    """Return the last axis of each part of a quantized [..., width]."""
     return {"weights": width * by.bits // 32, "scales": width // by.group_size, "biases": width // by.group_size}
 
 
 def bytes_per_element(dtype: mx.Dtype, by: Quantization) -> float:
-    """Bytes of an element with its share of scale and bias, which have the compute dtype."""
+    """Return the bytes of an element with its share of scale and bias, which have the compute dtype."""
     return by.bits / 8 + 2 * dtype.size / by.group_size

@@ -1,6 +1,6 @@
-"""The rotation R = diag(signs) Hadamard of the scheme `rotated`, as `codec` describes.
+"""Rotation R = diag(signs) Hadamard of the scheme `rotated`; see `codec`.
 
-rotation.cu and rotation.metal have it for GPUs.
+rotation.cu and rotation.metal are its versions for GPUs.
 """
 
 import hashlib
@@ -14,30 +14,30 @@ _SIGNS: Final = b"agentmem.rotated"
 
 
 def rotated(x: mx.array, mean: mx.array | None = None, scale: float = 1.0) -> mx.array:
-    """[..., width], less a mean, times R and `scale`: signs, then a Hadamard transform of each block."""
+    """Return [..., width], less a mean, times R and `scale`: signs, then a Hadamard transform of each block."""
     signs = _signs(x.shape[-1], x.dtype)
     return _transformed(x * signs if mean is None else _centred(x, mean, signs), scale)
 
 
 def rotated_back(x: mx.array, mean: mx.array | None = None) -> mx.array:
-    """[..., width] times the transpose of R, plus a mean."""
+    """Return [..., width] times the transpose of R, plus a mean."""
     signs, x = _signs(x.shape[-1], x.dtype), _transformed(x)
     return x * signs if mean is None else _uncentred(x, signs, mean)
 
 
 def block_width(width: int) -> int:
-    """The elements that are mixed: the largest power of two that divides the width, so 64 of the 576 of MLA."""
+    """Return how many elements are mixed: the largest power of two that divides the width, so 64 of MLA's 576."""
     return width & -width
 
 
 def signs(width: int) -> Sequence[int]:
-    """The signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
+    """Return the signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
     bits = int.from_bytes(hashlib.shake_256(_SIGNS).digest(-(-width // 8)), "little")
     return [1 - 2 * (bits >> at & 1) for at in range(width)]
 
 
 def sign_words(width: int) -> str:
-    """Code of C that makes an array of the signs of a row: a bit for each, set where it is -1. Of no width a zero."""
+    """Return a C initializer of the signs of a row: a bit for each, set where it is -1; a zero for width 0."""
     found = signs(width)
     words = [sum((sign < 0) << bit for bit, sign in enumerate(found[at : at + 32])) for at in range(0, width, 32)]
     return f"{{{', '.join(f'{word}u' for word in words or [0])}}}"
@@ -48,7 +48,7 @@ def _signs(width: int, dtype: mx.Dtype) -> mx.array:
     return mx.array(list(signs(width)), dtype=dtype)
 
 
-# As one operation each: at a decode step an operation costs its launch.
+# One operation each: at a decode step an operation costs its launch.
 @partial(mx.compile, shapeless=True)
 def _centred(x: mx.array, mean: mx.array, signs: mx.array) -> mx.array:
     return (x - mean) * signs

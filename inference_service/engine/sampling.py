@@ -1,9 +1,9 @@
-"""A turn's way to its next token: biases, penalties, filters, grammars, and random keys. Engine thread.
+"""Sampling of a turn's next token: biases, penalties, filters, grammars, and random keys. Engine thread.
 
 Filters and penalties are mlx-lm's. A random key is made of the request's own seed and of how many tokens it has drawn,
 so that a seeded request gives the same tokens whatever else runs.
 
-A grammar's mask is applied in the sampler, and not by a logits processor, so that log-probabilities stay the model's. A
+A grammar's mask is applied in the sampler, not by a logits processor, so that log-probabilities stay the model's. A
 grammar needs the last token on the host, while the batch leaves it on the device until a step later: a constrained
 sampler waits for it, with the model's next step already under way.
 """
@@ -28,11 +28,11 @@ Processor = Callable[[mx.array, mx.array], mx.array]
 _WHOLE_HISTORY = 1 << 30
 _WORD = (1 << 64) - 1
 _BLOCK = 128
-"""Tokens whose maximum is taken at once: for 128K and 262K tokens the fastest of 32 to 512."""
+"""Tokens whose maximum is taken at once: the fastest of 32 to 512, for 128K and 262K tokens."""
 
 
 class Filters(NamedTuple):
-    """How a token is drawn of log-probabilities. A temperature of 0 takes the likeliest."""
+    """How a token is drawn from log-probabilities. A temperature of 0 takes the most likely."""
 
     temperature: float
     top_p: float
@@ -41,7 +41,7 @@ class Filters(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """Tokens, int32 [n], and what is added to their logits, float32 [n]."""
+    """Tokens, int32 [n], and the values added to their logits, float32 [n]."""
 
     tokens: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
@@ -50,8 +50,8 @@ class Biases(NamedTuple):
 class TokenSampler:
     """Samples one turn's tokens: log-probabilities [1, vocabulary] to ids [1], lazily.
 
-    With `top_logprobs`, the log-probabilities of each token and of so many most likely ones are computed in the step
-    that samples it, before filters and grammar; `next_logprobs` returns them when the token is on the host.
+    With `top_logprobs`, the step that samples a token computes its log-probability and those of so many most likely
+    tokens, before filters and grammar; `next_logprobs` returns them when the token is on the host.
     """
 
     def __init__(self, sampling: Sampling, top_logprobs: int | None = None) -> None:
@@ -66,29 +66,29 @@ class TokenSampler:
 
     @property
     def by_rows(self) -> bool:
-        """More than a token is wanted of a step, or what may come next hangs on the tokens before."""
+        """True if the row is sampled by itself: it reports log-probabilities, or a grammar needs its last token."""
         return self._top_logprobs is not None
 
     @property
     def greedy(self) -> bool:
-        """The likeliest token is taken, and nothing is reported of it."""
+        """True if the most likely token is taken, and nothing is reported of it."""
         return self.filters.temperature == 0 and not self.by_rows
 
     def rewind(self, token_ids: Sequence[int]) -> None:
-        """Go on as after these tokens: what was sampled ahead and thrown away does not count."""
+        """Continue after these tokens: tokens sampled ahead and thrown away do not count."""
         self._computed.clear()
         self._drawn = len(token_ids)
 
     def next_key(self) -> int:
-        """The random key of the next token, 64 bits; each is used once."""
+        """Return the random key of the next token, 64 bits; each is used once."""
         self._drawn += 1
         return mixed(self._seed + self._drawn)
 
     def check(self, index: int) -> None:
-        """Raise what made the sampled token of this index, from 0, meaningless. Nothing does here."""
+        """Raise the error that made the sampled token of this index, from 0, meaningless. There is none here."""
 
     def next_logprobs(self) -> tuple[float | None, tuple[tuple[int, float], ...]]:
-        """The log-probability of the next sampled token, in the order of the steps, and the most likely tokens'."""
+        """Return the log-probability of the next sampled token, in step order, and the most likely tokens'."""
         if self._top_logprobs is None:
             return None, ()
         own, *top = self._computed.popleft()
@@ -96,12 +96,12 @@ class TokenSampler:
         return own.item(), tuple(zip(ids, values, strict=True))  # type: ignore[arg-type, return-value]
 
     def __call__(self, logprobs: mx.array) -> mx.array:
-        """The next token's id [1], lazily. Called once for each step of the row, in order."""
+        """Return the next token's id [1], lazily. Called once for each step of the row, in order."""
         token = self._choose(logprobs)
         if self._top_logprobs is not None:
             own = logprobs[0, token[0]].astype(mx.float32)
             computed = (own, *(likeliest(logprobs[0], self._top_logprobs) if self._top_logprobs else ()))
-            # With this step, in front of the next one's work: to read them then waits for nothing.
+            # With this step, before the next one's work, so that reading them does not wait.
             mx.async_eval(token, *computed)  # type: ignore[no-untyped-call]
             self._computed.append(computed)
         return token
@@ -111,9 +111,9 @@ class TokenSampler:
 
 
 def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.array:
-    """Draw a token of each row of log-probabilities [rows, vocabulary], by a random key each; ids [rows], lazily.
+    """Draw a token from each row of log-probabilities [rows, vocabulary], by a random key each; ids [rows], lazily.
 
-    A row's token does not hang on the rows beside it.
+    A row's token does not depend on the other rows.
     """
     if filters.temperature == 0:
         return mx.argmax(logprobs, axis=-1)
@@ -127,12 +127,12 @@ def sampled(logprobs: mx.array, filters: Filters, keys: Sequence[int]) -> mx.arr
         logprobs = apply_top_k(logprobs, filters.top_k)
     words = mx.array(np.array([divmod(key, 1 << 32) for key in keys], np.uint32))
     noise = mx.vmap(lambda key: mx.random.gumbel((vocabulary,), key=key))(words)
-    # From the maximum down, so that a tiny temperature leaves the most likely token and not nothing.
+    # From the maximum down, so that a tiny temperature leaves the most likely token instead of nothing.
     return mx.argmax((logprobs - logprobs.max(axis=-1, keepdims=True)) / filters.temperature + noise, axis=-1)
 
 
 def mixed(number: int) -> int:
-    """64 bits that look random of a number: the output of SplitMix64 (Steele, Lea and Flood, 2014) for that state."""
+    """Return 64 bits that look random: the output of SplitMix64 (Steele, Lea and Flood, 2014) for this state."""
     number = (number * 0x9E3779B97F4A7C15) & _WORD
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
     number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
@@ -140,10 +140,10 @@ def mixed(number: int) -> int:
 
 
 def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
-    """Return what changes the logits by the tokens before.
+    """Return the processors that change logits by the tokens before.
 
-    The repetition penalty counts the whole history; presence and frequency count only what was generated, which in the
-    history begins at `prompt_tokens`.
+    The repetition penalty counts the whole history; presence and frequency count only generated tokens, which begin at
+    `prompt_tokens`.
     """
     penalty = sampling.repetition_penalty
     whole = make_logits_processors(
@@ -160,11 +160,11 @@ def penalties(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
 
 
 def likeliest(logprobs: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The `count` most likely tokens of log-probabilities [vocabulary], most likely first, lazily.
+    """Return the `count` most likely tokens of log-probabilities [vocabulary], most likely first, lazily: ids, int32
+    [count], and log-probabilities, float32 [count].
 
-    Returns their ids, int32 [count], and log-probabilities, float32 [count]. Of equals the lowest id comes first, as in
-    a stable sort of the whole vocabulary. That takes 12 ms for 128K tokens on a CPU, and this 0.3: whatever is among
-    the first `count` lies in one of the `count` blocks whose maxima come first.
+    Of equals the lowest id comes first, as in a stable sort of the vocabulary. That takes 12 ms for 128K tokens on a
+    CPU, and this 0.3: the first `count` lie in the `count` blocks with the largest maxima.
     """
     vocabulary = logprobs.shape[-1]
     blocks = mx.pad(logprobs, (0, -vocabulary % _BLOCK), constant_values=-mx.inf).reshape(-1, _BLOCK)
@@ -179,10 +179,10 @@ _LEAST = -1e30
 
 
 class ConstrainedSampler(TokenSampler):
-    """Samples what a grammar allows, and end-of-sequence where it is complete. Engine thread.
+    """Samples tokens that a grammar allows, and end-of-sequence where it is complete. Engine thread.
 
-    Never raises for the grammar's sake, since a step that raises costs every row of its batch: a turn whose grammar
-    cannot go on is reported by `check`, and what is sampled for it after that means nothing.
+    A step that raises costs every row of its batch, so the grammar never makes it raise: `check` reports a turn whose
+    grammar cannot continue, and tokens sampled for it afterwards mean nothing.
     """
 
     def __init__(self, sampling: Sampling, grammar: Grammar, top_logprobs: int | None = None) -> None:
@@ -212,14 +212,16 @@ class ConstrainedSampler(TokenSampler):
         allowed = self._allowed()
         if allowed is None:
             return super()._choose(logprobs)
-        # What a bias has made impossible is possible still where nothing else is.
+        # A token that a bias made impossible is still possible where nothing else is.
         held = mx.where(allowed, mx.maximum(logprobs.astype(mx.float32), _LEAST), -mx.inf)
-        # Filters that count probability mass count what is left of it.
+        # Renormalized, because filters count probability mass.
         self._last = super()._choose(held - mx.logsumexp(held, axis=-1, keepdims=True))
         return self._last
 
     def _allowed(self) -> mx.array | None:
-        """[vocabulary]: what may come next; None where the turn is over already, and its next token thrown away."""
+        """Return the mask [vocabulary] of allowed tokens; None if the turn is over or failed, and its token thrown
+        away.
+        """
         if self._failure is not None or self._grammar.ended:
             return None
         try:

@@ -1,9 +1,9 @@
-"""Products of a few rows with quantized weights, as a kernel for NVIDIA GPUs from sm_80 on.
+"""Products of a few rows with quantized weights: a kernel for NVIDIA GPUs from sm_80 on.
 
-Such a "skinny" product is bound by reading the weights once. MLX's kernels for packed matrices give each block a tile
-of the outputs and all of K, so that a long K with few outputs keeps most multiprocessors idle: 14336 to 4096 takes as
-long with 8 rows as with 32, 300 µs on an H100, where memory would allow 10. This one divides K between the warps of a
-block, and takes about 40 (54 to 63 measured with an addition that takes 14).
+Such a "skinny" product is bound by reading the weights. MLX's kernels for packed matrices give each block a tile of the
+outputs and all of K, so a long K with few outputs leaves most multiprocessors idle: 14336 to 4096 takes 300 µs on an
+H100 with 8 rows as with 32, where memory would allow 10. This one divides K between the warps of a block, and takes
+about 40 (54 to 63 measured with an addition that takes 14).
 """
 
 from functools import lru_cache
@@ -15,14 +15,14 @@ from inference_service.engine.cuda_kernel import CUDA_TYPES, available, kernel
 
 _THREADS: Final = 256
 _TILE: Final = 16
-"""Outputs of a block are one or two tiles of so many."""
+"""Outputs of a tile; a block has one or two."""
 _WIDE: Final = 8192
 """Outputs from which blocks of two tiles are enough for all multiprocessors of a large GPU."""
 _MOST_EIGHTS: Final = 4
-"""Eights of rows in a block: more rows take several, which read the weights again."""
+"""Groups of 8 rows in a block: more rows take several, which read the weights again."""
 _BITS: Final = (4, 8)
 DTYPES: Final = (mx.bfloat16, mx.float16)
-"""Of x and scales."""
+"""Dtypes of x and the scales."""
 _FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "skinny.cu")
 
 _MULTIPLY = """
@@ -32,25 +32,25 @@ _MULTIPLY = """
 
 
 def known(inputs: int, mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
-    """Whether the kernel runs on this device and knows such weights, and x of this dtype."""
+    """Return whether the kernel runs on this device and supports such weights, and x of this dtype."""
     of_lane = 128 // bits
     types = dtype in DTYPES and mode == "affine" and bits in _BITS
     return available() and types and inputs % of_lane == 0 and group_size % of_lane == 0
 
 
 def multiply(x: mx.array, words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:
-    """x [rows, K] by weights packed as uint32 [N, K * bits / 32], with scales and biases [N, K / group_size] of the
-    dtype of x; to [rows, N].
+    """Multiply x [rows, K] by weights packed as uint32 [N, K * bits / 32], with scales and biases [N, K / group_size]
+    of the dtype of x; return [rows, N].
 
-    Raises ValueError for what the kernel does not know; what the compiler or the driver finds comes up as RuntimeError
-    when the result is evaluated.
+    Raises ValueError for what the kernel does not support. Errors of the compiler and the driver are raised as
+    RuntimeError when the result is evaluated.
     """
     rows, inputs = x.shape
     if not known(inputs, "affine", bits, group_size, x.dtype) or scales.dtype != x.dtype:
         raise ValueError(f"a product of {x.dtype} rows of {inputs} with {scales.dtype} weights, {bits} by {group_size}")
     outputs = words.shape[0]
     eights = next(n for n in (1, 2, _MOST_EIGHTS) if 8 * n >= rows or n == _MOST_EIGHTS)
-    tiles = 1 if eights < _MOST_EIGHTS and outputs < _WIDE else 2  # more rows are read again for each block
+    tiles = 1 if eights < _MOST_EIGHTS and outputs < _WIDE else 2  # each block reads its rows: many need fewer blocks
     [out] = _kernel(x.dtype, bits, group_size, eights, tiles)(
         inputs=[mx.contiguous(x), words, scales, biases],
         grid=(-(-outputs // (_TILE * tiles)) * _THREADS, -(-rows // (8 * eights)), 1),

@@ -1,21 +1,19 @@
 """Several tokens of a row in one step, where its next tokens are guessed from those it has, and where that pays.
 
 A decode step reads all weights for one token, and takes little longer for a few. So a draft (`engine.drafting`) is
-computed together with the last token, and its tokens are kept as far as they are what is sampled from the pass's
-logits: greedy tokens one by one, sampled ones in distribution. These logits are rounded otherwise than those of a token
-alone, so that a near tie may fall otherwise; a request with a seed, which asks for the same answer again, is not
-drafted for (`engine.batching`).
+computed with the last token, and kept as far as it equals what is sampled from the pass's logits: greedy tokens one by
+one, sampled ones in distribution. These logits are rounded differently from those of a token alone, so a near tie may
+fall otherwise; a request with a seed, which asks for the same answer again, is not drafted for (`engine.batching`).
 
-How much longer a step of several tokens takes differs. Of SmolLM2-135M in float32 on two cores, in steps of one token:
+The cost of several tokens varies, so it is measured by the steps themselves. SmolLM2-135M in float32 on two cores, in
+steps of one token:
 
     tokens of context       2 tokens        4        8       16       32
     60                          1.25     1.42     1.52     1.82     2.63
     1,000                       1.30     1.62     1.81     2.35     3.47
     3,500                       1.30     1.56     2.24     3.09     4.75
 
-It is measured, by the steps themselves.
-
-Only a sequence that decodes by itself speculates: others have less to gain, since they share the reading of the weights
+Only a sequence that decodes by itself speculates: others gain less, since they share the reading of the weights
 already, and would wait for what was sampled last.
 """
 
@@ -30,15 +28,15 @@ from inference_service.engine.choosing import biased, logprobs, penalized
 from inference_service.engine.generation import TurnJob
 
 _KEPT: Final = 7
-"""Steps of each number of tokens whose times are kept."""
+"""Times kept for each number of tokens."""
 _TRUSTED: Final = 3
-"""Times of a number of tokens that say what it takes."""
+"""Times from which their median is used."""
 _FORGOTTEN: Final = 8192
-"""Steps of one token after which all others are measured again: what was too dear may not be any more."""
+"""Steps of one token after which all others are measured again: a draft that did not pay may pay now."""
 
 
 class StepCosts:
-    """What a model's steps of several tokens take, in steps of one. Engine thread only."""
+    """Costs of a model's steps of several tokens, in steps of one. Engine thread only."""
 
     def __init__(self) -> None:
         self._plain: deque[float] = deque(maxlen=_KEPT)
@@ -46,7 +44,7 @@ class StepCosts:
         self._steps = 0
 
     def took(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long. The first one of several counts for nothing: it may compile."""
+        """Record the time of a step. The first one of each number of tokens above 1 is ignored: it may compile."""
         if tokens == 1:
             self._plain.append(seconds)
             self._steps += 1
@@ -58,18 +56,18 @@ class StepCosts:
             times.append(seconds / median(self._plain))
 
     def of(self, tokens: int) -> float:
-        """Steps of one token that one of so many takes; until that is known, a little more than one."""
+        """Return the cost of a step of so many tokens, in steps of one; until it is known, a little more than one."""
         times = self._several.get(tokens, ())
         return max(1.0, median(times)) if len(times) >= _TRUSTED else 1 + tokens / 16
 
 
 def sampled_along(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
-    """The tokens that plain steps would have sampled: as many of the draft as are right, and one more.
+    """Return the tokens that plain steps would have sampled: the right prefix of the draft, and one more.
 
-    `logits` [tokens, vocabulary] are those behind the job's last token and each of the draft. Each token is sampled as
-    its step would sample it, by the row's own sampler and penalties behind the tokens before it, and a step counts if
-    all before it gave what the draft says. Given the logits that is exact: greedy tokens are those of plain steps, one
-    by one, and sampled ones have their distribution.
+    `logits` [tokens, vocabulary] are those after the job's last token and each of the draft. Each token is sampled as
+    its step would, by the row's own sampler and with penalties for the tokens before, and counts if all before it equal
+    the draft. Given the logits that is exact: greedy tokens are those of plain steps, and sampled ones have their
+    distribution.
     """
     logits = biased(logits, [job] * len(logits))
     if job.greedy:

@@ -16,13 +16,13 @@ Entry = tuple[str, tuple[int, ...], int]
 
 
 class _Place(threading.local):
-    """Where the next read begins. MLX seeks and reads on one thread, though not always on the same."""
+    """Position of the next read. MLX seeks and reads on one thread, but not always on the same."""
 
     at = 0
 
 
 class TensorFile(io.RawIOBase):
-    """Tensors in a row behind a header. What is read of a tensor stays as it was; a subclass says what it holds."""
+    """Tensors in a row after a header. A subclass fills them; by default their memory stays as allocated."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
         described, end = {}, 0
@@ -35,10 +35,10 @@ class TensorFile(io.RawIOBase):
         self._end = len(self._header) + end
         self._place = _Place()
         self.starts = {key: len(self._header) + start for key, start in starts.items()}
-        """Where each tensor begins in the file."""
+        """Offset of each tensor in the file."""
 
     def load(self) -> dict[str, mx.array]:
-        """Arrays by key, not evaluated yet."""
+        """Return arrays by key, not evaluated yet."""
         return cast(dict[str, mx.array], mx.load(cast(BinaryIO, self), format="safetensors"))
 
     def readable(self) -> bool:
@@ -56,7 +56,7 @@ class TensorFile(io.RawIOBase):
         return self._place.at
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        """A piece of the header, or one whole tensor: MLX reads nothing else."""
+        """Read a piece of the header, or one whole tensor: MLX reads nothing else."""
         view = memoryview(buffer)
         at, count = self._place.at, len(view)
         if at + count <= len(self._header):
@@ -67,4 +67,4 @@ class TensorFile(io.RawIOBase):
         return count
 
     def fill(self, start: int, view: memoryview) -> None:
-        """Write the tensor that begins at `start`, or leave its memory as it is. No exception may leave it."""
+        """Write the tensor that begins at `start`, or leave its memory as it is. No exception may escape."""

@@ -1,4 +1,4 @@
-"""The one thread that owns MLX. The event loop hands it functions and awaits their results."""
+"""The one thread that owns MLX. The event loop submits functions to it and awaits their results."""
 
 import asyncio
 import logging
@@ -26,7 +26,9 @@ class Task(NamedTuple):
     future: Future[Any]
 
     def run(self) -> None:
-        """Run it on the other thread, unless its future was cancelled; that gets what it returns or raises."""
+        """Run the function on the other thread, unless its future was cancelled; the future gets its result or
+        exception.
+        """
         if not self.future.set_running_or_notify_cancel():
             return
         with suppress(InvalidStateError):  # The thread is being stopped.
@@ -39,8 +41,8 @@ class Task(NamedTuple):
 class EngineThread:
     """Runs functions in the order of `submit`, and the attached steps in turn between them, on one thread.
 
-    An Exception of a function is its caller's. Anything worse ends the thread: then `alive` is False, `died` is set,
-    and all that waits, and all that comes later, fails with Unavailable.
+    An Exception of a function goes to its caller. Anything else ends the thread: then `alive` is False, `died` is set,
+    and all pending and later calls fail with Unavailable.
     """
 
     def __init__(self) -> None:
@@ -61,30 +63,32 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        """The thread runs."""
+        """True if the thread runs."""
         return self._thread.is_alive() and not self.died.is_set()
 
     @property
     def idle(self) -> bool:
-        """What is submitted now runs at once, as far as one can know. Any thread."""
+        """True if a function submitted now runs at once, as far as can be known. Any thread."""
         return self.alive and self._waiting and self._tasks.empty()
 
     @property
     def asked(self) -> bool:
-        """Functions wait to be run. Any thread."""
+        """True if functions are pending. Any thread."""
         return not self._tasks.empty()
 
     def submit(self, function: Callable[[], _T]) -> "Future[_T]":
         """Queue a function. Its future can be cancelled only until it runs; await it by `asyncio.wrap_future`.
 
-        From the event loop only. Raises Unavailable when the thread is dead.
+        Event loop only. Raises Unavailable when the thread is dead.
         """
         task = Task(function, Future())
         self._queue(task, task.future)
         return task.future
 
     def begin(self, start: Callable[[], object], future: "Future[Any]") -> None:
-        """Queue a function that starts something which steps will end, and then resolve `future`. As `submit`."""
+        """As `submit`, for a function that starts work which later steps finish, resolving `future`. An error of
+        `start` goes there too.
+        """
         task = Task(start, Future())
 
         def forward(started: "Future[Any]") -> None:
@@ -95,11 +99,11 @@ class EngineThread:
         self._queue(task, future)
 
     def attach(self, step: Callable[[], bool]) -> None:
-        """Call `step` between functions, after those attached before, as long as it says that there is more to do."""
+        """Call `step` between functions, in order of attachment. The thread does not idle while a step returns True."""
         self._steps = (*self._steps, step)
 
     def detach(self, step: Callable[[], bool]) -> None:
-        """Call it no more. It may be in a call; a function that is submitted now runs after that."""
+        """Stop calling `step`. It may be running; a function that is submitted now runs after that."""
         self._steps = tuple(each for each in self._steps if each != step)
 
     async def call(self, function: Callable[[], _T]) -> _T:
@@ -107,15 +111,15 @@ class EngineThread:
         return await asyncio.shield(asyncio.wrap_future(self.submit(function)))
 
     def tell(self, function: Callable[..., object], *of: Any) -> None:
-        """Have the event loop call a function, behind those before it: when a step ends, or at `flush`.
+        """Post a message, a call that the event loop makes in order: when a step ends, or at `flush`. Engine thread.
 
-        On the engine thread, which each message that wakes the loop costs the interpreter: all tokens of a pass go
-        together. What `wait` waits for comes behind all that was told before.
+        Waking the loop takes the interpreter from this thread, so a pass's tokens go together. `wait` delivers earlier
+        messages before it returns.
         """
         self._messages.append(partial(function, *of))
 
     def flush(self) -> None:
-        """Have the event loop hear what it was told. Engine thread."""
+        """Deliver posted messages to the event loop. Engine thread."""
         if self._messages and self._loop is not None:
             self._loop.call_soon_threadsafe(self._hear)
 
@@ -123,7 +127,7 @@ class EngineThread:
         while self._messages:
             try:
                 self._messages.popleft()()
-            except Exception:  # the next one is another turn's
+            except Exception:  # the next message is another turn's
                 log.exception("what the engine told was not taken")
 
     async def wait(self, future: "Future[_T]") -> None:
@@ -135,7 +139,7 @@ class EngineThread:
             wrapped.exception()
 
     async def stop(self, seconds: float) -> None:
-        """Let what is queued finish, at most so long, and end the thread. May be called before `start`."""
+        """Let queued functions finish for at most so long, and end the thread. May be called before `start`."""
         if self.alive:
             self._tasks.put(None)
             await asyncio.to_thread(self._thread.join, seconds)
@@ -151,8 +155,8 @@ class EngineThread:
         self._tasks.put(task)
 
     def _between(self) -> None:
-        """In a pause of a function: run what waits, and a step of each model's turns."""
-        if self._paused:  # A function that runs meanwhile does not pause for others.
+        """Run pending functions, and a step of each model, while a function pauses."""
+        if self._paused:  # A function that runs in a pause does not pause itself.
             return
         self._paused = True
         try:
@@ -166,7 +170,7 @@ class EngineThread:
             self._paused = False
 
     def _run_waiting(self, *, idle: bool = False) -> bool:
-        """Run the functions that wait, of an `idle` thread the next one at least; return whether the thread goes on."""
+        """Run the pending functions, if `idle` at least the next one; return whether the thread goes on."""
         for _ in range(max(int(idle), self._tasks.qsize())):
             self._waiting = idle
             task = self._tasks.get()

@@ -1,4 +1,4 @@
-"""Tokenizers that are a tiktoken.model and code: those of which it is known what the code does.
+"""Tokenizers that are a tiktoken.model and code, where the code's behaviour is known.
 
 A repository's code is never run. What it adds to the file, a pattern that splits text and names of special tokens, is
 in a table here by the name of its class.
@@ -21,8 +21,8 @@ _BESIDE: Final = ("chat_template.jinja", "special_tokens_map.json")
 
 
 class Known(NamedTuple):
-    """The behaviour of a tokenizer's code: the pattern that splits text, and how many special tokens follow the file's
-    ids. Special tokens without a name in the configuration are called `<|reserved_token_ID|>`.
+    """Behaviour of a tokenizer's code: the pattern that splits text, and how many special tokens follow the file's ids.
+    Special tokens without a name in the configuration are called `<|reserved_token_ID|>`.
     """
 
     pattern: str
@@ -48,8 +48,8 @@ _KNOWN: Final[Mapping[str, Known]] = {"TikTokenTokenizer": Known(_KIMI_PATTERN, 
 
 
 def convert(directory: Path, target: Path) -> None:
-    """Write the files of a tokenizer in another directory as transformers reads them: tokenizer.json and what is beside
-    it. Raises ValueError, as `load`.
+    """Write a tokenizer's files to another directory as transformers reads them: tokenizer.json and the files with it.
+    Raises ValueError, as `load`.
     """
     load(directory).save(str(target / "tokenizer.json"))
     config = {name: value for name, value in _config(directory).items() if name not in ("auto_map", "tokenizer_class")}
@@ -60,8 +60,8 @@ def convert(directory: Path, target: Path) -> None:
 
 
 def load(directory: Path) -> tokenizers.Tokenizer:
-    """Make the tokenizer; a second for a large vocabulary. Raises ValueError where nothing is known of its code, and
-    for files that are not what they say.
+    """Make the tokenizer; a second for a large vocabulary. Raises ValueError if its code is unknown or its files are
+    damaged or inconsistent.
     """
     config = _config(directory)
     if (kind := str(config.get("tokenizer_class"))) not in _KNOWN:
@@ -84,7 +84,7 @@ def load(directory: Path) -> tokenizers.Tokenizer:
 
 
 class _Converter(TikTokenConverter):  # type: ignore[misc]
-    """transformers', without the package tiktoken."""
+    """transformers' converter, without the package tiktoken."""
 
     @staticmethod
     def load_tiktoken_bpe(path: str) -> dict[bytes, int]:

@@ -1,4 +1,4 @@
-"""The way of arrays to host memory and back. Engine thread only."""
+"""Copies of arrays to host memory and back. Engine thread only."""
 
 from typing import Any, cast
 
@@ -10,7 +10,7 @@ from inference_service.engine.geometry import MLX_DTYPE, HostTensors, StateGroup
 
 
 def host_bytes(array: mx.array) -> bytes:
-    """A private copy of the bytes of an array of any shape, in host memory; row-major. Waits for the device."""
+    """Return a private copy of an array's bytes in host memory, row-major, for any shape. Waits for the device."""
     array = mx.contiguous(array)
     if array.dtype.size == 2:
         array = array.view(mx.uint16)
@@ -19,7 +19,7 @@ def host_bytes(array: mx.array) -> bytes:
 
 
 def uploaded_states(file: HostTensors, group: StateGroup) -> list[list[mx.array]]:
-    """The states of a checkpoint's file on the device, [1, …] for each array of each layer, evaluated."""
+    """Return the states of a checkpoint's file on the device, [1, …] for each array of each layer, evaluated."""
     found = []
     for layer, arrays in zip(group.layers, group.arrays, strict=True):
         found.append([_array(file[state_name(layer, i)], array.dtype) for i, array in enumerate(arrays)])

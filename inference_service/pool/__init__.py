@@ -1,1 +1,1 @@
-"""The memory for KV: the bookkeeping of blocks, idle agents, and admission. Event loop; no arrays."""
+"""Bookkeeping of the memory for KV: blocks, idle agents, and admission. Event loop; no arrays."""

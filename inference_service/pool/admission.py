@@ -1,16 +1,16 @@
-"""Admission: a turn gets all the memory that it can grow to before it starts, or waits for it, or is refused.
+"""Admission: before it starts, a turn gets all memory that it can grow to, or waits for it, or is refused. So no active
+turn runs out of memory or is evicted.
 
-So nothing in flight ever runs out of memory, and nothing in flight is ever evicted. A turn has its blocks from the
-start, for all tokens that it can grow to, and pieces for its window and for the checkpoints that it captures. These
-only save later turns time: no turn is refused because of them. It waits for memory for one, which the agent's next turn
-needs, where it would have that if it were alone; others it captures as far as there are pieces left.
+A turn has blocks for all tokens that it can grow to, and pieces for its window and for the checkpoints that it
+captures. Checkpoints only save later turns time, so no turn is refused because of them. A turn waits for the memory of
+one, which the agent's next turn needs, if it would have that when alone; it captures others as far as pieces are left.
 
-Where attention takes K and V as arrays, a turn that has memory for those of all layers keeps them while it runs; there
-is a budget for that. One that has not makes a layer's for each pass, which takes time.
+Where attention takes K and V as arrays, a turn with memory for those of all layers, from a budget, keeps them while it
+runs. Without that memory, each pass dequantizes one layer at a time, which is slower.
 
-Nothing is promised that the device does not have at that moment. Where other processes have taken its memory, the pool
-gives back what it can spare: free segments first, and then those of idle agents. A turn for which that is not enough
-waits, and looks again every second, because there is no notice of what other processes give back.
+No memory is promised that the device does not have at that moment. If other processes have taken it, the pool gives
+back free segments first, then those of idle agents. A turn for which that is not enough waits and looks again every
+second, because other processes do not announce memory that they free.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, eq=False)
 class MemoryRequest:
-    """What an agent's turn can grow to: `tokens` of prompt and answer. `names` are those of the prompt's full blocks
-    which may be reused.
+    """Memory that an agent's turn can grow to: `tokens` of prompt and answer. `names` are the prompt's full blocks that
+    may be reused.
 
-    Of a prefetch `tokens` are those that can be restored, and there may be names behind them. `checkpoints` is how many
-    it would capture. `computes`: it is more than a restore.
+    For a prefetch, `tokens` are those that can be restored, and `names` may go beyond them. `checkpoints` is how many
+    the turn would capture. `computes` is False if it only restores.
     """
 
     key: AgentKey
@@ -48,12 +48,12 @@ class MemoryRequest:
 
 @dataclass(eq=False)
 class Reservation:
-    """The memory of one turn: blocks and pieces to write to, and pins on what is in the pool that it starts from.
+    """The memory of one turn: blocks and pieces to write to, and pins on those in the pool that it starts from.
 
-    `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` says that a commit has replaced it.
-    `checkpoints` is how many it may capture, `shared` are the blocks of the beginning that others have computed, and
-    `array_bytes` what its K and V as arrays may take, 0 where it gets none. `releases` free what was allocated on its
-    account and is in no sequence yet: what is free in the books is free on the device.
+    `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` is set when a commit has replaced it.
+    `checkpoints` is how many it may capture, `shared` are the blocks of its prefix that others have computed, and
+    `array_bytes` bounds its K and V as arrays, 0 without them. `releases` free what was allocated for it and is in no
+    sequence yet, so that memory counted as free is free on the device.
     """
 
     tokens: int
@@ -63,18 +63,18 @@ class Reservation:
     hot: HotState | None = None
     superseded: bool = False
     places: tuple[int, ...] = ()
-    """The blocks of all tokens, those that are shared first."""
+    """Blocks of all tokens, shared ones first."""
     blocks: list[int] = field(default_factory=list)
     pieces: list[int] = field(default_factory=list)
     named: int = 0
-    """Full blocks of the prompt that are computed: others find them. Engine thread."""
+    """Number of full blocks of the prompt that are computed, and that others find. Engine thread."""
     given: set[int] = field(default_factory=set)
     """Pieces of checkpoints that others find. Engine thread."""
     pins: list[Table] = field(default_factory=list)
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def claim(self, pool: KVPool, table: Table) -> Table:
-        """Have references on all of a table: its own blocks and pieces go there, those of others are acquired."""
+        """Take references on all of a table: the reservation's blocks and pieces move there, others are acquired."""
         for own, wanted, of in ((self.blocks, table.blocks, pool.full), (self.pieces, table.pieces, pool.pieces)):
             mine = set(own).intersection(wanted)
             of.acquire(each for each in wanted if each not in mine)
@@ -85,8 +85,8 @@ class Reservation:
 class Admission:
     """Reserves memory for turns, in the order of arrival. Event loop only.
 
-    `array_bytes` says what K and V of so many tokens take as arrays, 0 where none are made, and `limit_bytes` how much
-    those of all turns may.
+    `array_bytes` returns the bytes of K and V of so many tokens as arrays, 0 where none are made; `limit_bytes` bounds
+    those of all turns.
     """
 
     def __init__(
@@ -106,24 +106,24 @@ class Admission:
         pool.on_release = self._wake
         self.growth = PoolGrowth(pool, hot)
         self.spare: Callable[[], int] = lambda: sys.maxsize
-        """Returns bytes of the device that may be promised besides all that is."""
+        """Returns the device's bytes that may still be promised."""
         self.last_resort: Callable[[], None] = lambda: None
-        """Called before a request is refused: lets go of what could be computed again."""
+        """Called before a request is refused, to free what could be computed again."""
 
     @property
     def idle(self) -> bool:
-        """There is no reservation, and none is waited for."""
+        """True if nothing is reserved and no request waits."""
         return not self._reservations and not self._waiters
 
     @property
     def promised_bytes(self) -> int:
-        """What K and V as arrays of all that is reserved take at most."""
+        """Most bytes that K and V of all reservations take as arrays."""
         return sum(room.array_bytes for room in self._reservations)
 
     async def reserve(self, request: MemoryRequest, seconds: float) -> Reservation:
-        """Wait for the memory, at most so long. Give it back by `release`.
+        """Wait for the memory, for at most `seconds`. Give it back by `release`.
 
-        Raises FailedPrecondition for what would not fit if it were alone, ResourceExhausted when the time is over.
+        Raises FailedPrecondition for a request that would not fit alone, ResourceExhausted when the time is over.
         """
         self._check_fits(request)
         self._waiters.append(request)
@@ -145,16 +145,16 @@ class Admission:
         return reservation
 
     def reserve_now(self, request: MemoryRequest) -> Reservation | None:
-        """Reserve memory that no turn waits for; None if there is none now. Give it back by `release`.
+        """Reserve memory without waiting; None if there is none now. Give it back by `release`.
 
-        It evicts only agents that should be evicted before this one, and overtakes no waiter. Raises FailedPrecondition
-        for what would not fit if it were alone.
+        It evicts only agents that should be evicted before this one, and overtakes no waiting request. Raises
+        FailedPrecondition for a request that would not fit alone.
         """
         self._check_fits(request)
         return None if self._waiters else self._reserved(request, lambda: self._hot.evictable_before(request.key))
 
     def capture_at_most(self, reservation: Reservation, checkpoints: int) -> None:
-        """Give back the pieces of checkpoints that the turn will not capture: the KV that it found is behind them."""
+        """Give back the pieces of checkpoints that the turn will not capture, because the KV found goes beyond them."""
         if checkpoints < reservation.checkpoints:
             reservation.checkpoints = checkpoints
             own = (1 + checkpoints) * self._pool.checkpoint_pieces
@@ -178,7 +178,7 @@ class Admission:
             )
 
     def _next(self, request: MemoryRequest, least_checkpoints: int = 1) -> Reservation | None:
-        """Reserve if the request is the first waiter. Agents whose turns wait are evicted last, its own after them."""
+        """Reserve if the request waits first. Agents whose turns wait are evicted last, its own after them."""
         if self._waiters[0] is not request:
             return None
         waiting = {each.key for each in self._waiters}
@@ -216,12 +216,12 @@ class Admission:
         return reservation
 
     def _window_pieces(self, key: AgentKey) -> int:
-        """Return how many pieces an agent has. Its turn goes on from them: no checkpoint is worth that they go."""
+        """Return how many pieces an agent has. Its turn continues from them: no checkpoint is worth losing them."""
         own = self._hot.get(key)
         return len(own.table.pieces) if own is not None else 0
 
     def _arrays(self, request: MemoryRequest) -> int:
-        """Return the bytes of a turn's K and V as arrays; 0 where there is no memory for them."""
+        """Return the bytes of a turn's K and V as arrays; 0 if there is no memory for them."""
         nbytes = self._array_bytes(request.tokens) if request.computes else 0
         within = self.promised_bytes + nbytes <= self._limit_bytes
         return nbytes if within and nbytes <= self.spare() else 0
@@ -239,7 +239,7 @@ class Admission:
 
     @contextmanager
     def _pinned(self, names: Sequence[bytes]) -> Iterator[Table]:
-        """Hold the longest run of these blocks that is in the pool."""
+        """Pin the longest prefix of these blocks that is in the pool."""
         table = Table(0, tuple(self._pool.full.run(names)))
         self._pool.acquire(table)
         try:
@@ -250,7 +250,7 @@ class Admission:
     def _victims(self, wanted: Space, evictable: Callable[[], list[Evictable]]) -> list[Evictable] | None:
         """Return the first of the evictable agents, as few as free enough; None if all are not enough.
 
-        One that would free nothing stays: its blocks are being written, or agents that stay share them.
+        Those that would free nothing stay: their blocks are being written, or shared by agents that stay.
         """
         pool = self._pool
         lacking_blocks, lacking_pieces = wanted.blocks - pool.full.free, wanted.pieces - pool.pieces.free

@@ -1,14 +1,13 @@
-"""Bookkeeping of an arena's blocks: free lists, reference counts, names, and which segments are open. Pure.
+"""Bookkeeping of an arena's blocks: free lists, reference counts, names, and open segments. Pure.
 
 A block's name is its chain hash, so that sequences with the same tokens up to its end find and share it. A shared block
 is never written again: a sequence that continues it writes to a block of its own (copy on write).
 
-An arena takes and gives back its memory by segments of many blocks. `allocate` takes all of a sequence's blocks from
-one segment where one has so many, so that segments become empty when sequences go; and from the first such one, so that
-the last segments become empty first.
+An arena takes and gives back its memory by segments of many blocks. `allocate` takes a sequence's blocks from one
+segment if it can, so that segments become empty when sequences end, and from the first such segment, so that the last
+segments become empty first.
 
-Blocks that were published with their tokens are found by these, too: who leaves one in its middle copies what is before
-that place.
+Blocks published with their tokens are found by these too: a sequence that diverges inside one copies the part before.
 """
 
 import heapq
@@ -21,11 +20,11 @@ from agentmem.kv.ledger import shared_tokens
 
 
 class PoolError(Exception):
-    """The bookkeeping does not add up. Everything in the pool can be computed again: empty it and go on."""
+    """The bookkeeping is inconsistent. Everything in the pool can be computed again: empty it and go on."""
 
 
 class Segment(NamedTuple):
-    """The part of an arena whose memory is taken and given back at once: so many blocks, of so many bytes each."""
+    """Part of an arena whose memory is taken and given back at once: so many blocks, of so many bytes each."""
 
     blocks: int
     block_bytes: int = 0
@@ -37,29 +36,28 @@ class Segment(NamedTuple):
 
 
 class BlockTokens(NamedTuple):
-    """A block's tokens, and what they stand behind: the namespace, and the name of the block before."""
+    """A block's tokens, their namespace, and the name of the block before."""
 
     namespace: str
     parent: bytes
     token_ids: bytes
-    """`ordered`."""
+    """As `ordered` returns them."""
 
 
 class _Continuations:
-    """Blocks by what they stand behind, in the order of their tokens: the edges of a radix tree."""
+    """Blocks by namespace and block before, sorted by their tokens: the edges of a radix tree."""
 
     def __init__(self) -> None:
         self.tokens: dict[bytes, BlockTokens] = {}
         self._there: dict[tuple[str, bytes], list[tuple[bytes, bytes]]] = {}
 
     def add(self, name: bytes, tokens: BlockTokens) -> None:
-        """Have a block found, unless it is already."""
+        """Add a block, unless it is known."""
         if name not in self.tokens:
             self.tokens[name] = tokens
             insort(self._there.setdefault(tokens[:2], []), (tokens.token_ids, name))
 
     def remove(self, name: bytes) -> None:
-        """Forget a block, if it was added."""
         if (tokens := self.tokens.pop(name, None)) is None:
             return
         there = self._there[tokens[:2]]
@@ -68,7 +66,10 @@ class _Continuations:
             del self._there[tokens[:2]]
 
     def closest(self, wanted: BlockTokens) -> tuple[bytes, bytes] | None:
-        """In that order it is one of the two that `wanted` would stand between."""
+        """Return the name and tokens of the block with the longest common prefix; None if no token is shared.
+
+        In sorted order it is one of the two neighbours of `wanted`.
+        """
         there = self._there.get(wanted[:2], [])
         at = bisect_left(there, (wanted.token_ids, b""))
         near = there[max(0, at - 1) : at + 1]
@@ -87,9 +88,9 @@ class _Continuations:
 class BlockPool:
     """The blocks of one arena, by number. Event loop only.
 
-    A block in an open segment is free, or has references. `allocate` and `acquire` give references, `release` takes
-    them back; a block without references is free, and nameless. There is no memory for blocks in closed segments. The
-    first segment is always open, and the only one where `segment` is not given.
+    A block in an open segment is free, or has references. `allocate` and `acquire` add references, `release` removes
+    them; a block without references is free and nameless. Blocks in closed segments have no memory. The first segment
+    is always open, and the only one if `segment` is not given.
     """
 
     def __init__(self, capacity: int, segment: Segment | None = None) -> None:
@@ -97,9 +98,9 @@ class BlockPool:
         self.segment = segment or Segment(max(1, capacity))
         self._closed = list(range(1, -(-capacity // self.segment.blocks)))
         self._free = {0: list(self._of(0))}
-        """By segment, of those that are open."""
+        """By open segment."""
         self.used = 0
-        """How many blocks have references. May be read on any thread."""
+        """Number of blocks with references. Any thread may read it."""
         self._references = [0] * capacity
         self._freed = [0] * capacity
         self._by_name: dict[bytes, int] = {}
@@ -108,31 +109,31 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """How many blocks are free, in the segments that are open."""
+        """Number of free blocks in open segments."""
         return sum(map(len, self._free.values()))
 
     @property
     def closed(self) -> int:
-        """How many segments could be opened."""
+        """Number of segments that could be opened."""
         return len(self._closed)
 
     @property
     def opened(self) -> int:
-        """How many blocks are in the segments that are open."""
+        """Number of blocks in open segments."""
         return self.used + self.free
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the open segments, whose memory is taken, or will be as soon as something is written there."""
+        """Bytes of the open segments; their memory is taken, or will be when something is written there."""
         return self.opened * self.segment.block_bytes
 
     def open(self) -> None:
-        """Open one more segment: the arena takes its memory when something is written there."""
+        """Open one more segment; the arena takes its memory when something is written there."""
         segment = heapq.heappop(self._closed)
         self._free[segment] = list(self._of(segment))
 
     def close_free(self) -> list[int]:
-        """Close all segments whose blocks are all free, but for the first. Returns their numbers."""
+        """Close all segments that are entirely free, except the first; return their numbers."""
         going = [segment for segment, free in self._free.items() if segment and len(free) == len(self._of(segment))]
         for segment in going:
             heapq.heappush(self._closed, segment)
@@ -140,8 +141,9 @@ class BlockPool:
         return going
 
     def emptied_by(self, tables: Sequence[Sequence[int]]) -> dict[int, int]:
-        """Return the segments that releasing `tables`, one after the other, would empty, in this order, and how many of
-        them it takes; without the first segment."""
+        """Return the segments that releasing `tables` one by one would empty, in this order, and how many tables each
+        takes; without the first segment.
+        """
         left = {segment: len(self._of(segment)) - len(free) for segment, free in self._free.items()}
         held: Counter[int] = Counter()
         emptied: dict[int, int] = {}
@@ -160,16 +162,16 @@ class BlockPool:
         return len(self._of(segment)) * self.segment.block_bytes
 
     def segment_of(self, block: int) -> int:
-        """Return the number of the segment that a block is in."""
+        """Return the number of a block's segment."""
         return block // self.segment.blocks
 
     def _of(self, segment: int) -> range:
-        """The blocks of a segment."""
+        """Return the blocks of a segment."""
         return range(segment * self.segment.blocks, min((segment + 1) * self.segment.blocks, self.capacity))
 
     def allocate(self, count: int, near: int = 0) -> list[int]:
-        """Return free blocks, with one reference each; in one segment if possible, that of the block `near` or the
-        first. Raises PoolError if there are not so many.
+        """Return `count` free blocks with one reference each; from one segment if possible, that of the block `near` or
+        the first. Raises PoolError if fewer are free.
         """
         if not 0 <= count <= self.free:
             raise PoolError(f"{count} blocks are wanted and {self.free} are free")
@@ -185,14 +187,14 @@ class BlockPool:
         return taken
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Add a reference to each; all are in use."""
+        """Add a reference to each block. Raises PoolError for a free one."""
         for block in blocks:
             if not self._references[block]:
                 raise PoolError(f"block {block} is free and cannot be shared")
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Remove a reference from each."""
+        """Remove a reference from each block. Raises PoolError for a free one."""
         for block in blocks:
             if not self._references[block]:
                 raise PoolError(f"block {block} is released once too often")
@@ -206,11 +208,11 @@ class BlockPool:
                 heapq.heappush(self._free[self.segment_of(block)], block)
 
     def lives(self, blocks: Iterable[int]) -> tuple[int, ...]:
-        """Return a number for each, which is another one once the block has been free."""
+        """Return a number for each block, which changes when the block becomes free."""
         return tuple(self._freed[block] for block in blocks)
 
     def freed_by(self, tables: Iterable[Sequence[int]]) -> Iterator[int]:
-        """Yield how many blocks more would be free if the first of `tables` were released, the first two, and so on."""
+        """Yield how many more blocks would be free if the first of `tables` were released, the first two, and so on."""
         held: Counter[int] = Counter()
         freed = 0
         for table in tables:
@@ -225,11 +227,11 @@ class BlockPool:
         return {block for block, count in held.items() if count == self._references[block]}
 
     def find(self, name: bytes) -> int | None:
-        """Return the block of that name, if there is one. Acquire it before the next await."""
+        """Return the block of that name, if any. Acquire it before the next await."""
         return self._by_name.get(name)
 
     def run(self, names: Iterable[bytes]) -> list[int]:
-        """Return the blocks of the first of these names, up to one that is not here. Acquire them likewise."""
+        """Return the blocks of these names, up to the first that is missing. Acquire them before the next await."""
         found: list[int] = []
         for name in names:
             if (block := self.find(name)) is None:
@@ -238,7 +240,7 @@ class BlockPool:
         return found
 
     def closest(self, wanted: BlockTokens) -> tuple[int, bytes, bytes] | None:
-        """Return the block there that shares the longest beginning with `wanted`, and its name and tokens.
+        """Return the block that shares the longest prefix with `wanted` after the same parent, its name and its tokens.
 
         None if none shares a token. Acquire it before the next await.
         """
@@ -246,14 +248,14 @@ class BlockPool:
         return None if found is None else (self._by_name[found[0]], *found)
 
     def tokens_of(self, name: bytes) -> bytes:
-        """Return the tokens of the block of that name, `ordered`; empty where it was published without."""
+        """Return the tokens of the block of that name, `ordered`; empty if it was published without."""
         found = self._continuations.tokens.get(name)
         return b"" if found is None else found.token_ids
 
     def publish(self, name: bytes, block: int, tokens: BlockTokens | None = None) -> int:
-        """Name a block that is written and evaluated. Where the name is taken, the reference moves to that block.
+        """Name a block that is written and evaluated; return the block that has the caller's reference now.
 
-        With its `tokens`, `closest` finds it. Returns the block that the caller's reference is on now.
+        If the name is taken, the reference moves to that block. With `tokens`, `closest` finds it.
         """
         known = self._by_name.setdefault(name, block)
         if tokens is not None:

@@ -1,4 +1,4 @@
-"""How a pool takes the device's memory, as it needs it, and gives it back when other processes need it: by segments."""
+"""Growth of a pool by segments: it takes the device's memory as it needs it, and gives it back to other processes."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +13,9 @@ _LEAST_BYTES = 64 << 20
 
 
 def segment_of(blocks: int, block_bytes: int, most_bytes: int = sys.maxsize) -> Segment:
-    """A sixteenth of an arena of so many blocks, but at least 64 MiB or all of it; all if blocks take no memory.
+    """Return a sixteenth of an arena of so many blocks, but at least 64 MiB or all of it; all if blocks take no memory.
 
-    None has more than `most_bytes`, unless there were more than 256 segments then.
+    A segment has at most `most_bytes`, unless that makes more than 256 of them.
     """
     least, most = (-(-_LEAST_BYTES // block_bytes), most_bytes // block_bytes) if block_bytes else (blocks, blocks)
     wanted = min(blocks, max(-(-blocks // _SEGMENTS), least), most)
@@ -26,7 +26,7 @@ class PoolGrowth:
     """Opens and closes a pool's segments. Event loop only.
 
     An open segment is promised to the pool, and its memory is taken when something is written there. A closed one has
-    no memory: `closed` has the engine's thread give it back, which runs functions in order, so before it writes for a
+    no memory: `closed` has the engine thread give it back, which runs functions in order, so before it writes for a
     turn that is admitted later.
     """
 
@@ -36,27 +36,27 @@ class PoolGrowth:
         self.closed: Callable[[Closed], None] = lambda segments: None  # noqa: ARG005
         """Called with segments whose memory can be given back."""
         self.evicted: Callable[[int], None] = lambda agents: None  # noqa: ARG005
-        """Called with how many idle agents lost their KV."""
+        """Called with the number of idle agents that lost their KV."""
 
     def grow(self, wanted: Space, spare_bytes: int) -> None:
-        """Open segments until there is that much free, as far as there are some and the bytes suffice."""
+        """Open segments until so much is free, as far as there are some and `spare_bytes` suffices."""
         for pool, count in ((self._pool.full, wanted.blocks), (self._pool.pieces, wanted.pieces)):
             while pool.free < count and pool.closed and pool.segment.nbytes <= spare_bytes:
                 pool.open()
                 spare_bytes -= pool.segment.nbytes
 
     def shrink(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> int:
-        """As `give_up`, and have the engine's thread give the memory back; return how many bytes."""
+        """As `give_up`, and have the engine thread give the memory back; return its bytes."""
         going = self.give_up(wanted_bytes, evictable)
         if going.full or going.pieces:
             self.closed(going)
         return going.nbytes
 
     def give_up(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> Closed:
-        """Close the segments that are free, and if that is not enough those that idle agents leave.
+        """Close free segments and, if that is not enough, those that idle agents leave.
 
-        Their memory is the caller's to give back, before anything else is written. The first of the evictable agents
-        go, by default all in the order of eviction, as few as leave enough segments; none where all would not.
+        The caller gives their memory back, before anything else is written. The first of the evictable agents go, by
+        default all in the order of eviction, as few as empty enough segments; none if all would not.
         """
         closed = self._pool.close_free()
         victims = self._leaving(wanted_bytes - closed.nbytes, list(self._hot if evictable is None else evictable))
@@ -74,8 +74,9 @@ class PoolGrowth:
             self.evicted(agents)
 
     def _leaving(self, lacking_bytes: int, keys: Sequence[Evictable]) -> list[Evictable]:
-        """Those of these agents, first ones first, without whom segments of so many bytes are empty; none where even
-        without all of them less is."""
+        """Return the agents, first ones first, without which segments of so many bytes are empty; none if all are not
+        enough.
+        """
         tables = self._hot.tables(keys)
         emptied = []
         full, pieces = [table.blocks for table in tables], [table.pieces for table in tables]

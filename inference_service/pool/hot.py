@@ -1,4 +1,4 @@
-"""KV in a model's pool that no running turn needs: of idle agents, and of turns that ended without a commit."""
+"""KV in a model's pool that no active turn needs: of idle agents, and of turns that ended without a commit."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +13,10 @@ from inference_service.pool.kv import KVPool, Table
 
 @dataclass(frozen=True)
 class HotState:
-    """An agent's ledger, and the table of its tokens' KV; valid for exactly one version: uid, number and revision.
+    """An agent's ledger and the table of its KV; valid for exactly one version: uid, number and revision.
 
-    After a trim or a restore the table is that of the full blocks which the ledger had in common with the one before.
-    `windows` are windows that are on disk or on their way there: stored tokens by position.
+    After a trim or a restore, the table has the full blocks in common with the ledger before. `windows` are on disk or
+    being written: stored tokens by position.
     """
 
     version: Version
@@ -26,7 +26,7 @@ class HotState:
 
 
 class Leftover(NamedTuple):
-    """KV that a turn of an agent computed and did not commit, by its last block.
+    """KV that an agent's turn computed and did not commit, by its last block.
 
     `listed`: the agent is in the ledger, so its owner can name it.
     """
@@ -42,9 +42,9 @@ Evictable: TypeAlias = AgentKey | Leftover
 class HotAgents:
     """Idle agents' hot states by key, and leftovers, in the order of eviction.
 
-    Leftovers go first, the oldest before the others; then agents by hint, the least recently used first. All hold the
-    references on their tables. A turn takes its agent's state out, so that nothing in flight can be evicted, and puts
-    it, or a new one, back. `hints` are all agents', also those of other models.
+    Leftovers go first, oldest first; then agents by hint, least recently used first. All hold the references on their
+    tables. A turn takes its agent's state out, so that no active KV can be evicted, and puts it, or a new one, back.
+    `hints` are all agents', also those of other models.
     """
 
     def __init__(self, pool: KVPool, hints: TurnHints) -> None:
@@ -65,7 +65,7 @@ class HotAgents:
         yield from self._hints.order(self._states)
 
     def evictable_before(self, to: AgentKey) -> list[Evictable]:
-        """Return what should be evicted, in that order, before the agent `to` would be, if it were here."""
+        """Return what should be evicted before the agent `to`, if it were here, in the order of eviction."""
         return [*self._leftovers, *self._hints.evictable_before(self._states, to)]
 
     def get(self, key: AgentKey) -> HotState | None:
@@ -73,20 +73,20 @@ class HotAgents:
         return self._states.get(key)
 
     def take(self, key: AgentKey) -> HotState | None:
-        """Remove and return the agent's state, if there is one, with the references on its table."""
+        """Remove and return the agent's state, if any, with the references on its table."""
         return self._states.pop(key, None)
 
     def put(self, key: AgentKey, state: HotState) -> None:
         """Keep the agent's state, with the references on its table, as the most recently used.
 
-        Its leftovers that the table has, too, are dropped.
+        Leftovers of the agent that the table covers are dropped.
         """
         self.drop(key)
         self._states[key] = state
         self._drop_covered(key, state.table)
 
     def leave(self, key: AgentKey, table: Table, *, listed: bool) -> None:
-        """Keep what a turn of the agent computed, with the references on its table."""
+        """Keep KV that the agent's turn computed, with the references on its table."""
         self._drop_covered(key, table)
         self._leftovers[Leftover(key, table.blocks[-1], listed)] = table
 
@@ -95,7 +95,7 @@ class HotAgents:
         self._states.move_to_end(key)
 
     def drop(self, key: Evictable) -> None:
-        """Let an agent's state or a leftover go, if it is here."""
+        """Drop an agent's state or a leftover, if it is here."""
         if isinstance(key, Leftover):
             if (table := self._leftovers.pop(key, None)) is not None:
                 self._pool.release(table)
@@ -108,12 +108,12 @@ class HotAgents:
         self._drop_leftovers(lambda left: left.key == key)
 
     def erase(self, key: AgentKey) -> None:
-        """Drop all that is here of a deleted agent, and leftovers of agents of its namespace that nobody can name."""
+        """Drop a deleted agent's KV, and leftovers of agents of its namespace that nobody can name."""
         self.forget(key)
         self._drop_leftovers(lambda left: left.key.namespace == key.namespace and not left.listed)
 
     def tables(self, keys: Iterable[Evictable] | None = None) -> list[Table]:
-        """Return the tables of these, which are here; by default all tables."""
+        """Return the tables of these, which are here; by default all."""
         wanted = self if keys is None else keys
         return [self._leftovers[key] if isinstance(key, Leftover) else self._states[key].table for key in wanted]
 

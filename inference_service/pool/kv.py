@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Table:
-    """Where the KV of one sequence is: blocks in order, and the checkpoint at its end, in pieces.
+    """Location of one sequence's KV: blocks in order, and the pieces of the checkpoint at its end.
 
-    `window_tokens` is what the checkpoint stands for: the tokens in the sliding layers' window, or all.
+    `window_tokens` counts the tokens that the checkpoint stands for: those in the sliding layers' window, or all.
 
-    To hold a table is to hold a reference on each of its blocks and pieces.
+    Holding a table means holding a reference on each of its blocks and pieces.
     """
 
     tokens: int
@@ -30,14 +30,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Space:
-    """How much of a pool: blocks, and pieces of checkpoints."""
+    """Size of a part of a pool: blocks, and pieces of checkpoints."""
 
     blocks: int
     pieces: int = 0
 
 
 class Closed(NamedTuple):
-    """Segments of the blocks' arenas and of the pieces' that were closed, and how many bytes they have."""
+    """Closed segments of the blocks' and of the pieces' arenas, and their bytes."""
 
     full: list[int]
     pieces: list[int]
@@ -45,10 +45,10 @@ class Closed(NamedTuple):
 
 
 class KVPool:
-    """Both pools of a model, and which checkpoints are in them. Event loop only.
+    """Both pools of a model, and the checkpoints in them. Event loop only.
 
-    `checkpoint_pieces` is how many pieces a checkpoint takes at most; 0 for a model of full attention alone.
-    `segments` are those of the blocks' arenas, and of the pieces'; by default all memory is taken at once.
+    `checkpoint_pieces` is the most pieces that a checkpoint takes; 0 for a model of full attention alone. `segments`
+    are those of the blocks' and of the pieces' arenas; by default all memory is taken at once.
     """
 
     def __init__(
@@ -61,38 +61,38 @@ class KVPool:
         self.pieces = BlockPool(space.pieces, segments[1])
         self.checkpoint_pieces = checkpoint_pieces
         self._checkpoints: dict[bytes, tuple[Table, tuple[int, ...]]] = {}
-        """By name, with what says whether all of their pieces are still the same ones."""
+        """By name, with the `lives` of their pieces, which change when a piece becomes free."""
         self.on_release: Callable[[], None] = lambda: None
-        """Called whenever references were removed: a waiting request may fit now."""
+        """Called when references were removed: a waiting request may fit now."""
         self.broken = asyncio.Event()
-        """Set when the bookkeeping does not add up: no KV in the pool can be trusted any more."""
+        """Set when the bookkeeping is inconsistent: no KV in the pool can be trusted any more."""
 
     def space(self, tokens: int) -> Space:
-        """Return what a sequence of so many tokens takes."""
+        """Return the space that a sequence of so many tokens takes."""
         return Space(-(-tokens // BLOCK_TOKENS), self.checkpoint_pieces)
 
     def fits(self, space: Space) -> bool:
-        """Return whether an empty pool has space for it."""
+        """Return whether an empty pool has that space."""
         return space.blocks <= self.full.capacity and space.pieces <= self.pieces.capacity
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the open segments of both."""
+        """Bytes of the open segments of both pools."""
         return self.full.open_bytes + self.pieces.open_bytes
 
     def close_free(self) -> "Closed":
-        """Close the segments of both in which all blocks are free, but for the first."""
+        """Close the entirely free segments of both pools, except the first."""
         before = self.open_bytes
         full, pieces = self.full.close_free(), self.pieces.close_free()
         return Closed(full, pieces, before - self.open_bytes)
 
     def acquire(self, table: Table) -> None:
-        """Add a reference to all of a table."""
+        """Add a reference to each block and piece of a table."""
         self.full.acquire(table.blocks)
         self.pieces.acquire(table.pieces)
 
     def release(self, table: Table) -> None:
-        """Remove a reference from all of a table. Never raises: it is called for cleaning up."""
+        """Remove a reference from each block and piece of a table. Never raises: it is called for cleanup."""
         try:
             self.full.release(table.blocks)
             self.pieces.release(table.pieces)
@@ -101,17 +101,17 @@ class KVPool:
         self.on_release()
 
     def fail(self, error: PoolError) -> None:
-        """Report that the bookkeeping does not add up."""
+        """Report that the bookkeeping is inconsistent."""
         log.critical("the pool does not add up; the worker has to start again", exc_info=error)
         self.broken.set()
 
     def publish(
         self, names: Sequence[bytes], table: Table, tokens: Mapping[bytes, BlockTokens] = MappingProxyType({})
     ) -> Table:
-        """Name the blocks of a table that is written, one name each, and the checkpoint by the last name.
+        """Name the blocks of a written table, one name each, and its checkpoint by the last name.
 
-        `tokens` are those of blocks that are to be found by them, by name. Where another has the same block, the
-        references move there. Returns the table as it is now.
+        `tokens`, by name, let blocks be found by them. If another has the same block, the reference moves there.
+        Returns the table as it is now.
         """
         blocks = tuple(
             self.full.publish(name, block, tokens.get(name)) for name, block in zip(names, table.blocks, strict=True)
@@ -121,7 +121,7 @@ class KVPool:
         return self.publish_checkpoint(names[-1], Table(table.tokens, blocks, table.window_tokens, table.pieces))
 
     def publish_checkpoint(self, name: bytes, table: Table) -> Table:
-        """Name the checkpoint of a table by the block that ends there, as `publish` does. Pieces may be in several."""
+        """Name a table's checkpoint by the block that ends there, as `publish` does. Checkpoints may share pieces."""
         if (known := self.find_checkpoint(name)) is not None:
             self.pieces.acquire(known.pieces)
             self.pieces.release(table.pieces)
@@ -132,7 +132,7 @@ class KVPool:
         return table
 
     def find_checkpoint(self, name: bytes) -> Table | None:
-        """Return the table whose checkpoint has that name; only that is certain to be there still."""
+        """Return the table whose checkpoint has that name; only the checkpoint is certain to be there still."""
         found = self._checkpoints.get(name)
         return found[0] if found is not None and self._is_there(*found) else None
 

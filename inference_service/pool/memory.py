@@ -1,5 +1,5 @@
-"""The device's memory as models share it, how a model's part is divided (pure), and the bookkeeping of that part: its
-pool, its idle agents, its admission.
+"""The device's memory as models share it, the division of a model's part (pure), and the bookkeeping of that part:
+pool, idle agents, admission.
 """
 
 import sys
@@ -18,20 +18,20 @@ from inference_service.pool.hot import HotAgents
 from inference_service.pool.kv import KVPool, Space, Table
 
 TYPICAL_TOKENS = 4_096
-"""Tokens of the agent for which a hybrid model's pool is split by default, and by which agents that fit are counted."""
+"""Tokens of the agent for which a hybrid model's pool is split by default, and by which fitting agents are counted."""
 
 MOST_CONTEXTS = 32
-"""By default a pool is no larger than so many agents at the end of their context."""
+"""Largest default pool, in agents at the end of their context."""
 
 MOST_EMPTY_BLOCKS = 1 << 16
-"""Blocks of a model without full attention: they take no memory of the device, but a check of each after a turn."""
+"""Blocks of a model without full attention: they take no device memory, but each is checked after a turn."""
 
 
 class Budget:
-    """What models were promised of the device's memory, and what is left to promise. Event loop only.
+    """Promises of the device's memory to models. Event loop only.
 
-    A promise is what its owner holds, or may take without asking again. `obtainable` returns how many bytes this
-    process could have in all at this moment, what it holds included.
+    A promise is what its owner holds, or may take without asking again. `obtainable` returns the bytes that this
+    process could have now, including those it holds.
     """
 
     def __init__(self, obtainable: Callable[[], int]) -> None:
@@ -39,16 +39,16 @@ class Budget:
         self._promises: dict[Hashable, Callable[[], int]] = {}
 
     def promise(self, owner: Hashable, promised: Callable[[], int]) -> None:
-        """Count the bytes that `promised` returns, each time anew, until `withdraw` of the same owner."""
+        """Count the bytes that `promised` returns, called each time, until `withdraw` of the same owner."""
         self._promises[owner] = promised
 
     def withdraw(self, owner: Hashable) -> None:
-        """End the owner's promise, if it has one."""
+        """End the owner's promise, if any."""
         self._promises.pop(owner, None)
 
     @contextmanager
     def promised(self, nbytes: int) -> Iterator[None]:
-        """Promise so many bytes for as long as the context lasts."""
+        """Promise so many bytes while the context lasts."""
         owner = object()
         self.promise(owner, lambda: nbytes)
         try:
@@ -57,13 +57,15 @@ class Budget:
             self.withdraw(owner)
 
     def spare(self) -> int:
-        """Bytes that may be promised besides. Negative where other processes have taken what was promised here."""
+        """Return the bytes that may still be promised; negative if other processes have taken some of those promised
+        here.
+        """
         return self._obtainable() - sum(promised() for promised in self._promises.values())
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the pool holds, and how many bytes K and V of running turns may take as arrays.
+    """Size of the pool, and the bytes that K and V of active turns may take as arrays.
 
     `segment_bytes` is the most that the pool takes at once.
     """
@@ -78,11 +80,11 @@ class Sizes:
         return self.space.blocks * BLOCK_TOKENS
 
     def pool_bytes(self, geometry: Geometry) -> int:
-        """What the pool takes."""
+        """Return the bytes of the pool."""
         return self.tokens * geometry.bytes_per_token + self.space.pieces * geometry.piece_bytes
 
     def segments(self, geometry: Geometry) -> tuple[Segment, Segment]:
-        """What of the arenas of blocks is taken at once, and what of those of pieces."""
+        """Return the segments of the blocks' and of the pieces' arenas."""
         blocks = segment_of(self.space.blocks, BLOCK_TOKENS * geometry.bytes_per_token, self.segment_bytes)
         return blocks, segment_of(self.space.pieces, geometry.piece_bytes, self.segment_bytes)
 
@@ -97,13 +99,13 @@ def sizes(
     *,
     arrays: bool = True,
 ) -> Sizes:
-    """Split the memory that weights leave. By default all of it is the pool's; where attention takes K and V as arrays
-    (`arrays`) half of it, or as much as a typical agent takes, and the rest is theirs.
+    """Split the memory that weights leave. By default the pool gets all of it; where attention takes K and V as arrays
+    (`arrays`), half of it, or as much as a typical agent takes if that is more, and they get the rest.
 
-    A hybrid model's pool gets a window to each `typical_tokens` tokens of full attention: as many windows as such
-    agents. Longer ones leave windows unused, shorter ones blocks. Nothing is left where `free_bytes` is negative.
-    Blocks that take nothing, of a model without full attention, are as many as agents at the end of their context need,
-    or MOST_EMPTY_BLOCKS, or one such agent's.
+    A hybrid model's pool gets a window for each `typical_tokens` tokens of full attention: as many windows as such
+    agents. Longer ones leave windows unused, shorter ones blocks. A negative `free_bytes` counts as 0. A model without
+    full attention, whose blocks take no memory, has as many as its agents need at the end of their context, at most
+    MOST_EMPTY_BLOCKS or one such agent's.
     """
     free_bytes = max(0, free_bytes)
     pieces = geometry.checkpoint_pieces
@@ -122,7 +124,7 @@ def sizes(
 
 
 def agents_that_fit(space: Space, geometry: Geometry, tokens: int) -> int:
-    """How many agents of so many tokens a pool holds, if they share nothing."""
+    """Return how many agents of so many tokens a pool holds, if they share nothing."""
     by_blocks = space.blocks // -(-tokens // BLOCK_TOKENS)
     return min(by_blocks, space.pieces // geometry.checkpoint_pieces) if geometry.checkpoint_pieces else by_blocks
 
@@ -131,8 +133,8 @@ class ModelMemory:
     """Bookkeeping of a model's KV memory. Event loop only."""
 
     def __init__(self, geometry: Geometry, sizes: Sizes, hints: TurnHints, *, arrays: bool = False) -> None:
-        """`hints` are those of the whole process: they outlive the model, and are there before it. `arrays`: running
-        turns have K and V as arrays where there is memory for it.
+        """`hints` are the process's, and outlive the model. `arrays`: active turns have K and V as arrays if memory
+        allows.
         """
         self.sizes = sizes
         self.pool = KVPool(sizes.space, geometry.checkpoint_pieces, sizes.segments(geometry))
@@ -145,11 +147,11 @@ class ModelMemory:
 
     @property
     def promised_bytes(self) -> int:
-        """What the pool holds, or will, and K and V as arrays of all that is reserved."""
+        """Bytes that the pool holds or will, and of all reservations' K and V as arrays."""
         return self.pool.open_bytes + self.admission.promised_bytes
 
     def evict(self, key: AgentKey) -> int:
-        """Drop an idle agent's KV and its leftovers; return the bytes of the pool that this freed."""
+        """Drop an idle agent's KV and its leftovers; return the pool's bytes that this freed."""
         blocks, pieces = self.pool.full.free, self.pool.pieces.free
         if key in self.hot:
             self.evicted()

@@ -1,6 +1,6 @@
-"""Attention over quantized K and V: `backend` is what models call, `latents` attends over latents as arrays; kernels
-for NVIDIA GPUs are in the .cu files, as `paged.attention` uses them, one for Apple's in the .metal files, as
-`paged.metal_attention` does, and `chunks` joins their results. `self_test` proves them right at load.
+"""Attention over quantized K and V. Models call `backend`; `latents` attends over latents as arrays. `paged.attention`
+uses the .cu kernels, for NVIDIA GPUs, `paged.metal_attention` the .metal ones, for Apple GPUs; `chunks` joins their
+results. `self_test` verifies them at load.
 """
 
 from inference_service.engine.attention.backend import AttentionBackend

@@ -1,7 +1,7 @@
 """The attention backend: the one place where models meet the caches of a pass.
 
-mlx-lm's models call `scaled_dot_product_attention`, a name in their own module; `AttentionBackend.install` replaces it
-there.
+mlx-lm's models call `scaled_dot_product_attention` by a name in their own module, which `AttentionBackend.install`
+replaces.
 """
 
 import sys
@@ -17,8 +17,8 @@ from inference_service.engine.paged.passes import KVCache, Pieces, over_pieces
 class AttentionBackend:
     """Attention over the caches of all loaded models: those of one architecture share a module, and so a backend.
 
-    `calls` counts how often models came through it, `heads` is how many heads the last one had, and `latents` whether
-    it attended over latents. Engine thread only.
+    `calls` counts calls by models; `heads` and `latents` describe the last: how many heads, and whether over latents.
+    Engine thread only.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class AttentionBackend:
         self.latents = False
 
     def install(self, model: nn.Module) -> None:
-        """Install the backend in every module that defines a part of `model` and attends by mlx-lm's function."""
+        """Replace mlx-lm's attention in every module that defines a part of `model` and uses it."""
         modules = {sys.modules[type(module).__module__] for _, module in model.named_modules()}
         for module in (module for module in modules if hasattr(module, ATTENTION_NAME)):
             original = getattr(module, ATTENTION_NAME)
@@ -35,13 +35,13 @@ class AttentionBackend:
             setattr(module, ATTENTION_NAME, _Dispatch(self, fallback))
 
     def note(self, heads: int, *, latents: bool) -> None:
-        """Count a layer that attends with so many heads, here or by itself."""
+        """Count a layer that attends with `heads` heads, here or by itself."""
         self.calls += 1
         self.heads, self.latents = heads, latents
 
 
 class _Dispatch:
-    """Stands in for a model module's `scaled_dot_product_attention`; arrays go the old way."""
+    """Replaces a model module's `scaled_dot_product_attention`; arrays go to the original."""
 
     def __init__(self, backend: AttentionBackend, fallback: Any) -> None:
         self.backend = backend

@@ -1,4 +1,4 @@
-"""What kernels over packed K and V share: how they read them, and how the results of chunks of tokens are joined."""
+"""Parts shared by kernels over packed K and V: reading, and joining the results of chunks of tokens."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,9 +13,9 @@ from inference_service.engine.quantization import PLAIN, KVFormat, Quantization
 from inference_service.engine.rotation import block_width
 
 FILES: Final = ("rotation.cu", "attention/quantized.cu")
-"""Device code that all of them are compiled behind."""
+"""Device code compiled before each kernel's own."""
 TILES: Final = (*FILES, "attention/tiles.cu")
-"""That of kernels on tensor cores."""
+"""As `FILES`, for kernels on tensor cores."""
 
 _MERGE = """
   const int64_t at = int64_t(blockIdx.x) * stats_shape[3];
@@ -42,7 +42,7 @@ MergeKernel = Callable[[mx.Dtype, int, int, KVFormat, float, bool, bool], Any]
 
 
 class Split(NamedTuple):
-    """How heads and widths are split: query heads of one block, and lanes for a token's K and V."""
+    """Query heads of a thread block, and lanes for a token's K and V."""
 
     heads: int
     k_lanes: int
@@ -50,9 +50,9 @@ class Split(NamedTuple):
 
 
 def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tuple[Split, int]:
-    """The split, and elements of a row that one lane has. `floats` registers may be spent on those of several heads.
+    """Return the split, and the elements of a row per lane. `floats` registers may hold those of several heads.
 
-    Raises ValueError where the widths do not split over lanes, or the bits are not known.
+    Raises ValueError if the widths do not split over lanes, or the bits are not supported.
     """
     if not readable(k_dim, by.k) or not readable(v_dim, by.v):
         raise ValueError(f"flash decoding over {by} bits by {by.group_size}, widths {k_dim} and {v_dim}")
@@ -63,12 +63,12 @@ def split(group: int, k_dim: int, v_dim: int, by: KVFormat, floats: int) -> tupl
 
 
 def _lanes(units: int) -> int:
-    """Lanes for a row of so many units: a power of two, so that lanes can exchange what they have."""
+    """Return the lanes for a row of `units` units: a power of two, so that they can exchange values."""
     return min(16, units & -units)
 
 
 def parts(blocks: int, tokens: int, shortest: int, aim: int) -> int:
-    """Chunks of a block of so many tokens: as many as make `aim` of all blocks, and none shorter than `shortest`."""
+    """Return the chunks per block of `tokens` tokens: about `aim` over all blocks, none shorter than `shortest`."""
     found = 1
     while blocks * found < aim and not tokens % (2 * found) and tokens // (2 * found) >= shortest:
         found *= 2
@@ -85,12 +85,11 @@ def joined(
     v_mean: mx.array | None,
     merge_kernel: MergeKernel | None = None,
 ) -> mx.array:
-    """What the chunks gave as one, out of the packed basis and with the mean of V: [rows, heads, n, v_dim].
+    """Join the chunks' results, out of the packed basis and with the mean of V: [rows, heads, n, v_dim].
 
     `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32, over packed K and V;
-    `queries` [rows, heads, n, k_dim] as the model has them, as wide as packed K; the output has their type. `sinks`
-    [heads]. `merge_kernel` makes the kernel where it is not the one for NVIDIA GPUs. Raises ValueError for means of
-    another type.
+    `queries` [rows, heads, n, k_dim] are the model's, padded to packed K's width; the output has their dtype. `sinks`
+    [heads]. `merge_kernel` makes the kernel for other than NVIDIA GPUs. Raises ValueError for means of another dtype.
     """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
@@ -114,22 +113,22 @@ def joined(
 
 
 def unit(bits: int) -> int:
-    """Elements that are unpacked at once: `UNIT` of quantized.cu."""
+    """Return the elements unpacked at once: `UNIT` of quantized.cu."""
     return 8 if 32 % bits else 32 // bits
 
 
 def readable(width: int, by: Quantization) -> bool:
-    """Whether rows of this width can be unpacked: whole units, none of them in two groups."""
+    """Return whether rows of this width can be unpacked: whole units, none of them in two groups."""
     return by.bits in BITS and not width % unit(by.bits) and not by.group_size % unit(by.bits)
 
 
 def block(width: int, by: KVFormat) -> int:
-    """The elements that the rotation mixes; 0 where there is none."""
+    """Return the elements that the rotation mixes; 0 without rotation."""
     return 0 if by.scheme == PLAIN else block_width(width)
 
 
 def merge_inputs(*, sinks: bool, centred: bool) -> list[str]:
-    """Names of the arrays that `joined` gives its kernel."""
+    """Return the names of the arrays that `joined` gives its kernel."""
     means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
     return ["stats", "partial", *["sinks"] * sinks, *(means if centred else [])]
 

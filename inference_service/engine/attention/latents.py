@@ -1,8 +1,7 @@
 """Attention over latents (multi-head latent attention) as arrays, for one query or a few.
 
-What a cache has as K of one head is the latent, which is the value as well; what it has as V is the part of the key
-that has a position. So a score is a sum of two products. All heads see the same tokens: they are folded into the rows
-of a product.
+A cache's K, of one head, is the latent, which is also the value; its V is the part of the key with positions. So a
+score is a sum of two products. All heads see the same tokens, so they are folded into the rows of a product.
 """
 
 from typing import Any, Final
@@ -12,13 +11,13 @@ import mlx.core as mx
 from inference_service.engine.paged.passes import banded
 
 MOST_ABSORBED: Final = 64
-"""Queries of a sequence that attend in the space of latents; of more K and V of all heads are computed."""
+"""Most queries of a sequence that attend in latent space; for more, K and V of all heads are computed."""
 
 
 def over_arrays(
     queries: mx.array, rotary_queries: mx.array, latents: mx.array, rotary: mx.array, scale: float, mask: Any
 ) -> mx.array:
-    """Over latents [rows, 1, tokens, k_dim] and rotary keys as arrays."""
+    """Attend over latents [rows, 1, tokens, k_dim] and rotary keys as arrays."""
     q, r = _folded(queries * scale), _folded(rotary_queries * scale)
     weights = _weights((q @ latents.swapaxes(2, 3), r @ rotary.swapaxes(2, 3)), queries.shape, mask)
     rows, heads, n, _ = queries.shape
@@ -26,13 +25,12 @@ def over_arrays(
 
 
 def _folded(queries: mx.array) -> mx.array:
-    """[rows, 1, heads times n, width]."""
     rows, heads, n, width = queries.shape
     return queries.reshape(rows, 1, heads * n, width)
 
 
 def _weights(parts: tuple[mx.array, mx.array], shape: tuple[int, ...], mask: Any) -> mx.array:
-    """The softmax over sums of scores [rows, 1, heads times n, tokens] that a mask leaves, in float32 until the end."""
+    """Return the softmax over summed scores [rows, 1, heads * n, tokens] under a mask; float32 until the end."""
     rows, heads, n, _ = shape
     tokens, dtype = parts[0].shape[-1], parts[0].dtype
     scores = parts[0].astype(mx.float32) + parts[1].astype(mx.float32)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PathReport:
-    """The self-test's finding for one phase, or for one of the paths that a phase takes.
+    """The self-test's result for one phase, or for one of its paths.
 
-    `relative_error` is the largest difference over the largest output. `note` says where the path is taken, what was
-    measured of products, and which paths are not taken because they fail.
+    `relative_error` is the largest difference over the largest output. `note` says where the path is taken,
+    measurements of products, and which paths failed.
     """
 
     phase: str

@@ -1,4 +1,4 @@
-"""The proof that attention over quantized K and V is right on this backend, at load, for the model's own geometry."""
+"""Checks at load that attention over quantized K and V is right on this backend, for the model's own geometry."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,18 +20,18 @@ from inference_service.engine.rotation import block_width, signs
 
 _TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 _ENCODING_TOLERANCE = 3.0
-"""Of 8 bits bfloat16 adds as much again; a mean that is left out of 3 is five."""
+"""At 8 bits, bfloat16 adds as much again; at 3 bits, a missing mean makes it five."""
 _TF32_TOLERANCE = 5e-3
-"""NVIDIA's GPUs multiply float32 matrices with as many bits as float16 has."""
+"""NVIDIA GPUs multiply float32 matrices with as many bits as float16 has."""
 _ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
 _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
 _ARRAYS = ((60, (300, 170)),)
-"""Queries of each row, and the rows' tokens: in several blocks, and at the end of one; more than a chunk of what splits
-the tokens, or than a block of what splits the queries."""
+"""Queries per row, and the rows' tokens: in one block and across several; more tokens than a chunk of kernels that
+split the tokens, more queries than a thread block of those that split the queries."""
 
 
 class Row(NamedTuple):
-    """K and V of sequences in blocks of one layer group, and what they stand for."""
+    """K and V of sequences in blocks of one layer group, and their unpacked values."""
 
     group: PagedGroup
     layer: mx.array
@@ -42,9 +42,9 @@ class Row(NamedTuple):
     """By sequence, float32 [1, kv_heads, tokens, width]."""
     lengths: tuple[int, ...]
     means: tuple[mx.array, mx.array]
-    """K's and V's, [kv_heads, width], whether packing takes them away or not."""
+    """K's and V's, [kv_heads, width], even if packing does not subtract them."""
     off: float
-    """How far `values` are from what was to be written, rms, over what packing it leaves; about 1."""
+    """RMS error of `values` over that of packing alone; about 1."""
 
 
 Kernel = Callable[[Row, mx.array, float, mx.array | None], mx.array]
@@ -67,15 +67,16 @@ def _latents(row: Row, queries: mx.array, scale: float, _: mx.array | None) -> m
 
 
 def one_query_error(geometry: Geometry) -> float:
-    """The largest error of the kernel for one query of a row, over all layer groups, relative to the largest output.
+    """Return the largest error of the kernel for one query per row over all layer groups, relative to the largest
+    output.
 
-    Raises FailedPrecondition where rounding does not explain it; ValueError and RuntimeError of the kernel.
+    Raises FailedPrecondition if rounding does not explain it, and the kernel's ValueError and RuntimeError.
     """
     return _kernel_error(_latents if geometry.latents else _one, "one query", _ONE, geometry)
 
 
 def row_in_segments_error(geometry: Geometry) -> float:
-    """The same of the kernel for Apple's GPUs, over blocks in several segments."""
+    """As `one_query_error`, of the kernel for Apple GPUs, over blocks in several segments."""
     errors = [
         _segments_error(lengths, geometry, group, with_sinks)
         for _, lengths in _ONE
@@ -86,13 +87,13 @@ def row_in_segments_error(geometry: Geometry) -> float:
 
 
 def few_queries_error(geometry: Geometry) -> float:
-    """The same of the kernel for a few queries of a sequence."""
+    """As `one_query_error`, of the kernel for a few queries of a sequence."""
     return _kernel_error(_latents if geometry.latents else _few, "a few queries", _FEW, geometry)
 
 
 def unpacking_error(geometry: Geometry) -> float:
-    """The largest error of K and V that a kernel unpacks, over the largest element. Raises as `one_query_error`, and
-    where what was written to the blocks is not what was to be: all else starts from what is there.
+    """Return the largest error of K and V that a kernel unpacks, relative to the largest element. Raises as
+    `one_query_error`, and if writing is wrong: all other tests start from what is in the blocks.
     """
     errors = []
     for group in geometry.groups:
@@ -132,7 +133,7 @@ def _random(dtype: mx.Dtype, seed: int, *shape: int, mean: mx.array | float = 0.
 
 
 def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], seed: int) -> Row:
-    """Sequences of these lengths, of random K and V, in blocks that lie in no order; of a window the last ones."""
+    """Write random K and V of these lengths to blocks in random order; with a window, only the last tokens."""
     random = partial(_random, geometry.dtype)
     tokens = geometry.piece_tokens if group.window else geometry.block_tokens
     paged, layout = _paged(geometry, group)
@@ -176,17 +177,16 @@ def _paged(geometry: Geometry, group: LayerGroup) -> tuple[PagedGroup, BlockLayo
 def _means(geometry: Geometry, group: LayerGroup, seed: int) -> tuple[mx.array, mx.array]:
     random = partial(_random, geometry.dtype)
     k_mean, v_mean = random(seed, group.kv_heads, group.k_dim), 0.125 * random(seed + 1, group.kv_heads, group.v_dim)
-    # Latents: the output has it, rounded with it.
+    # Outputs over latents contain the mean, and so its rounding.
     return 0.125 * k_mean if geometry.latents else k_mean, v_mean
 
 
 def _firsts(group: LayerGroup, tokens: int, lengths: tuple[int, ...]) -> list[int]:
-    """Where the tables of sequences of these lengths begin."""
     return [max(0, length - group.window - 60) // tokens * tokens if group.window else 0 for length in lengths]
 
 
 _KEPT: list[DeviceArena] = []
-"""The memory of the last sequences, which kernels read by address."""
+"""The memory of the last sequences, kept alive: kernels read it by address."""
 
 
 def _values(
@@ -206,7 +206,7 @@ def _values(
 
 
 def _segments_error(lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool) -> float:
-    """Blocks of these sequences lie in no order, two in a segment at most; the last token is each row's own."""
+    """Return the error over blocks in random order, few per segment; the last token is each row's own."""
     paged, layout = _paged(geometry, group)
     random, tokens, seed = partial(_random, geometry.dtype), paged.tokens, 7
     codec = KVCodec(geometry.format, _means(geometry, group, seed))
@@ -276,17 +276,17 @@ def _error(
 
 
 def tolerance(dtype: mx.Dtype) -> float:
-    """The error that rounding explains on this backend."""
+    """Return the error that rounding explains on this backend."""
     if dtype == mx.float32 and mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu:
         return _TF32_TOLERANCE
     return _TOLERANCE[dtype]
 
 
 def encoding_error(geometry: Geometry) -> float:
-    """How far what is written stands from K and V, rms, over the rounding error of such steps; about 1.
+    """Return the RMS error of packed K and V over the rounding error of their steps; about 1.
 
-    Attention's own tests start from what was written, so they cannot see a mean that was left out there. Raises
-    FailedPrecondition where the error is more than rounding explains.
+    Attention's own tests start from packed K and V, so they cannot see a mean missing there. Raises FailedPrecondition
+    if the error is more than rounding explains.
     """
     error = max(_group_encoding_error(geometry, group) for group in geometry.groups)
     if not error <= _ENCODING_TOLERANCE:
@@ -313,9 +313,9 @@ def _group_encoding_error(geometry: Geometry, group: LayerGroup) -> float:
 
 
 def arrays_error(geometry: Geometry) -> float:
-    """The largest error of K and V that layers see as arrays, over the largest element.
+    """Return the largest error of K and V that layers see as arrays, relative to the largest element.
 
-    Raises FailedPrecondition where it is more than rounding explains.
+    Raises FailedPrecondition if rounding does not explain it.
     """
     error = max(_group_arrays_error(geometry, group) for group in geometry.groups)
     if not error <= tolerance(geometry.dtype):
@@ -341,10 +341,10 @@ def _group_arrays_error(geometry: Geometry, group: LayerGroup) -> float:
 
 
 def plain_values(x: Quantized, by: Quantization, mean: mx.array, *, rotated: bool) -> mx.array:
-    """What packed K or V stand for, float32 [rows, kv_heads, tokens, width]: the reference for codecs.
+    """Return the values of packed K or V, float32 [rows, kv_heads, tokens, width]: the reference for codecs.
 
-    `mean` [kv_heads, width] and the rotation count only where `rotated`. The rotation is a matrix here, of Sylvester's
-    Hadamard matrices, multiplied on the CPU, because GPUs multiply float32 matrices in fewer bits.
+    `mean` [kv_heads, width] and the rotation apply only if `rotated`. The rotation is a matrix of signs and Sylvester's
+    Hadamard matrices, multiplied on the CPU: GPUs multiply float32 matrices in fewer bits.
     """
     values = dequantize(x, by).astype(mx.float32)
     if not rotated:
@@ -366,12 +366,10 @@ def plain_attention(
     window: int | None = None,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """The reference: softmax(q k^T) v in float32, causal, with the scores spelled out.
+    """Return softmax(q k^T) v in float32, causal, with explicit scores: the reference.
 
-    Takes k and v float32 [rows, kv_heads, tokens, …], and queries [rows, heads, n, k_dim] that are the last `n` of the
-    tokens; returns float32 [rows, heads, n, v_dim].
-
-    Products are summed elementwise, because GPUs multiply float32 matrices in fewer bits.
+    `k` and `v` are float32 [rows, kv_heads, tokens, …], `queries` [rows, heads, n, k_dim] the last n tokens; the result
+    is float32 [rows, heads, n, v_dim]. Products are summed elementwise: GPUs multiply float32 matrices in fewer bits.
     """
     group = queries.shape[1] // k.shape[1]
     k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)

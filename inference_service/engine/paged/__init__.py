@@ -1,14 +1,15 @@
-"""KV in the pool's blocks, where running sequences write and read it, and where it stays when they end. Where to read:
+"""KV in the pool's blocks, which running sequences write and read, and where it stays when they end. Where to read:
 
-sequence.py         one sequence's KV: its blocks, windows and states, and checkpoints of these
-store.py            all memory of a model's KV, and what a call of the model gets for its caches
+sequence.py         one sequence's KV: blocks, windows and states, and checkpoints of these
+store.py            all KV memory of a model, and the caches for a call of the model
 passes.py           one call of the model: tokens of some sequences; caches over arrays
-in_blocks.py        caches over blocks, which kernels write and read: `kernels`, `attention`. NVIDIA GPUs
-in_segments.py      the same for reading, over host memory: `metal_attention`. Apple's GPUs
-writing.py          K and V that were computed as arrays, into blocks and out of them
+in_blocks.py        caches over blocks that kernels write and read: `kernels`, `attention`. NVIDIA GPUs
+in_segments.py      caches over blocks that kernels only read, in host memory: `metal_attention`. Apple GPUs
+shares.py           how thread blocks share queries that attend together
+writing.py          copies of K and V between arrays and blocks of host memory
 traces.py           passes that are traced once and replayed
-checkpoints.py      what sequences go on from; windows and states in pieces of the pool
-arena.py            the memory of blocks, on the host or on a device; `layout` says where tensors lie in a block
-views.py            caches as arrays, for layers that compute attention by themselves
-alone.py            caches of one sequence without a pool, for what is measured of a model
+checkpoints.py      starts of sequences; windows and states in pieces of the pool
+arena.py            memory of blocks, on the host or on a device; `layout` places tensors in a block
+views.py            caches as arrays, for layers that compute attention themselves
+alone.py            caches of one sequence without a pool, for measuring a model
 """

@@ -1,5 +1,5 @@
-"""Caches of one sequence by itself, without a pool, for what is measured of a model: K and V are packed and unpacked as
-everywhere, and stay arrays. Engine thread only.
+"""Caches of one sequence without a pool, for measuring a model: K and V are packed and unpacked as everywhere, but stay
+arrays. Engine thread only.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from inference_service.engine.paged.sequence import Sequence, WorkingKV
 
 
 class _Alone:
-    """The pass of a sequence whose caches count for themselves."""
+    """A pass for caches that count their own tokens."""
 
     rows = False
 
@@ -27,7 +27,7 @@ class SequenceKVCache(ArrayKVCache):
 
     @property
     def offset(self) -> int:
-        """Tokens."""
+        """Number of tokens."""
         return self.tokens
 
     @property
@@ -40,7 +40,7 @@ class SequenceKVCache(ArrayKVCache):
         return sum(int(array.nbytes) for array in self.working.state)
 
     def empty(self) -> bool:
-        """Nothing was ever written."""
+        """Return whether nothing was written."""
         return not self.tokens
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
@@ -61,7 +61,7 @@ class SequenceStates(StatesCache):
         return sum(int(array.nbytes) for array in self.state)
 
     def empty(self) -> bool:
-        """Nothing was ever written."""
+        """Return whether nothing was written."""
         return not self.state
 
 

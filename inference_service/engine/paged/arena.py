@@ -1,5 +1,5 @@
-"""The memory of the pool's blocks of one kind: segments of them, and their way to files and back. Engine thread, but
-for `put` and `read` of blocks in host memory, which no thread else uses meanwhile.
+"""Memory of the pool's blocks of one kind, in segments, copied to files and back. Engine thread only, except `put` and
+`read` of blocks in host memory that no other thread uses meanwhile.
 """
 
 from abc import ABC, abstractmethod
@@ -19,11 +19,10 @@ from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
 from inference_service.engine.tensor_file import Entry, TensorFile
 
 _AT_ONCE: Final = 16 << 20
-"""Bytes of blocks that are copied to a device's own memory as one tensor. glibc takes 32 MiB and more from the system
-each time."""
+"""Bytes of blocks copied to a device as one tensor. glibc takes 32 MiB and more from the system each time."""
 
 Placed = tuple[int, int, HostTensors]
-"""A block, the first token in it that is written, and the tensors [layers, kv_heads, n, width] of n tokens."""
+"""(block, first token to write in it, tensors [layers, kv_heads, n, width] of n tokens)."""
 
 Words = npt.NDArray[np.uint32]
 
@@ -31,39 +30,39 @@ Words = npt.NDArray[np.uint32]
 class Reading:
     """Blocks on their way to a file.
 
-    What was begun behind a pass is there when the pass is: to wait for it at once leaves the device idle until the
-    next. Then any thread may make the tensors, which costs more than all before, as long as the blocks are held.
+    A copy launched after a pass is ready when the pass is; waiting for it at once leaves the device idle until the next
+    pass. After `wait`, any thread may call `tensors`, the most expensive part, while the blocks are held.
     """
 
     def __init__(self, begun: Sequence[Callable[[], Words]], made: Callable[[Sequence[Words]], TensorBytes]) -> None:
         self._begun, self._made = begun, made
         self._words: list[Words] = []
         self.beside: Callable[[], TensorBytes] = dict
-        """Returns tensors that are in no block. Engine thread."""
+        """Makes tensors that are in no block. Engine thread only."""
         self._others: TensorBytes = {}
 
     def wait(self) -> None:
-        """Wait for the device. Engine thread."""
+        """Wait for the device. Engine thread only."""
         begun, beside = self._begun, self.beside
-        self._begun, self.beside = (), dict  # They hold what was copied on the device.
+        self._begun, self.beside = (), dict  # They keep the copies on the device alive.
         self._words, self._others = [words() for words in begun], beside()
 
     def tensors(self) -> TensorBytes:
-        """Return a private copy as the tensors of a file by name; what was read is let go."""
+        """Return a private copy as a file's tensors by name, and release what was read."""
         words, self._words = self._words, []
         return {**self._made(words), **self._others}
 
     def __call__(self) -> TensorBytes:
-        """Do both. Engine thread."""
+        """Wait, and return the tensors. Engine thread only."""
         self.wait()
         return self.tensors()
 
 
 class Arena(ABC):
-    """`blocks` blocks, `segment_blocks` of them in a segment; by default all are in one.
+    """`blocks` blocks in segments of `segment_blocks`; by default one segment.
 
-    A segment's memory is taken when a block of it is used first, the first one's at once. Raises MemoryError where the
-    device has less.
+    The first segment is allocated at once, others when one of their blocks is first used. Raises MemoryError if the
+    device has less memory.
     """
 
     def __init__(self, layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> None:
@@ -75,17 +74,17 @@ class Arena(ABC):
 
     @staticmethod
     def of(layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> "Arena":
-        """One in the memory of the device."""
+        """Return an arena of the kind that the device needs."""
         kind = DeviceArena if has_own_memory() else HostArena
         return kind(layout, blocks, segment_blocks)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all segments that are taken."""
+        """Bytes of all allocated segments."""
         return sum(int(segment.nbytes) for segment in self._segments.values())
 
     def take(self, blocks: Iterable[int]) -> None:
-        """Take the memory of these blocks' segments, unless it is there."""
+        """Allocate the missing segments of these blocks."""
         for segment in sorted({block // self._segment_blocks for block in blocks} - self._segments.keys()):
             count = min(self._segment_blocks, self._blocks - segment * self._segment_blocks)
             nbytes = count * self.layout.nbytes
@@ -101,11 +100,11 @@ class Arena(ABC):
             self._taken(segment, words)
 
     def has(self, blocks: Iterable[int]) -> bool:
-        """Whether the memory of all these blocks is taken. Any thread."""
+        """Return whether all these blocks are allocated. Any thread."""
         return {block // self._segment_blocks for block in blocks} <= self._segments.keys()
 
     def release(self, segments: Iterable[int]) -> None:
-        """Give back the memory of segments in which nothing counts. Waits for what reads there still."""
+        """Free segments without active blocks. Waits for the device, which may still read there."""
         mx.synchronize()
         for segment in segments:
             self._segments.pop(segment, None)
@@ -115,7 +114,7 @@ class Arena(ABC):
         self.release(list(self._segments))
 
     def _place(self, block: int) -> tuple[int, int]:
-        """A block's segment, and its place there."""
+        """Return a block's segment and its index there."""
         segment, place = divmod(block, self._segment_blocks)
         if segment not in self._segments:
             raise self._missing(segment)
@@ -127,11 +126,11 @@ class Arena(ABC):
 
     @abstractmethod
     def _taken(self, segment: int, words: mx.array) -> None:
-        """Note the memory of a segment."""
+        """Note a new segment's memory."""
 
     @abstractmethod
     def put(self, placed: Sequence[Placed]) -> None:
-        """Copy tensors in host memory to blocks, whose memory is taken; it is done on return."""
+        """Copy host tensors to allocated blocks; done on return."""
 
     def read(self, block: int, tokens: int) -> Reading:
         """Begin to read the first `tokens` tokens of a block."""
@@ -150,7 +149,7 @@ class Arena(ABC):
         return Reading([self._begun(block) for block in blocks], made)
 
     def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
-        """A private copy of the first `tokens` tokens in blocks of a table, [layers, kv_heads, tokens, width]."""
+        """Return a private copy of the first `tokens` tokens in a table's blocks, [layers, kv_heads, tokens, width]."""
         parts = [self.layout.views(words()) for words in [self._begun(block) for block in blocks]]
         return {
             name: np.concatenate([part[name] for part in parts], axis=2)[:, :, :tokens] for name in self.layout.tensors
@@ -158,28 +157,29 @@ class Arena(ABC):
 
     @abstractmethod
     def _begun(self, block: int) -> Callable[[], Words]:
-        """Begin to copy a block to host memory; the function returns it [words], which may be the block's own."""
+        """Begin to copy a block to host memory. The returned function gives [words], maybe the block's own memory."""
 
     @abstractmethod
     def copy(self, source: int, target: int) -> None:
-        """Copy a block to another, whose memory is taken. Passes that are launched later see it."""
+        """Copy a block to an allocated one. Passes launched later see it."""
 
 
 class HostArena(Arena):
-    """In memory that is the host's, too."""
+    """An arena in memory that the device shares with the host."""
 
     def _taken(self, segment: int, words: mx.array) -> None:
-        """Nothing: it is seen as it is."""
+        """Nothing to note: the host reads segments directly."""
 
     def words(self, block: int) -> Words:
-        """A block's own memory [words]."""
+        """Return a block's own memory [words]."""
         segment, place = self._place(block)
         words: Words = np.asarray(memoryview(cast(Any, self._segments[segment])))[place]
         return words
 
     def placed(self, tables: Sequence[Sequence[int]]) -> tuple[list[mx.array], npt.NDArray[np.int32]]:
-        """The segments in which these tables' blocks lie, at least one, and of each block its segment, counted through
-        these, and its place there: [tables, n, 2], zeros behind a table's end."""
+        """Return the segments of these tables' blocks, at least one, and [tables, n, 2]: each block's segment, as an
+        index into these, and index there; zeros after a table's end.
+        """
         found = np.zeros((len(tables), max(1, *map(len, tables)), 2), np.int32)
         order: dict[int, int] = {}
         for row, table in enumerate(tables):
@@ -200,7 +200,7 @@ class HostArena(Arena):
 
 
 class DeviceArena(Arena):
-    """In memory of the device's own, which kernels write and read by address."""
+    """An arena in the device's own memory, which kernels write and read by address."""
 
     def __init__(self, layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> None:
         self._bases: dict[int, int] = {}
@@ -216,7 +216,7 @@ class DeviceArena(Arena):
             self._bases.pop(segment, None)
 
     def addresses(self, blocks: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Where these blocks begin, whose memory is taken."""
+        """Return the addresses of these blocks. Raises LookupError if one is not allocated."""
         bases, segment_blocks, nbytes = self._bases, self._segment_blocks, self.layout.nbytes
         try:
             found = [bases[block // segment_blocks] + block % segment_blocks * nbytes for block in blocks]
@@ -225,7 +225,7 @@ class DeviceArena(Arena):
         return np.array(found, np.int64)
 
     def put(self, placed: Sequence[Placed]) -> None:
-        """Blocks that are not written from their first token on are read first."""
+        """Blocks not written from their first token on are read first."""
         step = max(1, _AT_ONCE // self.layout.nbytes)
         for at in range(0, len(placed), step):
             some = placed[at : at + step]
@@ -235,7 +235,7 @@ class DeviceArena(Arena):
 
     def copy(self, source: int, target: int) -> None:
         old, new = (mx.array(self.addresses([block])) for block in (source, target))
-        # Not waited for: the device would be idle meanwhile, and takes what is launched one after the other.
+        # Waiting would leave the device idle, and it runs launches in order anyway.
         mx.async_eval(store(load(old, self.layout.words), new))  # type: ignore[no-untyped-call]
 
     def _begun(self, block: int) -> Callable[[], Words]:
@@ -245,8 +245,9 @@ class DeviceArena(Arena):
 
 
 class _Blocks(TensorFile):
-    """Blocks with new tokens in them, made while MLX reads them: `mx.array` of host memory moves its pages to a GPU one
-    fault at a time."""
+    """Blocks with new tokens, built while MLX reads them: `mx.array` of host memory moves its pages to a GPU one fault
+    at a time.
+    """
 
     def __init__(self, layout: BlockLayout, placed: Sequence[Placed], old: Sequence[Words | None]) -> None:
         self._layout, self._placed, self._old = layout, placed, old
@@ -255,7 +256,7 @@ class _Blocks(TensorFile):
         super().__init__({"blocks": entry})
 
     def words(self) -> mx.array:
-        """The blocks [n, words], evaluated. Raises what went wrong when they were made."""
+        """Return the blocks [n, words], evaluated. Raises the error of building them."""
         [array] = self.load().values()
         mx.eval(array)
         if self._failure is not None:

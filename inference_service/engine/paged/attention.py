@@ -1,7 +1,7 @@
-"""Attention over the pool's blocks as kernels for NVIDIA GPUs: `flash_decoding` and `flash_runs` with tables.
+"""Attention over the pool's blocks, found by tables, as kernels for NVIDIA GPUs.
 
-A block of threads takes a chunk of tokens that lies in one block of the pool, so that in it all is as it was in one
-piece of memory; of many queries, a tile finds its tokens by the table.
+A thread block of `flash_decoding` takes a chunk of tokens within one block of the pool, and so reads contiguous memory.
+In kernels for many queries, each tile finds its tokens by the table.
 """
 
 from functools import lru_cache
@@ -21,9 +21,9 @@ _THREADS: Final = 256
 _FLOATS: Final = 64
 """Registers that a lane may spend on queries, and then on outputs."""
 _BLOCKS: Final = 384
-"""Blocks of threads to aim at: about three on each multiprocessor of a large GPU. More would cost more to merge."""
+"""Thread blocks to aim at: about three per multiprocessor of a large GPU. More cost more to merge."""
 _SHORTEST: Final = 64
-"""Tokens of a chunk."""
+"""Fewest tokens of a chunk."""
 
 _DECODE = """
   const int kv_head = blockIdx.y / {tiles}, head = blockIdx.y * {heads}, row = blockIdx.z;
@@ -62,11 +62,11 @@ def flash_decoding(
     sinks: mx.array | None,
     after: mx.array,
 ) -> mx.array:
-    """Attention of queries [rows, heads, 1, k_dim], each the last of its row's tokens; [rows, heads, 1, v_dim].
+    """Compute attention of queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
 
-    `layer` int32 [1] counts within the group; `after` is what `write` gave; `sinks` [heads]. Raises ValueError for
-    shapes that the kernels do not know; what the compiler or the driver finds comes up as RuntimeError when the result
-    is evaluated.
+    `layer` int32 [1] is the layer's index in the group; `after` is the output of `write`; `sinks` [heads]. Raises
+    ValueError for unsupported shapes. Errors of the compiler or driver surface as RuntimeError when the result is
+    evaluated.
     """
     queries = filled_up(queries, codec.format.group_size)
     rows, heads, n, _ = queries.shape
@@ -87,7 +87,7 @@ def flash_decoding(
 
 @lru_cache(maxsize=64)
 def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
-    """The kernel for so many query heads of a KV head, and how many of them a block of threads takes."""
+    """Return the kernel for `heads` query heads per KV head, and how many a thread block takes."""
     by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
     if share > _FLOATS or group.v_dim > 1024:
         raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
@@ -106,10 +106,10 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
 
 
 _TILE: Final = 32
-"""Tokens of a tile, as flash_prefill.cu has them."""
+"""Tokens of a tile, as in flash_prefill.cu."""
 _PREFILL_BLOCKS: Final = 132
 _LONGEST: Final = 4096
-"""Tokens of a chunk: a row of a long context does not keep a pass waiting."""
+"""Most tokens of a chunk, so that a long row does not delay a pass."""
 _SHARED_BYTES: Final = 48 << 10
 
 _ATTEND = """
@@ -145,8 +145,8 @@ def flash_prefill(
     sinks: mx.array | None,
     after: mx.array,
 ) -> mx.array:
-    """Attention of queries [rows, heads, n, k_dim], the last n of each row's tokens; [rows, heads, n, v_dim]. The rest
-    as of `flash_runs`.
+    """Compute attention of queries [rows, heads, n, k_dim], the last n of each row's tokens: [rows, heads, n, v_dim].
+    See `flash_runs`.
     """
     rows, heads, n, _ = queries.shape
     several = shares((Run(row, row * n, n) for row in range(rows)), heads // group.kv_heads)
@@ -166,10 +166,10 @@ def flash_runs(
     sinks: mx.array | None,
     after: mx.array,
 ) -> mx.array:
-    """Attention of runs of queries [T, heads, 1, k_dim] that have these `shares`; [T, heads, 1, v_dim].
+    """Compute attention of runs of queries [T, heads, 1, k_dim] with these `shares`: [T, heads, 1, v_dim].
 
-    The rest as of `flash_decoding`; K, V and queries have 16 bits. Runs of different lengths are in one call: Ye et
-    al., 2025, "FlashInfer".
+    K, V and queries have 16 bits; the rest as for `flash_decoding`. One call takes runs of different lengths (Ye et
+    al., 2025, "FlashInfer").
     """
     queries = filled_up(queries, codec.format.group_size)
     count, heads, n, _ = queries.shape
@@ -245,10 +245,10 @@ def flash_latents(
     scale: float,
     after: mx.array,
 ) -> mx.array:
-    """Attention over latents, which are K and V, and rotary keys: of queries [rows, heads, n, k_dim] in the space of
-    latents and [rows, heads, n, v_dim] with positions, each row's last n tokens; latents [rows, heads, n, k_dim].
+    """Compute attention over latents, which are K and V, and rotary keys: latents [rows, heads, n, k_dim].
 
-    `tokens` is how many the longest row may have. The rest as of `flash_prefill`.
+    `queries` [rows, heads, n, k_dim] are in latent space, `rotary_queries` [rows, heads, n, v_dim] have positions: each
+    row's last n tokens. `tokens` is the most that a row may have. The rest as for `flash_prefill`.
     """
     by = codec.format
     queries, rotary_queries = filled_up(queries, by.group_size), filled_up(rotary_queries, by.group_size)

@@ -1,4 +1,4 @@
-"""Starts of sequences from KV, and checkpoints in the pool's pieces: windows of sliding layers, and states of recurrent
+"""Starts of sequences from KV, and checkpoints in the pool's pieces: windows of sliding layers, states of recurrent
 ones. Engine thread only.
 """
 
@@ -18,10 +18,11 @@ from inference_service.engine.uploading import host_bytes, uploaded_states
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """KV that a sequence goes on from: `tokens` that it has, `blocks` for all that it can grow to, and own pieces.
-    The first `shared` tokens are in others' blocks. `cut` are a block that has some more, and the own one that they are
-    copied to; `files` own blocks, and what they get; then there is a checkpoint, or the file of one. `arrays`: there is
-    memory for K and V as arrays.
+    """KV that a sequence starts from.
+
+    It has `tokens` tokens, `blocks` for all that it can grow to, and its own `pieces`. The first `shared` tokens are in
+    others' blocks. `cut` is (a block with some more, the own block that it is copied to); `files` are own blocks with
+    their tensors. Then comes a `checkpoint`, or the file of one. `arrays`: there is memory for K and V as arrays.
     """
 
     blocks: Items[int]
@@ -37,7 +38,7 @@ class Start:
 
 
 class Checkpoints:
-    """The checkpoints of one model in `pieces` pieces. States take no memory before there are some."""
+    """A model's checkpoints in `pieces` pieces. States take no memory before there are some."""
 
     def __init__(self, geometry: Geometry, pieces: int, segment_pieces: int | None = None) -> None:
         self._geometry = geometry
@@ -51,7 +52,7 @@ class Checkpoints:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is taken: of the windows' arena, and of the states that are there."""
+        """Bytes allocated for windows and states."""
         states = sum(int(array.nbytes) for states in self._states.values() for array in states.arrays)
         return states + (self.windows.nbytes if self.windows is not None else 0)
 
@@ -62,14 +63,14 @@ class Checkpoints:
         self._states.clear()
 
     def release(self, segments: Iterable[int]) -> None:
-        """Give back the memory of segments of pieces in which nothing counts."""
+        """Free segments without active pieces, and their states."""
         closed = set(segments)
         if self.windows is not None:
             self.windows.release(closed)
         self._forget(piece for piece in list(self._states) if piece // self._segment_pieces in closed)
 
     def begin(self, sequence: Sequence, pieces: Iterable[int]) -> None:
-        """Give a new sequence pieces of its own, whose memory is taken."""
+        """Give a new sequence its own pieces, and allocate them."""
         own = list(pieces)
         self._forget(own)
         if self._geometry.states is not None:
@@ -80,7 +81,7 @@ class Checkpoints:
             sequence.window = WindowTable(self._geometry.piece_tokens, window=self._geometry.window, spare=own)
 
     def go_on(self, sequence: Sequence, checkpoint: Checkpoint, tokens: int) -> None:
-        """Go on from a checkpoint, but for its last tokens maybe. The piece that is written next is copied."""
+        """Go on from a checkpoint, up to `tokens`. A partly filled last piece is copied, as it is written next."""
         states, window = self._parts(checkpoint)
         if states is not None:
             sequence.states, sequence.row = states.shared(), 0
@@ -94,7 +95,7 @@ class Checkpoints:
                 table.blocks[-1] = own
 
     def load(self, sequence: Sequence, file: HostTensors, tokens: int, surplus: int) -> None:
-        """Go on from a checkpoint's file, of which the last `surplus` tokens of the window are left out."""
+        """Go on from a checkpoint's file, without the last `surplus` tokens of the window."""
         geometry = self._geometry
         if (table := sequence.window) is not None and self.windows is not None and geometry.sliding is not None:
             window = {name: file[name] for name in geometry.shapes(geometry.sliding, 1)}
@@ -106,9 +107,9 @@ class Checkpoints:
             sequence.states, sequence.row = States(uploaded_states(file, geometry.states)), 0
 
     def capture(self, sequence: Sequence, *, last: bool = False) -> Checkpoint | None:
-        """A checkpoint where the sequence stands; None of a model of full attention alone, and where layers are lost.
+        """Return a checkpoint at the sequence's end; None for full attention alone, and if layers are lost.
 
-        Unless it is the `last`, the sequence goes on: None where it has no pieces for that.
+        Also None without pieces for it and, unless it is the `last`, for the sequence to go on.
         """
         geometry, kept, table = self._geometry, int(not last), sequence.window
         if geometry.resumes_anywhere or sequence.lost:
@@ -130,7 +131,7 @@ class Checkpoints:
         return Checkpoint(sequence.length, tokens, tuple(pieces))
 
     def drop(self, sequence: Sequence, checkpoint: Checkpoint) -> None:
-        """Give a sequence back what a checkpoint of its own has, which nobody needs any more."""
+        """Give a sequence back the pieces of its own checkpoint, no longer needed."""
         pieces = list(checkpoint.pieces)
         if self._geometry.states is not None:
             sequence.slots.append(pieces.pop(0))
@@ -149,7 +150,7 @@ class Checkpoints:
         return reading
 
     def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
-        """The states of a checkpoint, and the pieces of its window."""
+        """Return a checkpoint's states, and the pieces of its window."""
         pieces = checkpoint.pieces
         return (None, pieces) if self._geometry.states is None else (self._states[pieces[0]], pieces[1:])
 

@@ -1,7 +1,7 @@
-"""K and V where they are: a layer's cache of a pass whose tokens kernels write into blocks and read there. NVIDIA GPUs.
+"""Caches of layers whose K and V kernels write into blocks and read there. NVIDIA GPUs.
 
-Tables are made once for all layers of a kind. Rows attend over packed K and V; of many queries of one sequence K and V
-are unpacked, for as long as the layer is computed.
+Tables are built once for all layers of a kind. Rows attend over packed K and V. For many queries of one sequence, K and
+V are unpacked while the layer is computed.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,19 @@ from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.shares import Run, shares
 
 FEW: Final = 512
-"""Queries of one sequence that attend over packed K and V: fewer than so many."""
+"""Fewer queries of one sequence than this attend over packed K and V."""
 FEW_LATENTS: Final = 64
-"""The same over latents: each query takes 3.4 times the products that it takes over K and V of all heads
-(DeepSeek-V2-Lite), and those are computed for all tokens, however many the queries are. A layer of it over 8,192 tokens
-takes 0.53 ms for 64 queries and 1.00 ms for 128, by way of all heads 0.75 and 0.83 (H200)."""
+"""As `FEW`, over latents: a query takes 3.4 times the products that it takes over K and V of all heads
+(DeepSeek-V2-Lite), but those are computed for all tokens, however few the queries. A layer over 8,192 tokens takes 0.53
+ms for 64 queries and 1.00 ms for 128; by way of all heads 0.75 and 0.83 ms (H200)."""
 ROWS_OF_ONE: Final = 8
-"""Rows of one sequence from which on they attend together, so that K and V are read once for all."""
+"""Rows of one sequence from which on they attend together, so that K and V are read once."""
 _BUCKET: Final = 8
-"""Blocks of a row's table are filled up to a multiple of so many."""
+"""Tables are padded to a multiple of this many blocks."""
 
 
 class PassTables:
-    """The tables of a pass over one arena. `table_of` gives a sequence's; `before`: without the pass's own tokens."""
+    """The tables of a pass over one arena. `table_of` gives a sequence's; `before` leaves the pass's own tokens out."""
 
     def __init__(
         self, of: Pass, arena: DeviceArena, table_of: Callable[[KVSequence], BlockTable], *, before: bool = False
@@ -45,13 +45,13 @@ class PassTables:
 
     @cached_property
     def each(self) -> list[Tables]:
-        """A table for each piece, [1, blocks]."""
+        """A table per piece, [1, blocks]."""
         ends = [(s, start if self._before else start + last - first) for s, first, last, start in self.of.spans()]
         return [self._tables([each]) for each in ends]
 
     @cached_property
     def rows(self) -> Tables:
-        """A table for each row [T, blocks], of which each ends with its own token."""
+        """A table per row [T, blocks], each ending with the row's own token; else the one piece's table."""
         if not self.of.rows:
             return self.each[0]
         spans = self.of.spans()
@@ -59,13 +59,13 @@ class PassTables:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The rows of each piece; none where no piece has so many that they attend together."""
+        """The rows of each piece; empty if no piece has enough to attend together."""
         if all(piece.tokens < ROWS_OF_ONE for piece in self.of.pieces):
             return []
         return [Run(last - 1, first, last - first) for _, first, last, _ in self.of.spans()]
 
     def shares(self, heads: int) -> mx.array | None:
-        """The shares of `runs`, of which so many query heads have one KV head."""
+        """Return the shares of `runs` for `heads` query heads per KV head; None without runs."""
         if heads not in self._shares:
             self._shares[heads] = mx.array(shares(self.runs, heads)) if self.runs else None
         return self._shares[heads]
@@ -76,7 +76,7 @@ class PassTables:
 
     @cached_property
     def floors(self) -> mx.array:
-        """The first position of each row that is written, int32 [rows]."""
+        """Positions before which rows write nothing, int32 [rows]."""
         return mx.array(self._floors)
 
     @property
@@ -90,7 +90,7 @@ class PassTables:
 
     @property
     def arrays(self) -> tuple[Any, Any, Any]:
-        """Blocks and spans of the tables of rows, and floors, in host memory."""
+        """Blocks and spans of the rows' tables, and floors, in host memory."""
         spans = self.of.spans()
         blocks, ends = self._places(
             [(s, start + i + 1) for s, first, last, start in spans for i in range(last - first)]
@@ -115,14 +115,14 @@ class PassTables:
 
 
 class BlockKVCache(KVCache):
-    """One layer's K and V in blocks. What `update_and_fetch` returns is this cache itself, for `attend`, or arrays."""
+    """One layer's K and V in blocks. `update_and_fetch` returns this cache itself, for `attend`, or arrays."""
 
     def __init__(
         self, of: Pass, layer: int, codec: KVCodec, group: PagedGroup, index: mx.array, tables: PassTables,
         before: PassTables | None, *, one: bool, few: bool, latents: bool = False,
     ) -> None:  # fmt: skip
-        """`index` int32 [1] is the layer's place in its group. `before` are the tables of a window in front of a chunk
-        so long that they are not kept. Attention is by kernels over packed K and V of `one` query, and of a `few`.
+        """`index` int32 [1] is the layer's index in its group. `before` are the window's tables before a chunk so long
+        that it reuses their blocks. `one`, `few`: attend over packed K and V for one query, for a few.
         """
         super().__init__(of, layer, codec, group.window)
         self._group, self._index, self._tables, self._before = group, index, tables, before
@@ -154,7 +154,7 @@ class BlockKVCache(KVCache):
         )
 
     def _arrays(self, tables: Tables, start: int, n: int, widths: tuple[int, int]) -> tuple[mx.array, mx.array]:
-        """K and V that the n tokens from position `start` on see, themselves the last."""
+        """Return K and V that n tokens from position `start` on see, themselves last."""
         assert self._written is not None
         before = min(start, self.window - 1) if self.window else start
         k, v = kernels.decoded(
@@ -163,8 +163,7 @@ class BlockKVCache(KVCache):
         return k[..., : widths[0]], v[..., : widths[1]]
 
     def _beyond_the_window(self, keys: mx.array, values: mx.array, before: PassTables) -> tuple[mx.array, mx.array]:
-        """Of a chunk longer than what a sequence keeps behind its window: what is before it is read first, since its
-        blocks are used again."""
+        """Read the window first: a chunk this long reuses its blocks."""
         start = self.of.starts[0]
         k, v = (
             x[..., : y.shape[-1]]
@@ -181,7 +180,7 @@ class BlockKVCache(KVCache):
         return k, v
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        """Attention of queries [rows, heads, n, k_dim] over what each sees; [rows, heads, n, v_dim]."""
+        """Compute attention of queries [rows, heads, n, k_dim] over the tokens each sees: [rows, heads, n, v_dim]."""
         assert self._written is not None
         group, index, codec, written = self._group, self._index, self.codec, self._written
         tables = self._tables.rows
@@ -195,7 +194,7 @@ class BlockKVCache(KVCache):
         return out[..., : self._value_width]
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
-        """Attention of queries over latents, each one's over what it sees; see `attention.flash_latents`."""
+        """Compute attention of queries over the latents that each sees; see `attention.flash_latents`."""
         assert self._written is not None
         tables = self._tables.rows
         most = tables.blocks.shape[1] * self._group.tokens
@@ -205,5 +204,5 @@ class BlockKVCache(KVCache):
 
 
 def slides_first(tokens: int) -> bool:
-    """Whether a window's table has room for so many tokens beside all that they see."""
+    """Return whether a window's table has room for `tokens` tokens besides all that they see."""
     return tokens <= SLACK

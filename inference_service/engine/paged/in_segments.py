@@ -1,6 +1,6 @@
-"""Attention of rows over K and V where they are, in blocks of host memory that a GPU shares. Apple's GPUs.
+"""Attention of rows over K and V in blocks of host memory that the GPU shares. Apple GPUs.
 
-For passes of one token of each sequence, of sequences without arrays: what is before their tokens is in blocks by then.
+For passes of one token per sequence, of sequences without arrays: all earlier tokens are in blocks by then.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,14 @@ from inference_service.engine.paged.sequence import BlockTable, Sequence, Workin
 
 
 def attends_in_segments(of: Pass) -> bool:
-    """Return whether all that the pass's tokens see, but for themselves, is in blocks."""
+    """Return whether all that the pass's tokens see, except themselves, is in blocks."""
     return all(n == 1 and not sequence.arrays for sequence, n in of.pieces)
 
 
 def places(of: Pass, arena: HostArena, table_of: Callable[[Sequence], BlockTable], window: int) -> Places | None:
-    """Where what the pass's rows see lies; None in more segments than a kernel takes. `window` 0 is full attention."""
+    """Return where the tokens that rows see lie; None if in more segments than a kernel takes. `window` 0 is full
+    attention.
+    """
     tables, spans = [], []
     for (sequence, _), end in zip(of.pieces, of.starts, strict=True):
         table = table_of(sequence)
@@ -38,13 +40,13 @@ def places(of: Pass, arena: HostArena, table_of: Callable[[Sequence], BlockTable
 
 
 class SegmentKVCache(ArrayKVCache):
-    """One layer's K and V in blocks of host memory. What `update_and_fetch` returns is this cache itself."""
+    """One layer's K and V in blocks of host memory. `update_and_fetch` returns this cache itself."""
 
     def __init__(
         self, of: Pass, layer: int, codec: KVCodec, group: PagedGroup, index: mx.array, places: Places,
         load: Callable[[Sequence, int], WorkingKV],
     ) -> None:  # fmt: skip
-        """`index` int32 [1] is the layer's place in its group."""
+        """`index` int32 [1] is the layer's index in its group."""
         super().__init__(of, layer, codec, group.window, load)
         self._group, self._index, self._places = group, index, places
 

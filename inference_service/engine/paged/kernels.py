@@ -1,7 +1,7 @@
-"""K and V of the pool's blocks as kernels for NVIDIA GPUs write and read them, by tables of the blocks' addresses.
+"""Kernels for NVIDIA GPUs that write and read K and V in the pool's blocks, by tables of block addresses.
 
-MLX has no operation that writes to its inputs, and knows nothing of what is read by address. So what reads a block in
-the same graph takes the output of what wrote it as an input, and whoever gives memory back waits for the device first.
+MLX has no operation that writes to its inputs, and does not track reads by address. So a reader of a block in the same
+graph takes the writer's output as an input, and memory is freed only after waiting for the device.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.quantization import KVFormat, last_axes
 
 _WARPS: Final = 4
-"""Warps in a block of threads; each takes a row."""
+"""Warps of a thread block; each takes a row."""
 _THREADS: Final = 256
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
 
 
 @dataclass(frozen=True)
 class PagedGroup:
-    """K and V of a layer group in blocks of one layout, as kernels take them for granted: widths are whole groups."""
+    """K and V of a layer group in blocks of one layout. Widths are whole quantization groups."""
 
     kv_heads: int
     k_dim: int
@@ -44,7 +44,7 @@ class PagedGroup:
 
     @classmethod
     def of(cls, geometry: Geometry, group: LayerGroup, layout: BlockLayout, tokens: int) -> Self:
-        """Return the group whose tensors are in blocks of `tokens` tokens."""
+        """Return the group for blocks of `tokens` tokens."""
         prefix = geometry.prefix(group)
         return cls(
             group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype, tokens,
@@ -52,8 +52,9 @@ class PagedGroup:
         )  # fmt: skip
 
     def fields(self) -> dict[str, str | int]:
-        """Fields of templates of device code: types, widths, bits, and `k_in` and `v_in`, which declare where K and V
-        of the head `kv_head` of the layer `layer[0]` lie in a block."""
+        """Return the fields of kernel templates: types, widths, bits, and `k_in` and `v_in`, which locate K and V of
+        head `kv_head` of layer `layer[0]` in a block.
+        """
         found: dict[str, str | int] = {
             "type": CUDA_TYPES[self.dtype],
             "group_size": self.format.group_size,
@@ -77,15 +78,15 @@ class PagedGroup:
 
     @property
     def rotated_width(self) -> int:
-        """Elements of the widest row that kernels rotate; 0 where none are."""
+        """Elements of the widest row that kernels rotate; 0 without rotation."""
         return max(self.k_dim, self.v_dim) if block(self.k_dim, self.format) else 0
 
 
 class Tables(NamedTuple):
     """Where K and V of some rows lie, on the device.
 
-    `blocks` int64 [rows, n] are addresses; a row's first block begins at its position `spans[row, 0]`, and its tokens
-    end, the ones that are written included, before `spans[row, 1]`: int32 [rows, 2].
+    `blocks` int64 [rows, n] are addresses. `spans` int32 [rows, 2] are the position at which a row's first block
+    begins, and the end of its tokens, the ones being written included.
     """
 
     blocks: mx.array
@@ -151,9 +152,9 @@ def write(
 ) -> mx.array:
     """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into each row's last n places.
 
-    `layer` int32 [1] counts within the group. Tokens before a row's table are left out, and those before its position
-    `floors`, int32 [rows]. The blocks are written when the result is computed, int32 [1], which what reads them takes
-    as an input. Raises ValueError for what no kernel knows.
+    `layer` int32 [1] is the layer's index in the group. Tokens before a row's table, or before its position in
+    `floors`, int32 [rows], are not written. The blocks are written when the result, int32 [1], is evaluated; readers
+    take it as an input. Raises ValueError for another dtype than the group's.
     """
     if keys.dtype != group.dtype or values.dtype != group.dtype:
         raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
@@ -172,9 +173,9 @@ def write(
 def decoded(
     group: PagedGroup, layer: mx.array, tables: Tables, begins: mx.array, total: int, codec: KVCodec, after: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """K and V [rows, kv_heads, total, width] as arrays in the model's own basis, with their means.
+    """Return K and V [rows, kv_heads, total, width] as arrays in the model's own basis, with their means.
 
-    Each row's begin at its position `begins`, int32 [rows]; behind its end are zeros. `after` is what `write` gave.
+    Each row begins at its position in `begins`, int32 [rows]; zeros follow its end. `after` is the output of `write`.
     """
     rows, heads = tables.blocks.shape[0], group.kv_heads
     inputs = [*_means(codec), tables.blocks, tables.spans, layer, begins, mx.array([total]), after]
@@ -208,7 +209,6 @@ def _decoder(group: PagedGroup, centred: bool) -> Any:
 
 
 def _source(template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, centred: bool) -> str:
-    """Device code of both sides, whose K and V are in these arrays."""
     fields = group.fields()
     sides = {
         side: side_template.format(
@@ -238,11 +238,11 @@ _LOAD = """
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < end; i += step) to[i] = from[i];
 """
 _COPIERS: Final = 32
-"""Blocks of threads that copy one block of the pool."""
+"""Thread blocks that copy one block of the pool."""
 
 
 def store(words: mx.array, addresses: mx.array) -> mx.array:
-    """Copy rows of words, uint32 [n, words], to these addresses, int64 [n], when the result is computed, int32 [1]."""
+    """Copy rows of words, uint32 [n, words], to addresses, int64 [n], when the result, int32 [1], is evaluated."""
     [stored] = _store()(
         inputs=[words, addresses],
         grid=(_COPIERS * _THREADS, words.shape[0], 1),
@@ -254,7 +254,7 @@ def store(words: mx.array, addresses: mx.array) -> mx.array:
 
 
 def load(addresses: mx.array, words: int) -> mx.array:
-    """The words at these addresses, uint32 [n, words], lazily."""
+    """Return the words at these addresses, uint32 [n, words], lazily."""
     [loaded] = _load()(
         inputs=[addresses, mx.array([words])],
         grid=(_COPIERS * _THREADS, addresses.shape[0], 1),
@@ -279,7 +279,7 @@ _ADDRESS = "address[0] = reinterpret_cast<int64_t>(words);"
 
 
 def address(words: mx.array) -> int:
-    """The address of an array's memory on the device; good as long as the array is. Waits for the device."""
+    """Return the device address of an array's memory, valid as long as the array. Waits for the device."""
     [found] = _address()(
         inputs=[words],
         grid=(1, 1, 1),

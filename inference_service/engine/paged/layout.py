@@ -1,4 +1,4 @@
-"""Where the tensors of a block lie in it: the memory of one block is one run of words, for all layers of its kind."""
+"""Where tensors lie in a block: its memory is one run of words, for all layers of its kind."""
 
 from collections.abc import Mapping
 from math import prod
@@ -10,15 +10,15 @@ import numpy.typing as npt
 from inference_service.engine.geometry import MLX_DTYPE, HostTensors, TensorBytes, TensorShapes
 
 _ALIGNMENT: Final = 16
-"""Bytes to which each tensor is aligned: kernels load so many at once."""
+"""Bytes to which each tensor is aligned: kernels load this many at once."""
 _NUMBERS: Final = {"U32": np.uint32, "F32": np.float32, "BF16": np.uint16, "F16": np.uint16}
-"""NumPy dtypes by safetensors' names: 16-bit floats are uint16."""
+"""NumPy dtypes by safetensors' names; 16-bit floats are uint16."""
 
 HostTensor = npt.NDArray[np.generic]
 
 
 class BlockTensor(NamedTuple):
-    """A tensor of a block, [layers, kv_heads, tokens, width], `offset` bytes behind the block's beginning."""
+    """A tensor of a block, [layers, kv_heads, tokens, width], at byte `offset`."""
 
     offset: int
     dtype: str
@@ -26,12 +26,12 @@ class BlockTensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of it."""
+        """Size in bytes."""
         return prod(self.shape) * int(MLX_DTYPE[self.dtype].size)
 
 
 class BlockLayout:
-    """The tensors of a block by name, one behind the other."""
+    """The tensors of a block by name, one after the other."""
 
     def __init__(self, shapes: TensorShapes) -> None:
         """`shapes` are those of a whole block."""
@@ -41,7 +41,7 @@ class BlockLayout:
             self.tensors[name] = BlockTensor(end, dtype, shape)
             end += -(-self.tensors[name].nbytes // _ALIGNMENT) * _ALIGNMENT
         self.words = end // 4
-        """uint32 of a block."""
+        """uint32 words of a block."""
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +49,7 @@ class BlockLayout:
         return self.words * 4
 
     def views(self, block: npt.NDArray[np.uint32]) -> dict[str, HostTensor]:
-        """The tensors of a block [words] in host memory, as views of it."""
+        """Return views of the tensors of a block [words] in host memory."""
         whole = block.view(np.uint8)
         return {
             name: whole[each.offset : each.offset + each.nbytes].view(_NUMBERS[each.dtype]).reshape(each.shape)
@@ -57,19 +57,20 @@ class BlockLayout:
         }
 
     def put(self, block: npt.NDArray[np.uint32], tensors: Mapping[str, HostTensor], first: int = 0) -> None:
-        """Copy tensors [layers, kv_heads, n, width] to the n tokens of a block [words] from token `first` on."""
+        """Copy tensors [layers, kv_heads, n, width] to n tokens of a block [words], from token `first` on."""
         views = self.views(block)
         for name, new in tensors.items():
             views[name][:, :, first : first + new.shape[2]] = new
 
     def read(self, block: npt.NDArray[np.uint32], tokens: int) -> TensorBytes:
-        """A private copy of the first `tokens` tokens of a block [words], as the tensors of a file by name."""
+        """Return a private copy of a block's first `tokens` tokens as a file's tensors by name."""
         return flat({name: view[:, :, :tokens] for name, view in self.views(block).items()})
 
 
 def flat(tensors: HostTensors) -> TensorBytes:
-    """Copy tensors to bytes in C order, in one piece of memory: NumPy asks for large pages, and `bytes` has a fault for
-    each small one."""
+    """Copy tensors to bytes in C order, in one allocation: NumPy asks for large pages, `bytes` has a fault per small
+    page.
+    """
     memory, found, end = np.empty(sum(each.nbytes for each in tensors.values()), np.uint8), {}, 0
     for name, tensor in tensors.items():
         own = memory[end : end + tensor.nbytes]

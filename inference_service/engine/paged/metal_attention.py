@@ -1,8 +1,7 @@
-"""Attention of one query per row over the pool's blocks, as a kernel for Apple's GPUs: the sibling of
-`paged.attention`'s.
+"""Attention of one query per row over the pool's blocks, as a kernel for Apple GPUs; `paged.attention` has NVIDIA's.
 
-Metal's kernels know no addresses: the segments in which the rows' blocks lie are inputs. Nor does one write there: K
-and V of the pass's own tokens come beside them, and the host puts them into blocks once the pass is computed.
+Metal kernels know no addresses: the segments of the rows' blocks are inputs. They do not write there either: K and V of
+the pass's own tokens are inputs, too, and the host copies them into blocks after the pass.
 
 Never timed, as no such GPU was at hand: sizes are those of MLX's own attention over long contexts, or guesses.
 """
@@ -28,21 +27,21 @@ from inference_service.engine.quantization import (
 from inference_service.engine.rotation import rotated
 
 THREADGROUP_BYTES: Final = 32 * 1024
-"""Memory of a threadgroup, at most."""
+"""Most memory of a threadgroup."""
 THREADGROUP_THREADS: Final = 1024
-"""Threads of a threadgroup, at most."""
+"""Most threads of a threadgroup."""
 MOST_SEGMENTS: Final = 16
-"""A kernel has 31 buffers, of which this one takes 10 for all else."""
+"""A kernel has 31 buffers; this one takes 10 for all else, and pads segments to a power of two."""
 
 _SIMDGROUPS = 4
 _SHORTEST = 64
-"""Tokens of a chunk."""
+"""Fewest tokens of a chunk."""
 _THREADGROUPS = 512
-"""To aim at: some for each core of a large GPU. More would cost more to merge."""
+"""Threadgroups to aim at: some per core of a large GPU. More cost more to merge."""
 _FLOATS = 32
-"""Registers that a thread may spend on queries, and then on outputs, of more than one head."""
+"""Registers that a thread may spend on queries, and then on outputs, of several heads."""
 _WIDEST_SHARE = 64
-"""The same of one head."""
+"""As `_FLOATS`, for one head."""
 _LOG2E = 1.4426950408889634
 
 _FILES = ("rotation.metal", "attention/quantized.metal")
@@ -114,9 +113,9 @@ _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_str
 class Places(NamedTuple):
     """Where K and V of some rows lie.
 
-    `segments` are uint32 [blocks, words]. `blocks` int32 [rows, n, 2] are the segment of each block, counted through
-    these, and its place there. A row's first block begins at its position `spans[row, 0]`; it sees tokens from
-    `spans[row, 1]` up to `spans[row, 2]`, int32 [rows, 3], and the one behind.
+    `segments` are uint32 [blocks, words]. `blocks` int32 [rows, n, 2] are each block's segment, as an index into these,
+    and its index there. `spans` int32 [rows, 3] are the position at which a row's first block begins, and the first and
+    end positions that it sees in blocks; its own token is at the end.
     """
 
     segments: Sequence[mx.array]
@@ -134,11 +133,11 @@ def flash_decoding(
     scale: float,
     sinks: mx.array | None,
 ) -> mx.array:
-    """Attention of queries [rows, heads, 1, k_dim] over what lies in blocks and each row's `own` packed K and V
-    [rows, kv_heads, 1, …]; [rows, heads, 1, v_dim].
+    """Compute attention of queries [rows, heads, 1, k_dim] over blocks and each row's `own` packed K and V [rows,
+    kv_heads, 1, …]: [rows, heads, 1, v_dim].
 
-    `layer` int32 [1] counts within the group; `sinks` [heads]. Raises ValueError for what the kernels do not know; what
-    the compiler or the driver finds comes up as RuntimeError when the result is evaluated.
+    `layer` int32 [1] is the layer's index in the group; `sinks` [heads]. Raises ValueError for unsupported shapes.
+    Errors of the compiler or driver surface as RuntimeError when the result is evaluated.
     """
     queries = filled_up(queries, codec.format.group_size)
     rows, heads, n, _ = queries.shape
@@ -166,7 +165,7 @@ def flash_decoding(
 def _own_chunk(
     queries: mx.array, own: tuple[Quantized, Quantized], codec: KVCodec, scale: float
 ) -> tuple[mx.array, mx.array]:
-    """Fields of quantized.metal for a chunk, where that is one token."""
+    """Return stats and outputs, as quantized.metal has them, for a chunk of one token."""
     by, group = codec.format, queries.shape[1] // own[0].weights.shape[1]
     keys, values = (mx.repeat(_exact(each, how), group, axis=1) for each, how in zip(own, (by.k, by.v), strict=True))
     queries = queries.astype(mx.float32)
@@ -182,8 +181,9 @@ def _exact(packed: Quantized, by: Quantization) -> mx.array:
 
 @lru_cache(maxsize=64)
 def _chunks_kernel(group: PagedGroup, heads: int, scale: float, segments: int) -> tuple[Any, int]:
-    """The kernel for so many query heads of a KV head, and how many of them a threadgroup takes. MLX declares the types
-    of its inputs."""
+    """Return the kernel for `heads` query heads per KV head, and how many a threadgroup takes. MLX declares input
+    types.
+    """
     by, k_dim, v_dim = group.format, group.k_dim, group.v_dim
     by_lanes, share = split(heads, k_dim, v_dim, by, _FLOATS)
     floats = by_lanes.heads * max(k_dim, group.tokens, _SIMDGROUPS * v_dim)

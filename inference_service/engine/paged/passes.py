@@ -1,8 +1,8 @@
-"""One call of the model: tokens of some sequences, and what its layers take for their caches. Engine thread only.
+"""One call of the model: tokens of some sequences, and the caches that its layers get. Engine thread only.
 
-A pass has pieces: the next tokens of a sequence each. Of one piece the model gets tokens [1, n]. Of several it gets
-them as rows [T, 1], one token each, with a position of its own, all of one sequence in their order: so decoding rows,
-short prompts and drafts are computed together, whatever their lengths.
+A pass has pieces: each the next tokens of one sequence. One piece goes to the model as tokens [1, n]. Several go as
+rows [T, 1], one token each with its own position, those of a sequence in order: so decoding rows, short prompts and
+drafts of any length are computed together.
 """
 
 from abc import ABC, abstractmethod
@@ -26,10 +26,10 @@ class Piece(NamedTuple):
 
 
 class Pass:
-    """The tokens of one call, for all layers. The sequences hold them once `advance` was called."""
+    """The tokens of one call, for all layers. `advance` adds them to the sequences."""
 
     def __init__(self, pieces: Items[Piece], *, rows: bool | None = None) -> None:
-        """`rows`: the model gets rows [T, 1]; by default it does of several pieces."""
+        """`rows`: the model gets rows [T, 1]; by default with several pieces."""
         self.pieces = list(pieces)
         self.rows = len(self.pieces) > 1 if rows is None else rows
         self.starts = [piece.sequence.length for piece in self.pieces]
@@ -41,14 +41,14 @@ class Pass:
             self.offset = self.starts[0]
 
     def spans(self) -> Iterator[tuple[Sequence, int, int, int]]:
-        """Each piece's sequence, its first row, the row behind its last, and its first token's position."""
+        """Yield each piece's sequence, first row, end row, and first token's position."""
         row = 0
         for (sequence, n), start in zip(self.pieces, self.starts, strict=True):
             yield sequence, row, row + n, start
             row += n
 
     def seen(self, window: int) -> list[tuple[int, int]]:
-        """Each row's (first, end) in the tokens that its piece is shown: it sees those, itself the last."""
+        """Return each row's (first, end) among the tokens shown to its piece; it sees those, itself last."""
         found = []
         for _, first, end, start in self.spans():
             before = min(start, window - 1) if window else start
@@ -57,13 +57,13 @@ class Pass:
         return found
 
     def advance(self) -> None:
-        """The sequences hold the tokens."""
+        """Add the tokens to the sequences' lengths."""
         for sequence, n in self.pieces:
             sequence.length += n
 
 
 class StatesCache(ArraysCache):  # type: ignore[misc]  # mlx-lm has no types
-    """A recurrent layer's arrays [rows, …] within a pass, or None before the first token."""
+    """A recurrent layer's arrays [rows, …] within a pass; None before the first token."""
 
     def __init__(self, arrays: Items[mx.array | None], offset: int | mx.array) -> None:
         super().__init__(len(arrays))
@@ -76,17 +76,17 @@ class StatesCache(ArraysCache):  # type: ignore[misc]  # mlx-lm has no types
         return [array for array in self.cache if array is not None]
 
     def make_mask(self, n: int, **_: Any) -> None:
-        """None is needed: rows have no padding."""
+        """Return None: rows have no padding."""
 
     def advance(self, n: int) -> None:
-        """Some models tell how many tokens they took, and some do not: a pass counts for all."""
+        """Do nothing: some models do not report the tokens they took, so the pass counts for all."""
 
 
 class KVCache(ABC):
-    """One layer's K and V within a pass, as mlx-lm's models ask for them."""
+    """One layer's K and V within a pass, with the interface of mlx-lm's caches."""
 
     def __init__(self, of: Pass, layer: int, codec: KVCodec, window: int) -> None:
-        """`layer` is the cache's place among all; `window` 0 is full attention."""
+        """`layer` is the cache's index among all; `window` 0 is full attention."""
         self.of = of
         self.layer = layer
         self.codec = codec
@@ -94,32 +94,32 @@ class KVCache(ABC):
 
     @property
     def offset(self) -> int | mx.array:
-        """The first token's position; of rows each row's, int32 [T]."""
+        """The first token's position; for rows, each row's, int32 [T]."""
         return self.of.offset
 
     @property
     @abstractmethod
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate before the layer's tokens count."""
+        """Arrays to evaluate before the layer's tokens count."""
 
     @abstractmethod
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Take K and V [rows, kv_heads, n, …] of the pass's tokens; what attention sees: arrays, `Pieces`, or a cache
-        whose `attend` is to be called.
+        """Take K and V [rows, kv_heads, n, …] of the pass's tokens. Return what attention sees: arrays, `Pieces`, or a
+        cache with `attend`.
         """
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-        """Attention of queries [rows, heads, n, k_dim] over what each sees, [rows, heads, n, v_dim], of a cache that
-        `update_and_fetch` returns in the place of K and V.
+        """Compute attention of queries [rows, heads, n, k_dim] over the tokens each sees: [rows, heads, n, v_dim]. For
+        caches that `update_and_fetch` returns in place of K and V.
         """
         raise NotImplementedError
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:
-        """The same of queries in the space of latents, [rows, heads, n, k_dim], and those with positions; latents."""
+        """As `attend`, for queries in latent space [rows, heads, n, k_dim] and with positions; returns latents."""
         raise NotImplementedError
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | str | None:
-        """The mask of one piece's tokens: none for one token, "causal", or bool [n, total]. Of rows there is none, as
+        """Return the mask of one piece's tokens: None for one token, "causal", or bool [n, total]. None for rows, as
         each is shown what it sees. Raises ValueError for another window than the layer's.
         """
         if window_size not in (None, self.window or None):
@@ -140,7 +140,7 @@ class KVCache(ABC):
         return banded(n, shown + n, self.window or shown + n)
 
     def fetch_arrays(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """As `update_and_fetch`, of rows what each sees, filled up to the longest: `arrays_mask` says how far."""
+        """As `update_and_fetch`, but for rows what each sees, padded to the longest; `arrays_mask` masks that."""
         seen, others = self.update_and_fetch(keys, values)
         if not isinstance(seen, Pieces):
             return seen, others
@@ -150,7 +150,7 @@ class KVCache(ABC):
         return k, v
 
     def arrays_mask(self, n: int, window_size: int | None, *, return_array: bool) -> mx.array | None:
-        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Raises as `make_mask` does."""
+        """Return bool [n, total], or [T, 1, 1, total] for rows; None if one query sees all. Raises as `make_mask`."""
         mask = self.make_mask(n, window_size, return_array=True)
         if not self.of.rows:
             return mask if n > 1 or (return_array and self.window) else None  # type: ignore[return-value]
@@ -160,13 +160,13 @@ class KVCache(ABC):
 
 
 def banded(n: int, total: int, window: int) -> mx.array:
-    """Bool [n, total]: the last `n` of `total` positions each see themselves and the window - 1 before them."""
+    """Return bool [n, total]: each of the last `n` of `total` positions sees itself and the window - 1 before it."""
     queries, keys = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
     return (queries >= keys) & (queries < keys + window)
 
 
 class Seen(NamedTuple):
-    """K and V [1, kv_heads, tokens, …] that a piece's `queries` see, themselves the last."""
+    """K and V [1, kv_heads, tokens, …] that a piece's last `queries` tokens see, themselves last."""
 
     keys: mx.array
     values: mx.array
@@ -178,15 +178,14 @@ class Pieces(list[Seen]):
 
     @property
     def dtype(self) -> mx.Dtype:
-        """As of arrays: some models ask V for it."""
+        """The arrays' dtype: some models ask V for it."""
         return self[0].values.dtype
 
 
 class ArrayKVCache(KVCache):
-    """Over K and V as arrays, which sequences have with them: what attention sees is what was packed, unpacked.
+    """A cache over arrays that sequences keep: attention sees K and V packed and unpacked again.
 
-    `packed` is to be put into the blocks once the pass is computed. `load` makes a layer's arrays of what is in the
-    blocks.
+    `packed` goes into the blocks after the pass. `load` makes a layer's arrays from the blocks.
     """
 
     def __init__(
@@ -221,7 +220,7 @@ class ArrayKVCache(KVCache):
 
 
 def _filled(array: mx.array, rows: int, tokens: int) -> mx.array:
-    """[1, kv_heads, n, width] with zeros behind its tokens, for so many rows."""
+    """Pad [1, kv_heads, n, width] with zeros to `tokens` tokens, for `rows` rows."""
     whole = mx.pad(array, [(0, 0), (0, 0), (0, tokens - array.shape[2]), (0, 0)])
     return mx.broadcast_to(whole, (rows, *whole.shape[1:]))
 
@@ -229,9 +228,9 @@ def _filled(array: mx.array, rows: int, tokens: int) -> mx.array:
 def over_pieces(
     attend: Any, queries: mx.array, pieces: Pieces, window: int, scale: float, sinks: mx.array | None
 ) -> mx.array:
-    """Attention of rows' queries [T, heads, 1, k_dim], each piece's over what it sees; [T, heads, 1, v_dim].
+    """Compute attention of rows' queries [T, heads, 1, k_dim], each piece's over what it sees: [T, heads, 1, v_dim].
 
-    `attend` is as mlx-lm's function, over arrays.
+    `attend` is mlx-lm's function, over arrays.
     """
     found, row = [], 0
     for k, v, n in pieces:
@@ -243,7 +242,7 @@ def over_pieces(
 
 
 def state_caches(of: Pass, states: Items[tuple[int, int]]) -> dict[int, StatesCache]:
-    """The caches of recurrent layers, by their places, of which each has so many arrays."""
+    """Return the caches of recurrent layers by layer; `states` are (layer, number of arrays)."""
     sequences = [piece.sequence for piece in of.pieces]
     for sequence in sequences:
         if sequence.states is None:

@@ -3,8 +3,8 @@
     positions    0 … length          full attention: blocks from the first token on
                  … length            windows: blocks of the last window + SLACK tokens at least
 
-Blocks that others have, too, are never written: a block that is shared and not full is copied before the first token
-goes there. What lies in a block behind the tokens that its owners count is garbage.
+Shared blocks are never written: one that is not full is copied before its first new token. Blocks hold garbage after
+the tokens that their owners count.
 """
 
 from collections import Counter
@@ -15,59 +15,59 @@ from typing import Final, NamedTuple
 import mlx.core as mx
 
 SLACK: Final = 256
-"""Tokens older than the window that a sequence keeps: it can be trimmed, and resumed before a checkpoint, so far."""
+"""Tokens kept beyond the window: a sequence can be trimmed, and resumed before a checkpoint, by as many."""
 
 
 @dataclass(eq=False)
 class BlockTable:
-    """Blocks of `tokens` tokens each, whose positions begin at `first`, a multiple of that."""
+    """Blocks of `tokens` tokens each, from position `first` on, a multiple of `tokens`."""
 
     tokens: int
     blocks: list[int] = field(default_factory=list)
     first: int = 0
 
     def at(self, position: int) -> int:
-        """The block that has the token at a position."""
+        """Return the block of the token at a position."""
         return self.blocks[(position - self.first) // self.tokens]
 
     def of(self, start: int, end: int) -> list[int]:
-        """The blocks that have the tokens from `start` up to `end`."""
+        """Return the blocks of the tokens from `start` up to `end`."""
         return self.blocks[(start - self.first) // self.tokens : -(-(end - self.first) // self.tokens)]
 
     def kept_from(self, length: int) -> int:  # noqa: ARG002
-        """The first position that a sequence of so many tokens keeps."""
+        """Return the first position that a sequence of `length` tokens keeps."""
         return self.first
 
 
 @dataclass(eq=False)
 class WindowTable(BlockTable):
-    """The blocks of sliding layers. Those behind the window are used again for the tokens that come.
+    """The blocks of sliding layers. Blocks that leave the window are reused for new tokens.
 
-    `spare` are blocks of the sequence's own, at first all of them, that have no tokens and are in no checkpoint.
+    `spare` are the sequence's own blocks without tokens and in no checkpoint, at first all of them.
     """
 
     window: int = 0
     spare: list[int] = field(default_factory=list)
     written: int = 0
-    """The first position that is written: what was restored may begin inside of a block."""
+    """The first written position: what was restored may begin inside a block."""
     _own: set[int] = field(default_factory=set)
     _shared: Counter[int] = field(default_factory=Counter)
-    """In how many checkpoints blocks are."""
+    """Number of checkpoints by block."""
 
     def __post_init__(self) -> None:
         self._own |= set(self.spare)
 
     @property
     def most(self) -> int:
-        """Blocks that it has at most."""
+        """Most blocks that it has."""
         return -(-(self.window + SLACK) // self.tokens) + 1
 
     def kept_from(self, length: int) -> int:
-        """The first position that a sequence of so many tokens keeps."""
+        """Return the first position that a sequence of `length` tokens keeps."""
         return max(self.first, self.written, length - self.window - SLACK)
 
     def slide(self, end: int) -> None:
-        """Have room for tokens up to `end`, and none for those that are not kept then."""
+        """Make room for tokens up to `end`, and drop those not kept then."""
         keep = max(0, end - self.window - SLACK) // self.tokens * self.tokens
         while self.blocks and self.first < keep:
             if self._is_free(block := self.blocks.pop(0)):
@@ -79,18 +79,18 @@ class WindowTable(BlockTable):
             self.blocks.append(self.spare.pop())
 
     def share(self, length: int) -> list[int]:
-        """The blocks of a checkpoint after `length` tokens. They are not used again, unless it is taken back."""
+        """Return the blocks of a checkpoint after `length` tokens. They are not reused unless it is taken back."""
         found = self.of(self.kept_from(length), length)
         self._shared.update(found)
         return found
 
     def take_back(self, blocks: Items[int]) -> None:
-        """A checkpoint of these blocks is not needed any more."""
+        """Release the blocks of a checkpoint no longer needed."""
         self._shared.subtract(blocks)
         self.spare += [block for block in blocks if self._is_free(block) and block not in self.blocks]
 
     def left(self, length: int) -> int:
-        """Blocks of its own that would be in no checkpoint if there were one after `length` tokens."""
+        """Return how many own blocks are in no checkpoint, given one after `length` tokens."""
         shared = self.of(self.kept_from(length), length)
         return sum(not self._shared[block] and block not in shared for block in self._own)
 
@@ -99,56 +99,56 @@ class WindowTable(BlockTable):
 
 
 class States:
-    """Arrays of recurrent layers, [rows, …] for each of several sequences."""
+    """Arrays of recurrent layers, [rows, …] with a row per sequence."""
 
     def __init__(self, layers: Items[Items[mx.array | None]]) -> None:
         self.layers = [list(arrays) for arrays in layers]
 
     @property
     def arrays(self) -> list[mx.array]:
-        """All that there are, for `mx.eval`."""
+        """All arrays, for `mx.eval`."""
         return [array for layer in self.layers for array in layer if array is not None]
 
     @property
     def empty(self) -> bool:
-        """No token has gone into them."""
+        """True before the first token."""
         return any(array is None for layer in self.layers for array in layer)
 
     def shared(self) -> "States":
-        """The arrays by other handles: what assigns to elements of these does not change those."""
+        """Return other handles: assigning to their elements does not change the originals."""
         return States([[a if a is None else a[...] for a in layer] for layer in self.layers])
 
     def rows(self, rows: Items[int]) -> "States":
-        """Some rows, copied: views would keep the whole alive."""
+        """Return copies of some rows: views would keep all rows alive."""
         wanted = mx.array(list(rows))
         return States([[a if a is None else mx.take(a, wanted, axis=0) for a in layer] for layer in self.layers])
 
 
 @dataclass(eq=False)
 class Sequence:
-    """One sequence's KV: so many tokens, and where they are."""
+    """One sequence's KV: its tokens, and where they are."""
 
     full: BlockTable
     length: int = 0
     shared: int = 0
-    """Tokens in blocks of full attention that others have, too: not written, even where they are computed again."""
+    """Tokens in shared blocks of full attention: not written, even when computed again."""
     window: WindowTable | None = None
     states: States | None = None
     row: int = 0
     """The sequence's row in `states`."""
     working: dict[int, "WorkingKV"] = field(default_factory=dict)
-    """K and V as arrays by layer, where the device attends over these and there is memory for it."""
+    """K and V as arrays by layer, where the device attends over these and has memory for them."""
     arrays: bool = True
-    """There is; else a layer's are made for each pass, of what is in the blocks."""
+    """True if there is memory for `working`; else passes make one layer's arrays at a time from the blocks."""
     lost: bool = False
-    """Layers that are not full attention cannot go on: their window or state is gone."""
+    """True if layers other than full attention cannot go on: their window or state is gone."""
     slots: list[int] = field(default_factory=list)
-    """Pieces of its own under which checkpoints keep states."""
+    """Own pieces under which checkpoints keep states."""
     ended: bool = False
-    """Its blocks may be others' by now: what is still computed of it is not written."""
+    """True if its blocks may be others' by now: results for it are no longer written."""
 
     def trim(self, tokens: int) -> None:
-        """Hold `tokens` tokens, no more than there are. What cannot go back that far is lost."""
+        """Shorten to `tokens` tokens. Sets `lost` if a window or state cannot go back that far."""
         if tokens == self.length:
             return
         self.lost = self.lost or self.states is not None or not self._window_reaches(tokens)
@@ -163,8 +163,8 @@ class Sequence:
 
 
 class Checkpoint(NamedTuple):
-    """All that a model needs besides blocks to go on from `position`: pieces that have the last `tokens` tokens before
-    it, the first one the place of the states, if there are some.
+    """All that a model needs besides blocks to go on from `position`: pieces with the last `tokens` tokens before it.
+    The first piece is that of recurrent states, if any.
     """
 
     position: int
@@ -173,7 +173,9 @@ class Checkpoint(NamedTuple):
 
 
 def gathered(sequences: Items[Sequence]) -> States:
-    """The states of these sequences as rows in this order; as they are where they lie so already."""
+    """Return the states of these sequences as rows in this order, uncopied where they already lie so. Raises ValueError
+    if only some have a state.
+    """
     first = sequences[0].states
     assert first is not None
     rows = [each.row for each in sequences]
@@ -198,7 +200,7 @@ def _rows(states: States) -> int:
 class WorkingKV:
     """One layer's K and V of one sequence as arrays [1, kv_heads, capacity, width] in the model's own basis.
 
-    `window` 0 is full attention. Of a window there are at least the last window + SLACK tokens.
+    `window` 0 is full attention; a window keeps at least the last window + SLACK tokens.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -207,11 +209,12 @@ class WorkingKV:
         self._arrays: list[mx.array] = []
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Add n tokens; views of all that the last n of them see, of a window of no more. They must not outlive the
-        step: a write while they live copies the buffers."""
+        """Append n tokens; return views of all they see. Views must not outlive the step: a write while they live
+        copies the buffers.
+        """
         n, new = int(keys.shape[2]), (keys, values)
         if self._arrays and [each.shape[3] for each in self._arrays] != [each.shape[3] for each in new]:
-            # They were unpacked, and are filled up to whole groups.
+            # Unpacked arrays are padded to whole groups.
             self._arrays = [array[..., : x.shape[3]] for array, x in zip(self._arrays, new, strict=True)]
         shown = n + (min(self.filled, self.window - 1) if self.window else self.filled)
         self._make_room(n)
@@ -226,7 +229,7 @@ class WorkingKV:
         return k, v
 
     def _make_room(self, n: int) -> None:
-        """Drop what a window does not need where there is too much of it; grow where there is no room."""
+        """Drop tokens that a window does not need, or grow, if n more do not fit."""
         kept = self._kept(n)
         if not self._arrays or (kept == self.filled and self.filled + n <= int(self._arrays[0].shape[2])):
             return
@@ -239,23 +242,22 @@ class WorkingKV:
         self.filled = kept
 
     def _kept(self, n: int) -> int:
-        """Tokens that stay before n more."""
         if self.window and self.filled + n > self.window + 2 * SLACK:
             return min(self.filled, self.window + SLACK)
         return self.filled
 
     def growth(self, n: int) -> int:
-        """Bytes of the arrays that n more tokens take the place of these with; 0 where there is room."""
+        """Return the bytes of the arrays if n more tokens need larger ones; 0 where there is room."""
         if not self._arrays or self._kept(n) < self.filled or self.filled + n <= int(self._arrays[0].shape[2]):
             return 0
         return sum(int(array.nbytes) for array in self._arrays)
 
     def trim(self, tokens: int) -> None:
-        """Forget the last tokens."""
+        """Drop the last tokens."""
         self.filled -= tokens
 
     def reaches(self, length: int) -> bool:
-        """Return whether all is there that the token after `length` ones sees."""
+        """Return whether all tokens seen by the one after `length` are there."""
         return self.filled >= (min(length, self.window - 1) if self.window else length)
 
     @property

@@ -1,4 +1,4 @@
-"""How blocks of threads share the queries of a pass that attend together, those of short prompts. Pure."""
+"""How thread blocks share the queries of a pass that attend together, those of short prompts. Pure."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 ROWS: Final = 128
-"""Rows of queries of a block of threads, one for each query of each head, as flash_prefill.cu has them."""
+"""Most query rows of a thread block, one per query and head, as in flash_prefill.cu."""
 
 
 class Run(NamedTuple):
-    """Neighbouring queries of one sequence, its last tokens: the row of its table, the first query, their number."""
+    """Adjacent queries of one sequence, its last tokens: the row of its table, the first query, their number."""
 
     row: int
     first: int
@@ -18,8 +18,8 @@ class Run(NamedTuple):
 
 
 def shares(runs: Iterable[Run], heads: int, count: int = 0) -> Any:
-    """Return how blocks of threads share the queries of some runs, int32 [blocks, 5]: a run, and of its rows the first
-    and the one behind the last. `heads` of the queries have one KV head. At least `count`, of which some have no rows.
+    """Return how thread blocks share the queries of some runs, int32 [blocks, 5]: a run, and the first and end of its
+    rows. `heads` is query heads per KV head. Padded to `count` with blocks without rows.
     """
     found = []
     for run in runs:
@@ -31,5 +31,5 @@ def shares(runs: Iterable[Run], heads: int, count: int = 0) -> Any:
 
 
 def most_shares(queries: int, heads: int, runs: int) -> int:
-    """Return the most that `shares` of so many queries in so many runs has."""
+    """Return the most blocks of `shares` for `queries` queries in `runs` runs."""
     return heads * queries // ROWS + runs

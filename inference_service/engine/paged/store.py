@@ -1,5 +1,5 @@
-"""All memory of a model's KV: blocks of its full-attention layers, and checkpoints of others; and what a call of the
-model gets for its caches. Engine thread only.
+"""All KV memory of a model: blocks of full-attention layers, checkpoints of others, and the caches for a call of the
+model. Engine thread only.
 """
 
 import logging
@@ -38,13 +38,12 @@ from inference_service.engine.paged.writing import Home, Written
 log = logging.getLogger(__name__)
 
 _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
-"""Places of layers in their group, for kernels."""
+"""Layers' indices in their group, for kernels."""
 
 
 class Kernels(NamedTuple):
-    """Phases by kernels of ours: attention over packed K and V in blocks, of `one` query of a row, and of a `few` of a
-    sequence; whether passes are `traced`. Where memory is the host's, too, `one` is of rows without arrays, and nothing
-    else counts.
+    """Phases that use our kernels: attention over packed K and V in blocks, for `one` query of a row and a `few` of a
+    sequence; `traced` passes. In memory shared with the host, `one` is for rows without arrays; the others are ignored.
     """
 
     one: bool = False
@@ -56,7 +55,7 @@ NO_KERNELS: Final = Kernels()
 
 
 class KVStore:
-    """The arenas of one model. `codecs` are those of its layers with KV; without, K and V are not centred."""
+    """The arenas of one model. `codecs` are its KV layers'; by default K and V are not centred."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class KVStore:
         segments: tuple[int | None, int | None] = (None, None),
         kernels: Kernels = NO_KERNELS,
     ) -> None:
-        """`segments` is how many blocks and how many pieces of windows are taken at once; by default all."""
+        """`segments` are the blocks and the pieces of windows allocated at once; by default all."""
         self.geometry = geometry
         self.codecs = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
         self.full = Arena.of(BlockLayout(geometry.block_shapes(BLOCK_TOKENS)), blocks, segments[0])
@@ -81,7 +80,7 @@ class KVStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is taken: of the arenas, and of the states that are there."""
+        """Bytes allocated for arenas and states."""
         return self.full.nbytes + self.checkpoints.nbytes
 
     def close(self) -> None:
@@ -91,20 +90,20 @@ class KVStore:
         self._end_traces()
 
     def release(self, blocks: Items[int], pieces: Items[int]) -> None:
-        """Give back the memory of segments of the blocks' arena, and of the pieces', in which nothing counts."""
+        """Free segments of blocks and of pieces without active ones."""
         self.full.release(blocks)
         self.checkpoints.release(pieces)
         mx.clear_cache()
 
     def sequence(self, blocks: Items[int], pieces: Items[int] = ()) -> Sequence:
-        """An empty sequence with these blocks, in order, and pieces of its own; their memory is taken."""
+        """Return an empty sequence with these blocks, in order, and its own pieces, all allocated."""
         self.full.take(blocks)
         sequence = Sequence(BlockTable(BLOCK_TOKENS, list(blocks)))
         self.checkpoints.begin(sequence, pieces)
         return sequence
 
     def started(self, start: Start) -> Sequence:
-        """A sequence that goes on from KV in blocks and files. Raises MemoryError."""
+        """Return a sequence that starts from KV in blocks and files. Raises MemoryError."""
         sequence = self.sequence(start.blocks, start.pieces)
         sequence.shared = start.shared
         if start.cut is not None:
@@ -121,7 +120,7 @@ class KVStore:
         return sequence
 
     def capture(self, sequence: Sequence) -> Checkpoint | None:
-        """A checkpoint where a sequence ends; None of a model of full attention alone, and where layers are lost."""
+        """Return a checkpoint at a sequence's end; None for full attention alone, and if layers are lost."""
         return self.checkpoints.capture(sequence, last=True)
 
     def read_checkpoint(self, checkpoint: Checkpoint) -> Reading:
@@ -133,7 +132,7 @@ class KVStore:
         return self.full.read(block, tokens)
 
     def host_buffers(self, block: int, tokens: int) -> HostBuffers | None:
-        """The memory of a block's first tokens by tensor and layer; None where it is not the host's. Any thread."""
+        """Return the memory of a block's first tokens by tensor and layer; None if it is not the host's. Any thread."""
         if not isinstance(self.full, HostArena):
             return None
         views = self.full.layout.views(self.full.words(block))
@@ -141,16 +140,16 @@ class KVStore:
 
     @property
     def layers(self) -> int:
-        """Caches of a pass."""
+        """Number of caches of a pass."""
         states = self.geometry.states
         return self.geometry.layers + (len(states.layers) if states is not None else 0)
 
     def start_bytes(self, tokens: int) -> int:
-        """Bytes that a sequence takes besides its blocks when it goes on after so many tokens."""
+        """Return the bytes that a sequence starting after `tokens` tokens takes besides its blocks."""
         return self.geometry.array_bytes(tokens) if self.by_arrays else 0
 
     def growth(self, of: Pass) -> int:
-        """Bytes that a pass takes besides computing: where arrays are full, they are copied to larger ones."""
+        """Return the bytes that a pass takes besides computing: full arrays are copied to larger ones."""
         found = 0
         for sequence, n in of.pieces if self.by_arrays else ():
             for group in self.geometry.groups:
@@ -160,25 +159,26 @@ class KVStore:
 
     @property
     def by_arrays(self) -> bool:
-        """Sequences have K and V with them as arrays."""
+        """True if sequences keep K and V as arrays."""
         return isinstance(self.full, HostArena)
 
     def resume(self, sequence: Sequence) -> None:
-        """Make the arrays, lazily, of a sequence whose tokens are in blocks alone."""
+        """Make the arrays of a sequence whose tokens are only in blocks, lazily."""
         for home in self._homes:
             found = home.unpacked(sequence, home.group.layers, self.codecs.__getitem__, self.geometry.dtype)
             sequence.working |= zip(home.group.layers, found, strict=True)
 
     def load(self, sequence: Sequence, layer: int) -> WorkingKV:
-        """The arrays of one layer, lazily, of the tokens that are in a sequence's blocks."""
+        """Return one layer's arrays of the tokens in a sequence's blocks, lazily."""
         home = next(each for each in self._homes if layer in each.group.layers)
         [working] = home.unpacked(sequence, [layer], self.codecs.__getitem__, self.geometry.dtype)
         return working
 
     def compute(self, network: Any, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
-        """Logits of a pass's tokens [T], lazily, and what is to be put into blocks; the sequences count them.
+        """Return logits of a pass's tokens [T], lazily, and what is to be written to blocks. The sequences count the
+        tokens.
 
-        [T, 1, vocabulary] of rows, [1, T, vocabulary] of one piece.
+        Logits are [T, 1, vocabulary] for rows, [1, T, vocabulary] for one piece.
         """
         if (traced := self.step(of, tokens)) is not None:
             return traced
@@ -187,7 +187,7 @@ class KVStore:
         return logits, self.taken(of, caches)
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
-        """Make the caches of a pass, in the order of the layers."""
+        """Return the caches of a pass, in layer order."""
         kv = self._over_arrays(of) if self.by_arrays else self._in_blocks(of)
         found: dict[int, Any] = dict(kv)
         if (states := self.geometry.states) is not None:
@@ -235,8 +235,9 @@ class KVStore:
         return found
 
     def step(self, of: Pass, tokens: mx.array) -> tuple[mx.array, Written] | None:
-        """Logits [T, 1, vocabulary] of rows by a trace of the model, as of `caches` and `taken`; None where there is
-        none, and nothing is done."""
+        """Return logits [T, 1, vocabulary] of rows from a trace, and do what `caches` and `taken` do. Without a trace,
+        return None and do nothing.
+        """
         if self.traces is None or not self.traces.knows(of):
             return None
         before: Items[Items[mx.array]] = ()
@@ -252,7 +253,7 @@ class KVStore:
 
     @staticmethod
     def _settle(of: Pass, arrays: Items[Items[mx.array | None]]) -> States | None:
-        """Have the sequences have these states, if there are some. Views of a whole chunk would keep that."""
+        """Set the sequences' states, if there are some. Views would keep a whole chunk alive."""
         if not arrays:
             return None
         after = States(arrays) if of.rows else States(arrays).rows([0])
@@ -261,7 +262,7 @@ class KVStore:
         return after
 
     def trace(self, model: Callable[[mx.array, Items[Any]], mx.array], **options: int) -> None:
-        """Have passes over rows traced; `options` as of `Traces`."""
+        """Trace passes over rows; `options` as for `Traces`."""
         states = self.geometry.states
         arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
         counts = [(layer, len(each)) for layer, each in arrays]
@@ -272,7 +273,7 @@ class KVStore:
         self.traces = Traces(model, self._layers, arenas, counts, heads[: len(arenas)], **options)
 
     def give_up_tracing(self, error: Exception) -> None:
-        """Run the model's layers from now on: a pass failed, which may be because it was traced."""
+        """Run the model's layers from now on: a pass failed, perhaps because it was traced."""
         if self.traces is not None:
             self._end_traces()
             log.warning("passes are not traced any more: %s", error)
@@ -283,7 +284,7 @@ class KVStore:
         self.traces = None
 
     def _layers(self, of: Any, tables: Items[Any], before: PassTables | None = None) -> dict[int, BlockKVCache]:
-        """The caches of layers with KV; `tables` are those of full attention, and of windows."""
+        """Return the caches of layers with KV; `tables` are those of full attention, then of windows."""
         found = {}
         for group in self.geometry.groups:
             sliding = group is self.geometry.sliding
@@ -296,7 +297,7 @@ class KVStore:
         return found
 
     def _tables_of(self, of: Pass) -> Iterator[PassTables]:
-        """The tables of rows, of full attention and of windows."""
+        """Yield the tables of full attention, then of windows, after sliding those."""
         yield PassTables(of, self._device(self.full), lambda sequence: sequence.full)
         if self.windows is not None:
             window = cast(Callable[[Sequence], BlockTable], attrgetter("window"))
@@ -305,7 +306,7 @@ class KVStore:
             yield PassTables(of, self._device(self.windows), window)
 
     def taken(self, of: Pass, caches: Items[KVCache | StatesCache]) -> Written:
-        """The tokens of a pass are in its caches: they count. Returns what is still to be put into blocks."""
+        """Count the tokens of a pass, now in its caches. Return what is still to be written to blocks."""
         states = self._settle(of, [cache.cache for cache in caches if isinstance(cache, StatesCache)])
         for sequence, n in of.pieces if self.by_arrays else ():
             if sequence.window is not None:

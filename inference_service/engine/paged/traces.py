@@ -1,9 +1,10 @@
 """Passes over rows that are traced once and replayed, without the Python of a model's layers. Engine thread only.
 
-On a fast GPU a pass of few rows takes as long as saying what it is to compute: 13 ms of 32 rows of Llama 3.1 8B
-on an H200, of which the GPU needs 11. And the threads of arriving turns want the interpreter when prompts are to be
-computed. `mx.compile` replays a graph from its trace. A trace holds for a number of rows and of blocks in a table; both
-are filled up, and few are made while agents come and go: rows with a sequence that is nobody's, in a block of its own.
+On a fast GPU, a pass of few rows takes as long as describing it: 13 ms for 32 rows of Llama 3.1 8B on an H200, of which
+the GPU needs 11. Threads of arriving turns want the interpreter, too, when prompts are pending. `mx.compile` replays a
+graph from its trace. A trace holds for one number of rows and of blocks in a table; both are padded (rows not with
+recurrent states), so that few are made while agents come and go. Padding rows are of a sequence that is nobody's, in a
+block of its own.
 """
 
 from collections import Counter
@@ -21,15 +22,15 @@ from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.paged.shares import Run, most_shares, shares
 
 _ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576)
-"""Numbers of rows that are traced; fewer are filled up."""
+"""Numbers of rows that are traced; fewer are padded."""
 _PIECES: Final = 64
-"""Pieces of a pass that is traced."""
+"""Most pieces of a traced pass."""
 _PASSES_BEFORE: Final = 2
-"""Passes of a shape before it is traced."""
+"""Passes of a size before it is traced."""
 
 
 class _Traced:
-    """A pass and its tables within a trace, of which only arrays may be used."""
+    """A pass within a trace: only its arrays may be used."""
 
     rows = True
     pieces = ()
@@ -39,12 +40,11 @@ class _Traced:
         self.tokens = int(offset.shape[0])
 
     def spans(self) -> Iterator[Any]:
-        """There are no pieces."""
         return iter(())
 
 
 class _TracedTables:
-    """The tables of an arena within a trace. `shares` are by the numbers of `heads`; none where rows attend alone."""
+    """An arena's tables within a trace. `shares` are in the order of `heads`; none if rows attend alone."""
 
     def __init__(
         self, heads: Sequence[int], blocks: mx.array, spans: mx.array, floors: mx.array, *shares: mx.array
@@ -53,17 +53,16 @@ class _TracedTables:
         self._shares = dict(zip(heads, shares, strict=bool(shares)))
 
     def shares(self, heads: int) -> mx.array | None:
-        """As of `PassTables`."""
         return self._shares[heads] if self._shares else None
 
 
 Layers = Callable[[Any, list[Any]], dict[int, BlockKVCache]]
-"""(pass, tables of each arena) to the caches of layers with KV by their places."""
+"""(pass, tables of each arena) to the caches of layers with KV by layer."""
 
 
 class Traces:
-    """The traces of one model. `layers` makes its caches; `states` are places and arrays of recurrent layers; `heads`,
-    by arena, how many query heads have one KV head, where rows of a sequence attend together.
+    """The traces of one model. `layers` makes its caches; `states` are (layer, number of arrays) of recurrent layers;
+    `heads` are, by arena, the query heads per KV head, where rows of a sequence attend together.
     """
 
     def __init__(
@@ -83,13 +82,13 @@ class Traces:
         self._step: Any = mx.compile(self._traced)
 
     def close(self) -> None:
-        """Give up the traces, which hold the model's weights: they and what made them know each other, and would stay
-        until Python next looks for cycles. They must not be used afterwards.
+        """Drop the traces, which must not be used afterwards. They hold the model's weights, in a reference cycle that
+        Python would collect late.
         """
         self._step = None
 
     def knows(self, of: Pass) -> bool:
-        """Return whether a pass is one of rows that are traced, once so many have come often enough."""
+        """Return whether a pass is traced, and count it: rows of a size are traced once they came often enough."""
         if not of.rows or of.tokens > _ROWS[-1] or len(of.pieces) > _PIECES:
             return False
         if any(piece.tokens > SLACK for piece in of.pieces):
@@ -101,7 +100,7 @@ class Traces:
     def run(
         self, of: Pass, tokens: mx.array, tables: Sequence[PassTables], states: Sequence[Sequence[mx.array]] = ()
     ) -> tuple[mx.array, list[list[mx.array]]]:
-        """Logits [T, 1, vocabulary] of tokens [T], and the states after them."""
+        """Return logits [T, 1, vocabulary] of tokens [T], and the states after them."""
         rows = of.tokens if states else next(count for count in _ROWS if count >= of.tokens)
         missing = rows - of.tokens
         offset, each = mx.array(of.offset), []

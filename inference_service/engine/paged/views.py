@@ -1,9 +1,9 @@
-"""Caches of a pass as arrays, for layers that compute attention by themselves.
+"""Caches of a pass as arrays, for layers that compute attention themselves.
 
-Attention of DeepSeek V3's latents, of Gemma 2's capped scores or of StableLM in float32 wants K and V as arrays, where
-all others attend through `engine.attention`. A `View` takes a cache's place while the model is called: the cache keeps
-what it always keeps, and the layer sees it dequantized. Where K and V are in blocks alone, that costs a layer's in the
-compute dtype for as long as the layer is computed.
+DeepSeek V3's latents, Gemma 2's capped scores and StableLM's float32 attention need K and V as arrays; all other layers
+attend through `engine.attention`. A `View` replaces a cache while the model is called: the cache keeps what it always
+keeps, and the layer sees it dequantized. If K and V are only in blocks, that costs one layer's in the compute dtype
+while the layer is computed.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from inference_service.engine.paged.passes import StatesCache
 class View:
     """One layer's cache for one call of the model. Engine thread only.
 
-    `keys` and `values` are what the last `update_and_fetch` returned: layers that share a layer's KV read them there.
+    `keys` and `values` are the last result of `update_and_fetch`, read by layers that share this layer's KV.
     """
 
     def __init__(self, cache: Any) -> None:
@@ -28,17 +28,18 @@ class View:
 
     @property
     def offset(self) -> Any:
-        """The first new token's position, int; int32 [T] of rows. Some models compute with it as Python does."""
+        """The first new token's position, int; int32 [T] for rows. Some models compute with it in Python."""
         return self.cache.offset
 
     def maybe_trim_front(self) -> None:
-        """For chunked attention: show as many tokens before the new ones as a window has, at most."""
+        """For chunked attention: show at most window - 1 tokens before the new ones."""
         self.start_position = max(0, self.offset - self.cache.window + 1) if self.offset else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; all that a query sees, dequantized.
+        """Append K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]; return all that a query sees,
+        dequantized.
 
-        Where K is V, or V has no width, as of indexers, the halves of K are kept as K and V.
+        If K is V, or V has no width, as in indexers, the halves of K are kept as K and V.
         """
         if halved := keys is values or not values.shape[-1]:
             keys, values = mx.split(keys, 2, axis=-1)
@@ -54,11 +55,11 @@ class View:
         return self.keys, self.values
 
     def make_mask(self, n: int, window_size: int | None = None, return_array: bool = False) -> mx.array | None:
-        """Bool [n, total], or [T, 1, 1, total] of rows; None where one query sees all. Never a name."""
+        """Return bool [n, total], or [T, 1, 1, total] for rows; None where one query sees all. Never a name."""
         mask: mx.array | None = self.cache.arrays_mask(n, window_size, return_array=return_array)
         return mask
 
 
 def viewed(caches: Any) -> list[Any]:
-    """Views of those with K and V; recurrent layers' as they are."""
+    """Return views of caches with K and V, and recurrent layers' caches as they are."""
     return [cache if isinstance(cache, StatesCache) else View(cache) for cache in caches]

@@ -1,4 +1,4 @@
-"""K and V of passes over arrays on their way into blocks of host memory, and out of them. Engine thread only."""
+"""Copies of K and V between arrays of passes and blocks of host memory. Engine thread only."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
@@ -17,14 +17,14 @@ from inference_service.engine.quantization import Quantized
 
 
 class Home(NamedTuple):
-    """Where K and V of a layer group lie: in blocks of an arena, whose tensors' names begin with a prefix."""
+    """Where K and V of a layer group lie: in blocks of an arena, in tensors whose names begin with a prefix."""
 
     group: LayerGroup
     arena: Arena
     prefix: str
 
     def table(self, sequence: Sequence) -> BlockTable:
-        """A sequence's blocks there."""
+        """Return a sequence's blocks there."""
         table = sequence.window if self.group.window else sequence.full
         assert table is not None
         return table
@@ -32,7 +32,7 @@ class Home(NamedTuple):
     def unpacked(
         self, sequence: Sequence, layers: Items[int], codec_of: Callable[[int], KVCodec], dtype: mx.Dtype
     ) -> list[WorkingKV]:
-        """K and V as arrays, lazily, of some neighbouring layers of the group: of what a sequence has in blocks."""
+        """Return K and V of adjacent layers of the group as arrays, lazily, from a sequence's blocks."""
         table, window = self.table(sequence), self.group.window or 0
         rows = [self.group.layers.index(layer) for layer in layers]
         start = table.kept_from(sequence.length)
@@ -51,7 +51,7 @@ class Home(NamedTuple):
     def _gathered(
         self, table: BlockTable, start: int, end: int, dtype: mx.Dtype, rows: Items[int]
     ) -> dict[str, mx.array]:
-        """The six tensors [layers, kv_heads, tokens, width] of some layers and the tokens from `start` up to `end`."""
+        """Return the six tensors [layers, kv_heads, tokens, width] of these layers, tokens `start` up to `end`."""
         assert isinstance(self.arena, HostArena)
         views = [self.arena.layout.views(self.arena.words(block)) for block in table.of(start, end)]
         first = table.first + (start - table.first) // table.tokens * table.tokens
@@ -65,8 +65,8 @@ class Home(NamedTuple):
 
 
 class Written:
-    """K and V of a pass on their way into blocks of host memory. `state` is to be computed before `put`, and has
-    `states` of recurrent layers, too.
+    """K and V of a pass to be written to blocks of host memory. Evaluate `state`, which includes recurrent `states`,
+    before `put`.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class Written:
         return states + [array for _, stacked in self._packed for array in stacked.values()]
 
     def put(self) -> None:
-        """Copy what was computed to the blocks of sequences that are not over."""
+        """Copy the results to the blocks of sequences that have not ended."""
         for home, stacked in self._packed:
             hosts = {name: _host(array) for name, array in stacked.items()}
             row = 0
             for (sequence, n), (start, end) in zip(self._of.pieces, self._starts, strict=True):
-                # [layers, rows, kv_heads, n, width] of rows, and of one piece
+                # [layers, rows, kv_heads, n, width] for rows and for one piece
                 own = {
                     name: host[:, row : row + n, :, 0].swapaxes(1, 2) if self._of.rows else host[:, 0]
                     for name, host in hosts.items()
@@ -126,5 +126,5 @@ def put(arena: Arena, table: BlockTable, start: int, tensors: HostTensors, end: 
 
 
 def _host(array: mx.array) -> Any:
-    """An evaluated array as host memory; 16-bit floats as their bits."""
+    """Return an evaluated array as host memory; 16-bit floats as their bits."""
     return np.array(array.view(mx.uint16) if array.dtype.size == 2 else array, copy=False)
