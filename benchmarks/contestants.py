@@ -154,7 +154,6 @@ class Ours:
             model=network,
             tokenizer=_NoText(),  # type: ignore[arg-type]
             store=self.store,
-            token_bytes=self.geometry.bytes_per_token,
         )
 
     def job(

@@ -50,13 +50,11 @@ class PromptEngine(ABC):
 
     An error ends only the turn whose prompt raised it. After a failed allocation a prompt is begun again once.
 
-    `token_bytes` is KV per token of the full-attention layers. `others_decode` returns whether turns of other models
-    generate, which wait for this one's chunks too.
+    `others_decode` returns whether turns of other models generate, which wait for this one's chunks too.
     """
 
     model: Any
     store: KVStore
-    token_bytes: int
     others_decode: Callable[[], bool] = lambda: False
     asked: Callable[[], bool] = lambda: False
     """Returns whether work waits for the engine thread: then a chunk stops between two layers."""

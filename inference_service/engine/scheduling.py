@@ -21,7 +21,6 @@ def next_prompt(waiting: Sequence[Waiting]) -> int:
 
 _STEPS = ((8_192, 2_048), (20_480, 1_024))
 SMALLEST_STEP = 512
-LARGEST_CHUNK = max(size for _, size in _STEPS)
 _ROUND = 256
 SMALLEST_CHUNK = _ROUND
 

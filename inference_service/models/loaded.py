@@ -160,7 +160,6 @@ def take_memory(
         model=opened.network,
         tokenizer=info.tokenizer,
         store=arenas,
-        token_bytes=geometry.bytes_per_token,
         others_decode=others_decode,
     )
     return LoadedModel(

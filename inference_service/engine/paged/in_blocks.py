@@ -11,6 +11,7 @@ from typing import Any, Final
 import mlx.core as mx
 import numpy as np
 
+from inference_service.engine.attention.latents import MOST_ABSORBED
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.paged import attention, kernels
 from inference_service.engine.paged.arena import DeviceArena
@@ -20,12 +21,8 @@ from inference_service.engine.paged.sequence import SLACK, BlockTable
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.shares import Run, shares
 
-FEW: Final = 512
-"""Fewer queries of one sequence than this attend over packed K and V."""
-FEW_LATENTS: Final = 64
-"""As `FEW`, over latents: a query takes 3.4 times the products that it takes over K and V of all heads
-(DeepSeek-V2-Lite), but those are computed for all tokens, however few the queries. A layer over 8,192 tokens takes 0.53
-ms for 64 queries and 1.00 ms for 128; by way of all heads 0.75 and 0.83 ms (H200)."""
+_FEW: Final = 511
+"""Most queries of one sequence that attend over packed K and V."""
 ROWS_OF_ONE: Final = 8
 """Rows of one sequence from which on they attend together, so that K and V are read once."""
 _BUCKET: Final = 8
@@ -127,7 +124,7 @@ class BlockKVCache(KVCache):
         super().__init__(of, layer, codec, group.window)
         self._group, self._index, self._tables, self._before = group, index, tables, before
         self._one, self._few = one, few
-        self._most_few = FEW_LATENTS if latents else FEW
+        self._most_few = MOST_ABSORBED if latents else _FEW
         self._written: mx.array | None = None
 
     @property
@@ -139,7 +136,7 @@ class BlockKVCache(KVCache):
             return self._beyond_the_window(keys, values, self._before)
         self._write(keys, values)
         widths = keys.shape[-1], values.shape[-1]
-        if self._one if self.of.rows or self.of.tokens == 1 else self._few and self.of.tokens < self._most_few:
+        if self._one if self.of.rows or self.of.tokens == 1 else self._few and self.of.tokens <= self._most_few:
             return self, self
         seen = Pieces(
             Seen(*self._arrays(tables, start, last - first, widths), last - first)
