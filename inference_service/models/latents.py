@@ -128,7 +128,7 @@ class LatentAttention(nn.Module):  # type: ignore[misc]
         if not isinstance(seen[0], Pieces):
             return self._over_some(q_nope, q_rope, *seen, mask)
         found, row = [], 0
-        for latents, rotary, n in seen[0]:
+        for latents, rotary, n, _ in seen[0]:
             nope, rope = (each[row : row + n].swapaxes(0, 2) for each in (q_nope, q_rope))
             found.append(self._over_some(nope, rope, latents, rotary, "causal" if n > 1 else None).swapaxes(0, 2))
             row += n

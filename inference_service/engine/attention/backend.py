@@ -55,5 +55,5 @@ class _Dispatch:
         if isinstance(keys, KVCache):
             return keys.attend(queries, scale, sinks)
         if isinstance(keys, Pieces):
-            return over_pieces(self.fallback, queries, keys, cache.window, scale, sinks)
+            return over_pieces(self.fallback, queries, keys, keys.window, scale, sinks)
         return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)

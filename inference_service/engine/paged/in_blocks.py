@@ -139,7 +139,7 @@ class BlockKVCache(KVCache):
         if self._one if self.of.rows or self.of.tokens == 1 else self._few and self.of.tokens <= self._most_few:
             return self, self
         seen = Pieces(
-            Seen(*self._arrays(tables, start, last - first, widths), last - first)
+            Seen(*self._arrays(tables, start, last - first, widths), last - first, self.window)
             for tables, (_, first, last, start) in zip(self._tables.each, self.of.spans(), strict=True)
         )
         return (seen, seen) if self.of.rows else (seen[0].keys, seen[0].values)

@@ -171,6 +171,7 @@ class Seen(NamedTuple):
     keys: mx.array
     values: mx.array
     queries: int
+    window: int = 0
 
 
 class Pieces(list[Seen]):
@@ -180,6 +181,11 @@ class Pieces(list[Seen]):
     def dtype(self) -> mx.Dtype:
         """The arrays' dtype: some models ask V for it."""
         return self[0].values.dtype
+
+    @property
+    def window(self) -> int:
+        """The window of the layer that they are of: another layer may attend over them, without a cache of its own."""
+        return self[0].window
 
 
 class ArrayKVCache(KVCache):
@@ -210,7 +216,7 @@ class ArrayKVCache(KVCache):
         seen = Pieces()
         for sequence, first, end, _ in self.of.spans():
             shown = self._working(sequence).append(*(x[first:end].swapaxes(0, 2) for x in (k, v)))
-            seen.append(Seen(*shown, end - first))
+            seen.append(Seen(*shown, end - first, self.window))
         return seen, seen
 
     def _working(self, sequence: Sequence) -> WorkingKV:
@@ -233,7 +239,7 @@ def over_pieces(
     `attend` is mlx-lm's function, over arrays.
     """
     found, row = [], 0
-    for k, v, n in pieces:
+    for k, v, n, _ in pieces:
         own, total = queries[row : row + n].swapaxes(0, 2), int(k.shape[2])
         mask: Any = None if n == 1 else "causal" if total <= (window or total) else banded(n, total, window)
         found.append(attend(own, k, v, cache=None, scale=scale, mask=mask, sinks=sinks).swapaxes(0, 2))

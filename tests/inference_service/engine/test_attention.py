@@ -100,19 +100,23 @@ def test_arrays_go_the_old_way_and_caches_of_a_pass_are_asked(module: Any) -> No
     assert module.attend.fallback is fused
 
 
+@pytest.mark.parametrize("own_cache", [True, False])
 @pytest.mark.parametrize("window", [0, 5])
-def test_rows_attend_over_what_their_piece_is_shown(window: int, module: Any) -> None:
-    """Pieces of one token and of several, in a window that each of them sees a part of; with sinks."""
+def test_rows_attend_over_what_their_piece_is_shown(window: int, own_cache: bool, module: Any) -> None:
+    """Pieces of one token and of several, in a window that each of them sees a part of; with sinks. A layer without a
+    cache takes what another has.
+    """
     of, sinks = a_pass(1, 3, 1), random(4, seed=9)
     queries = random(5, 4, 1, 64)
     shown = [(7 if not window else 5, 1), (8 if not window else 7, 3), (1, 1)]
     pieces = Pieces(
-        Seen(random(1, 2, tokens, 64, seed=at), random(1, 2, tokens, 64, seed=10 + at), n)
+        Seen(random(1, 2, tokens, 64, seed=at), random(1, 2, tokens, 64, seed=10 + at), n, window)
         for at, (tokens, n) in enumerate(shown)
     )
-    found = module.attend(queries, pieces, pieces, cache=cache_of(of, window), scale=0.125, mask=None, sinks=sinks)
+    cache = cache_of(of, window) if own_cache else None
+    found = module.attend(queries, pieces, pieces, cache=cache, scale=0.125, mask=None, sinks=sinks)
     row = 0
-    for k, v, n in pieces:
+    for k, v, n, _ in pieces:
         own = queries[row : row + n].swapaxes(0, 2)
         exact = plain_attention(own, k, v, 0.125, window or None, sinks)
         assert mx.allclose(found[row : row + n].swapaxes(0, 2), exact, atol=1e-4)
