@@ -108,8 +108,6 @@ class BatchEngine(PromptEngine):
         if self._to_clear:
             self._to_clear = False
             mx.clear_cache()
-        if not (self._waiting or self._running):
-            self._kept.clear()
         return bool(self._ready or self._running or self._flights)
 
     def _drop_cancelled(self) -> None:

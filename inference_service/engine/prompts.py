@@ -220,7 +220,7 @@ class PromptEngine(ABC):
         """Note blocks that other turns may look for now."""
         for name in names:
             self._kept[name] = None
-        while len(self._kept) > _NAMES:  # An engine that is never idle never clears it.
+        while len(self._kept) > _NAMES:
             del self._kept[next(iter(self._kept))]
 
     def _seconds(self, layers: int) -> float:
