@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from tests.faults import shim
 from tests.full_matrix import FULL
 
 blas.preload()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # A shell's background jobs ignore it, and so would all children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nothing that depends on the machine's speed; and at every commit the same examples, for its tests are always the same.
 settings.register_profile(

@@ -287,10 +287,10 @@ async def test_what_was_named_stays_as_it_is_where_its_turn_begins_again(
             found.append(store.windows.read_run(checkpoint.pieces, first, checkpoint.position)())
         return found
 
-    def noted(self: PromptSharing, loop: Any, kept: Kept) -> None:
+    def noted(self: PromptSharing, kept: Kept) -> None:
         blocks = self.turn.restored.places()[kept.first : kept.end]
         named.append((blocks, kept.checkpoint, content(self.model.arenas, blocks, kept.checkpoint)))
-        keep(self, loop, kept)
+        keep(self, kept)
 
     def late(self: PromptSharing, kept: Kept) -> None:
         if len(begun) < 2:
