@@ -9,9 +9,10 @@ that are generated, and they end at `--length` tokens. The pool holds `--holds` 
 (AGENTMEM_WORKER_POOL_BYTES): round robin is the order in which the last use always evicts who comes next.
 
 Against that, the very same requests, token for token, without an agent's name and with CACHE_POLICY_RECOMPUTE: the
-whole prompt is computed each time, and nothing is kept. They come after each round, on the same stack, and take
-nothing from the pool. With fewer of them than turns (`--baseline-turns`; default 100 on a GPU and 10 on a CPU), the
-time of all is said to be extrapolated. Files of KV are in the page cache where the machine has the memory for it.
+whole prompt is computed each time, and nothing is kept. They come after each round, on the same stack, and give their
+blocks of the pool back, where the next round's first agent finds room. With fewer of them than turns
+(`--baseline-turns`; default 100 on a GPU and 10 on a CPU), the time of all is said to be extrapolated. Files of KV are
+in the page cache where the machine has the memory for it.
 
 A turn that reuses anything but its agent's whole ledger, or anything at all without a name, ends the benchmark.
 """

@@ -69,7 +69,7 @@ async def test_capacity(stack: LiveStack, written: Path) -> None:
     assert {turn["prompt"] for way in (capacity.KEPT, capacity.NOTHING) for turn in one[way]} == {before + 16}
     assert found["metrics"]["hits"] == {"warm": 5 * before}
     assert found["metrics"]["queries"] == 5 * (before + 16)
-    assert found["metrics"]["evictions"] == 5
+    assert found["metrics"]["evictions"] == 4, "the first has the blocks of the turn that kept nothing"
     assert found["metrics"]["bytes_read"] == found["ways"][capacity.KEPT]["load_bytes"] > 5 * before * 960
     assert len(capacity.tables(found)) == 2
 
