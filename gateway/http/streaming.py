@@ -86,8 +86,9 @@ class EventStream(StreamedResponse):
             self._written = time.monotonic()
 
     async def send(self, *events: SseEvent) -> None:
-        """Send events, with none of another caller between them. Raises ReaderStalled."""
-        await self.write(b"".join(map(_encoded, events)))
+        """Send events, if any, with none of another caller between them. Raises ReaderStalled."""
+        if events:
+            await self.write(b"".join(map(_encoded, events)))
 
     @asynccontextmanager
     async def kept_alive(

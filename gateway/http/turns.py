@@ -222,8 +222,7 @@ class _Run:
                 unfinished -= event.HasField("finished")
                 if not unfinished:
                     whole(self.request.scope)
-                if said := list(answer.events(choice, event)):
-                    await stream.send(*said)
+                await stream.send(*answer.events(choice, event))
         except ReaderStalled:
             raise
         except Exception as error:  # noqa: BLE001 - a stream that began can only report its failure
