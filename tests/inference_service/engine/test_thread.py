@@ -34,6 +34,7 @@ async def test_what_a_step_tells_is_heard_in_order_and_before_what_it_resolves(
     engine.start()
     heard: list[int] = []
     said: Future[None] = Future()
+    gate = threading.Event()
 
     def tell() -> None:
         for number in range(50):
@@ -42,10 +43,12 @@ async def test_what_a_step_tells_is_heard_in_order_and_before_what_it_resolves(
         engine.flush()
         engine.tell(heard.append, 50)
         said.set_result(None)
+        gate.wait(30)  # The step has not ended, and what it told last is not flushed.
 
     engine.submit(tell)
     await engine.wait(said)
     assert heard == [*range(7), *range(8, 51)]
+    gate.set()
     assert [each.exc_info and each.exc_info[0] for each in caplog.records] == [ZeroDivisionError]
     engine.attach(lambda: bool(engine.tell(heard.append, 51)))
     await engine.call(lambda: None)
