@@ -34,13 +34,15 @@ async def test_what_a_step_tells_is_heard_in_order_and_before_what_it_resolves(
     engine.start()
     heard: list[int] = []
     said: Future[None] = Future()
-    gate = threading.Event()
+    flushed, gate = threading.Event(), threading.Event()
 
     def tell() -> None:
         for number in range(50):
             engine.tell((lambda: heard.append(1 // 0)) if number == 7 else partial(heard.append, number))
         assert not heard
+        engine.tell(flushed.set)
         engine.flush()
+        assert flushed.wait(30)
         engine.tell(heard.append, 50)
         said.set_result(None)
         gate.wait(30)  # The step has not ended, and what it told last is not flushed.
