@@ -40,8 +40,12 @@ _NAMES: Final = 4096
 """Names of computed blocks, a million tokens, that waiting turns may look for again."""
 _RIDES, _RIDES_ON_CPU = 256, 16
 """Most tokens of one prompt that ride along."""
-_ROWS, _ROWS_ON_CPU = 512, 32
-"""Most tokens of all prompts that ride along in one pass."""
+_ROWS, _ROWS_ON_CPU = 768, 32
+"""Most tokens of all prompts that ride along in one pass.
+
+More make fewer passes of arriving turns, fewer make shorter gaps. 32 agents at work, Llama 3.1 8B on an H100, in one
+run of `agentmem bench work`: first tokens (p95) 441 to 499 ms with 512, 362 to 375 with 768, 372 to 409 with 1,024.
+"""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -21,7 +21,7 @@ from inference_service.engine.paged.passes import Pass, StatesCache
 from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.paged.shares import Run, most_shares, shares
 
-_ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576)
+_ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576, 640, 768, 832)
 """Numbers of rows that are traced; fewer are padded."""
 _PIECES: Final = 64
 """Most pieces of a traced pass."""

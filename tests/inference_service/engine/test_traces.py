@@ -197,7 +197,7 @@ def test_what_is_traced_and_after_how_many_passes() -> None:
     assert [knows(of((9, 80, 0), (9, 1, 0))) for _ in range(3)] == [False, False, True]
     assert not any(knows(of((0, SLACK + 1, 0), (9, 1, 0))) for _ in range(4))
     assert not any(knows(of(*[(9, 1, 0)] * 65)) for _ in range(4))
-    assert not any(knows(of(*[(0, 145, 0)] * 4)) for _ in range(4))
+    assert not any(knows(of(*[(0, 209, 0)] * 4)) for _ in range(4))
     assert not any(knows(Pass([Piece(Sequence(BlockTable(16)), 1)])) for _ in range(4)), "of one piece"
     assert not Plain(passes_before=0).traces.knows(of(*[(9, 1, 0)] * 65))
 
