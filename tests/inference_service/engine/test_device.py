@@ -15,6 +15,7 @@ CUDA = {"total_memory": 80 * GIB, "free_memory": 79 * GIB}
 def pretend(monkeypatch: pytest.MonkeyPatch, kind: mx.DeviceType, info: dict[str, int], held: int = 0) -> None:
     monkeypatch.setattr(mx, "default_device", lambda: SimpleNamespace(type=kind))
     monkeypatch.setattr(mx, "device_info", lambda: info)
+    monkeypatch.setattr(device, "_fixed", lambda: info)
     monkeypatch.setattr(device, "held_bytes", lambda: held)
 
 
