@@ -15,13 +15,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
 from agentmem.process import rpc
-from agentmem.v1 import inference_pb2, inference_pb2_grpc
+from agentmem.v1 import inference_pb2
 from gateway.edge.authorization import without_directories
 from gateway.edge.callers import serves_admin
 
 WORKER: Final = "inference worker"
 STORE: Final = "cache store"
 """The processes behind a gateway, as messages name them."""
+
+_GENERATE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].methods_by_name["Generate"]
 
 _T = TypeVar("_T")
 UnaryCall: TypeAlias = grpc.aio.UnaryUnaryCall[Any, _T] | grpc.aio.StreamUnaryCall[Any, _T]
@@ -103,8 +105,9 @@ async def generation(
     caller would have the turn again.
     """
     finished = False
+    generate = stub(channel, _GENERATE, inference_pb2.GenerateResponse.FromString)  # A whole stub takes 0.3 ms.
     try:
-        async with aclosing(messages(inference_pb2_grpc.InferenceServiceStub(channel).Generate(turn))) as events:
+        async with aclosing(messages(generate(turn))) as events:
             async for event in events:
                 finished = finished or event.HasField("finished")
                 yield event
