@@ -27,10 +27,10 @@ import asyncio
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks import children, options, random_models, results
 from benchmarks.geometries import GEOMETRIES
@@ -61,6 +61,8 @@ _MOVES_NOTE = (
     "and allocated are of the turn that took most; on a CPU what is copied are K and V as arrays."
 )
 _WARM_UP = "warm-up"
+_Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
+"""Takes the figures of so many agents by a name, as soon as there are any."""
 _SAMPLES = 3
 
 
@@ -126,9 +128,8 @@ def figures_of(sizes: TurnSizes, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def of_engine(given: Weights, sizes: TurnSizes, agents: Sequence[int], threads: int) -> dict[str, Any]:
-    """Return figures of the engine alone, by number of agents."""
-    found: dict[str, Any] = {}
+async def of_engine(given: Weights, sizes: TurnSizes, agents: Sequence[int], threads: int, tell: _Tell) -> None:
+    """Tell figures of the engine alone."""
     turn = sizes.new + sizes.generated
     middle = sizes.context + (sizes.turns + 1) * turn // 2
     asked = {"context": sizes.context + turn, "new": sizes.new, "generated": sizes.generated}
@@ -141,17 +142,12 @@ async def of_engine(given: Weights, sizes: TurnSizes, agents: Sequence[int], thr
             await engine.ask(do="work", agents=count, turns=2, **asked)  # compiles
             work = await engine.ask(do="work", agents=count, turns=sizes.turns, **asked)
             rates = results.summary([each["tokens_per_second"] for each in stay])
-            found[str(count)] = {
-                STAY: {"tokens_per_second": rates["median"], "samples": rates},
-                AT_WORK: figures_of(sizes, work),
-            }
-            _print_rates(count, found[str(count)])
-    return found
+            tell(count, STAY, {"tokens_per_second": rates["median"], "samples": rates})
+            tell(count, AT_WORK, figures_of(sizes, work))
 
 
-async def of_server(server: Server, words: Prompts, sizes: TurnSizes, agents: Sequence[int]) -> dict[str, Any]:
-    """Figures of a server by number of agents and way."""
-    found: dict[str, Any] = {}
+async def of_server(server: Server, words: Prompts, sizes: TurnSizes, agents: Sequence[int], tell: _Tell) -> None:
+    """Tell figures of a server."""
     await server.start()
     try:
         warm_up = TurnSizes(sizes.context, sizes.new, sizes.generated, 3)
@@ -159,19 +155,11 @@ async def of_server(server: Server, words: Prompts, sizes: TurnSizes, agents: Se
             await asyncio.gather(
                 *(Agent(server, words, warm_up, f"{_WARM_UP} {count} {number}").works() for number in range(count))
             )
-            found[str(count)] = {
-                f"{server.name}, {way}": figures_of(sizes, await at_work(server, words, sizes, count, way))
-                for way in WAYS
-            }
-            _print_rates(count, found[str(count)])
+            for way in WAYS:
+                found = await at_work(server, words, sizes, count, way)
+                tell(count, f"{server.name}, {way}", figures_of(sizes, found))
     finally:
         await server.stop()
-    return found
-
-
-def _print_rates(agents: int, found: dict[str, Any]) -> None:
-    for name, each in found.items():
-        print(f"{agents} agents, {name}: {each['tokens_per_second']:.1f} tokens/s", flush=True)
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:
@@ -246,7 +234,7 @@ def given_weights(model: str, root: Path) -> Weights:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Measure, writing after each part, and print; the exit status, 1 where a claim is missed."""
+    """Measure, writing all there is after each measurement, and print; the exit status, 1 where a claim is missed."""
     sizes = TurnSizes(arguments.context, arguments.new, arguments.generated, arguments.turns)
     measured: dict[str, dict[str, Any]] = {}
     with scratch() as root:
@@ -255,15 +243,18 @@ async def main(arguments: argparse.Namespace) -> int:
         room = Room(arguments.threads, max(arguments.agents))
         output = arguments.output or f"work-{given.name}-{results.backend()}"
         figures = {"backend": results.backend(), "sizes": asdict(sizes), "measured": measured}
+
+        def tell(agents: int, name: str, found: dict[str, Any]) -> None:
+            measured.setdefault(str(agents), {})[name] = found
+            results.write(output, figures)
+            print(f"{agents} agents, {name}: {found['tokens_per_second']:.1f} tokens/s", flush=True)
+
         for name in dict.fromkeys(arguments.parts):
             if name == ENGINE:
-                part = of_engine(given, sizes, arguments.agents, arguments.threads)
+                await of_engine(given, sizes, arguments.agents, arguments.threads, tell)
             else:
-                part = of_server(SERVERS[name](root / name, given, room), words, sizes, arguments.agents)
-            for count, found in (await part).items():
-                measured.setdefault(count, {}).update(found)
-            path = results.write(output, figures)
-    return conclude(tables(figures), path, claims(figures))
+                await of_server(SERVERS[name](root / name, given, room), words, sizes, arguments.agents, tell)
+    return conclude(tables(figures), results.write(output, figures), claims(figures))
 
 
 def parser() -> argparse.ArgumentParser:
