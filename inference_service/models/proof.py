@@ -202,7 +202,7 @@ class _Trial:
         pieces = 2 * geometry.checkpoint_pieces
         self._store = KVStore(geometry, sum(blocks), pieces * len(prompts), kernels=kernels)
         if kernels.traced:
-            self._store.trace(network.computed, passes_before=0)
+            self._store.trace(network.computed)
         self.sequences = [
             self._store.sequence(range(sum(blocks[:at]), sum(blocks[: at + 1])), range(pieces * at, pieces * (at + 1)))
             for at in range(len(prompts))

@@ -261,8 +261,8 @@ class KVStore:
             sequence.states, sequence.row = after, row
         return after
 
-    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array], **options: int) -> None:
-        """Trace passes over rows; `options` as for `Traces`."""
+    def trace(self, model: Callable[[mx.array, Items[Any]], mx.array]) -> None:
+        """Trace passes over rows."""
         states = self.geometry.states
         arrays = zip(states.layers, states.arrays, strict=True) if states is not None else ()
         counts = [(layer, len(each)) for layer, each in arrays]
@@ -270,7 +270,7 @@ class KVStore:
         together = self.kernels.few and not self.geometry.latents
         groups = (self.geometry.full_groups, [group for group in self.geometry.groups if group.window])
         heads = [sorted({self.geometry.heads // each.kv_heads for each in of if together}) for of in groups]
-        self.traces = Traces(model, self._layers, arenas, counts, heads[: len(arenas)], **options)
+        self.traces = Traces(model, self._layers, arenas, counts, heads[: len(arenas)])
 
     def give_up_tracing(self, error: Exception) -> None:
         """Run the model's layers from now on: a pass failed, perhaps because it was traced."""

@@ -3,11 +3,10 @@
 On a fast GPU, a pass of few rows takes as long as describing it: 13 ms for 32 rows of Llama 3.1 8B on an H200, of which
 the GPU needs 11. Threads of arriving turns want the interpreter, too, when prompts are pending. `mx.compile` replays a
 graph from its trace. A trace holds for one number of rows and of blocks in a table; both are padded (rows not with
-recurrent states), so that few are made while agents come and go. Padding rows are of a sequence that is nobody's, in a
-block of its own.
+recurrent states), so that few are made while agents come and go: each takes 30 to 50 ms, and as much again to make the
+device's graph. Padding rows are of a sequence that is nobody's, in a block of its own.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -21,12 +20,10 @@ from inference_service.engine.paged.passes import Pass, StatesCache
 from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.paged.shares import Run, most_shares, shares
 
-_ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576, 640, 768, 832)
+_ROWS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 640, 768, 832)
 """Numbers of rows that are traced; fewer are padded."""
 _PIECES: Final = 64
 """Most pieces of a traced pass."""
-_PASSES_BEFORE: Final = 2
-"""Passes of a size before it is traced."""
 
 
 class _Traced:
@@ -72,12 +69,9 @@ class Traces:
         arenas: Sequence[DeviceArena],
         states: Sequence[tuple[int, int]] = (),
         heads: Sequence[Sequence[int]] | None = None,
-        passes_before: int = _PASSES_BEFORE,
     ) -> None:
         self._layers, self._states, self._heads = layers, states, heads or [()] * len(arenas)
         self._model = model
-        self._passes_before = passes_before
-        self._seen: Counter[int] = Counter()
         self._scratch = [DeviceArena(arena.layout, 1) for arena in arenas]
         self._step: Any = mx.compile(self._traced)
 
@@ -88,14 +82,10 @@ class Traces:
         self._step = None
 
     def knows(self, of: Pass) -> bool:
-        """Return whether a pass is traced, and count it: rows of a size are traced once they came often enough."""
+        """Return whether a pass is traced."""
         if not of.rows or of.tokens > _ROWS[-1] or len(of.pieces) > _PIECES:
             return False
-        if any(piece.tokens > SLACK for piece in of.pieces):
-            return False
-        rows = next(count for count in _ROWS if count >= of.tokens)
-        self._seen[rows] += 1
-        return self._seen[rows] > self._passes_before
+        return all(piece.tokens <= SLACK for piece in of.pieces)
 
     def run(
         self, of: Pass, tokens: mx.array, tables: Sequence[PassTables], states: Sequence[Sequence[mx.array]] = ()
