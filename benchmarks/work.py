@@ -146,7 +146,9 @@ async def of_engine(given: Weights, sizes: TurnSizes, agents: Sequence[int], thr
             tell(count, AT_WORK, figures_of(sizes, work))
 
 
-async def of_server(server: Server, words: Prompts, sizes: TurnSizes, agents: Sequence[int], tell: _Tell) -> None:
+async def of_server(
+    server: Server, words: Prompts, sizes: TurnSizes, agents: Sequence[int], ways: Sequence[str], tell: _Tell
+) -> None:
     """Tell figures of a server."""
     await server.start()
     try:
@@ -155,7 +157,7 @@ async def of_server(server: Server, words: Prompts, sizes: TurnSizes, agents: Se
             await asyncio.gather(
                 *(Agent(server, words, warm_up, f"{_WARM_UP} {count} {number}").works() for number in range(count))
             )
-            for way in WAYS:
+            for way in ways:
                 found = await at_work(server, words, sizes, count, way)
                 tell(count, f"{server.name}, {way}", figures_of(sizes, found))
     finally:
@@ -253,7 +255,8 @@ async def main(arguments: argparse.Namespace) -> int:
             if name == ENGINE:
                 await of_engine(given, sizes, arguments.agents, arguments.threads, tell)
             else:
-                await of_server(SERVERS[name](root / name, given, room), words, sizes, arguments.agents, tell)
+                server = SERVERS[name](root / name, given, room)
+                await of_server(server, words, sizes, arguments.agents, arguments.ways, tell)
     return conclude(tables(figures), results.write(output, figures), claims(figures))
 
 
@@ -265,6 +268,7 @@ def parser() -> argparse.ArgumentParser:
     parts = [ENGINE, *SERVERS]
     found.add_argument("--parts", nargs="+", choices=parts, default=parts, help="of the measurement, in this order")
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8])
+    found.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="of agents that servers know")
     found.add_argument("--turns", type=options.at_least(2), default=6, help="of each agent, the first included")
     found.add_argument("--context", type=options.at_least(1), default=2000, help="tokens that an agent knows at first")
     found.add_argument("--new", type=options.at_least(1), default=60, help="tokens of each message")
