@@ -284,7 +284,7 @@ def rows_problem(
     try:
         found = _Trial(network, geometry, kernels, _ROWS).decoded(steps)
         error = math.inf
-        for size in (1, len(steps)):
+        for size in sorted({1, len(steps)}):
             alone = [
                 _alone(network, geometry, kernels, prompt, [tokens[at] for tokens in steps], size)
                 for at, prompt in enumerate(_ROWS)
