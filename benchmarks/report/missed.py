@@ -21,7 +21,7 @@ _FEW_ANSWERS = (
 
 _ALL_AT_ONCE = (
     "all agents speak at once. The first of four rounds has 521 ms at most, the others 311 to 330; in the engine alone "
-    "they have 246, and 112 to 136. Passes of sizes that are new take up to 75 ms more, each three times (once at later "
+    "they have 246, and 112 to 136. Passes of new sizes take up to 75 ms more, each three times (once at later "
     "commits). The others are 3 ms of the gateway's processor time for each request, and the worker's threads, which "
     "share an interpreter"
 )
