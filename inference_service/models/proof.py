@@ -276,8 +276,8 @@ def rows_problem(
     where they do not.
 
     `steps` are the tokens of both that are decoded. A GPU takes TF32 for products of several rows in float32, and not
-    for those of one: together, rows of Gemma 3 270M are off by 0.12 of the largest logit from each alone by steps, and
-    by nothing from each alone in one piece.
+    for those of one: on an H200, rows of Gemma 3 270M together are off by 0.12 of the largest logit from each alone by
+    steps. With TF32 emulated on a CPU they are, too, and each alone in one piece is off by as much.
     """
     if wrong := _WRONG_TOGETHER.get(type(network.model).__module__):
         return wrong

@@ -50,6 +50,20 @@ def test_others_have_taken_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.obtainable_bytes(floor=50 * GIB) == -10 * GIB
 
 
+def test_the_driver_is_asked_once_for_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 1 ms of a GPU's driver, with the interpreter held, for each turn that is admitted."""
+    asked: list[dict[str, int]] = []
+
+    def info() -> dict[str, int]:
+        asked.append(CUDA)
+        return CUDA
+
+    pretend(monkeypatch, mx.DeviceType.gpu, CUDA)
+    monkeypatch.setattr(mx, "device_info", info)
+    assert device.obtainable_bytes() == 75 * GIB
+    assert len(asked) == 1
+
+
 def test_on_metal_the_working_set_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, mx.DeviceType.gpu, METAL, held=5 * GIB)
     monkeypatch.setattr(host_memory, "available_bytes", lambda: GIB)
