@@ -272,29 +272,21 @@ def order_problem(network: Network, geometry: Geometry) -> str:
 def rows_problem(
     network: Network, geometry: Geometry, kernels: Kernels, steps: Sequence[tuple[int, ...]] = _NEXT
 ) -> str:
-    """Return how two sequences of different lengths in one pass differ from each alone, by steps or in one piece; ""
-    where they do not.
+    """Return how two sequences of different lengths in one pass differ from each alone; "" if they do not.
 
-    `steps` are the tokens of both that are decoded. A GPU takes TF32 for products of several rows in float32, and not
-    for those of one: on an H200, rows of Gemma 3 270M together are off by 0.12 of the largest logit from each alone by
-    steps. With TF32 emulated on a CPU they are, too, and each alone in one piece is off by as much.
+    `steps` are the tokens of both that are decoded.
     """
     if wrong := _WRONG_TOGETHER.get(type(network.model).__module__):
         return wrong
     try:
         found = _Trial(network, geometry, kernels, _ROWS).decoded(steps)
-        error = math.inf
-        for size in sorted({1, len(steps)}):
-            alone = [
-                _alone(network, geometry, kernels, prompt, [tokens[at] for tokens in steps], size)
-                for at, prompt in enumerate(_ROWS)
-            ]
-            error = min(error, _error(found, mx.stack(alone), geometry))
-            if not error:
-                break
+        alone = [
+            _Trial(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in steps])
+            for at, prompt in enumerate(_ROWS)
+        ]
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
-    return _differ(error)
+    return _differ(_error(found, mx.concatenate(alone), geometry))
 
 
 def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
@@ -305,7 +297,8 @@ def riding_problem(network: Network, geometry: Geometry, kernels: Kernels) -> st
     try:
         together = _Trial(network, geometry, kernels, [_ROWS[0], *others])
         found = together.run(_riding(together.sequences), rows=True)[len(others) :]
-        wanted = _alone(network, geometry, kernels, _ROWS[0], _RIDING, len(_RIDING))
+        alone = _Trial(network, geometry, kernels, _ROWS[:1])
+        wanted = alone.run([(alone.sequences[0], _RIDING)])
     except (RuntimeError, ValueError, TypeError) as raised:
         return str(raised)
     return _differ(_error(found[None], wanted[None], geometry))
@@ -315,20 +308,6 @@ def _riding(sequences: Sequence[KVSequence]) -> list[tuple[KVSequence, Sequence[
     """The pieces of a pass in which the first sequence's prompt rides with one token of each other."""
     one, *rest = sequences
     return [*((other, _RIDING[:1]) for other in rest), (one, _RIDING)]
-
-
-def _alone(
-    network: Network,
-    geometry: Geometry,
-    kernels: Kernels,
-    prompt: Sequence[int],
-    tokens: Sequence[int],
-    size: int,
-) -> mx.array:
-    """Logits [positions, vocabulary] behind the tokens after a prompt, in passes of `size` tokens."""
-    trial = _Trial(network, geometry, kernels, [prompt])
-    passes = [tokens[at : at + size] for at in range(0, len(tokens), size)]
-    return mx.concatenate([trial.run([(trial.sequences[0], each)], rows=size == 1 or None) for each in passes])
 
 
 def _differ(error: float) -> str:

@@ -47,3 +47,14 @@ def test_without_a_place_all_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCa
     keep_private(environment := {"XDG_CACHE_HOME": str(tmp_path / "file")})
     assert "TMPDIR" not in environment
     assert "is kept in /tmp" in caplog.text
+
+
+@pytest.mark.parametrize(("given", "taken"), [(None, "0"), ("1", "1")])
+def test_products_in_float32_are_no_others_unless_a_user_says_so(given: str | None, taken: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "MLX_ENABLE_TF32"}
+    environment |= {"MLX_ENABLE_TF32": given} if given else {}
+    program = "import os, inference_service; print(os.environ['MLX_ENABLE_TF32'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == taken

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -18,11 +18,10 @@ from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.quantization import PLAIN, Quantization, Quantized, dequantize
 from inference_service.engine.rotation import block_width, signs
 
-_TOLERANCE = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
+ROUNDING: Final = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
+"""Errors that rounding explains."""
 _ENCODING_TOLERANCE = 3.0
 """At 8 bits, bfloat16 adds as much again; at 3 bits, a missing mean makes it five."""
-_TF32_TOLERANCE = 5e-3
-"""NVIDIA GPUs multiply float32 matrices with as many bits as float16 has."""
 _ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
 _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
 _ARRAYS = ((60, (300, 170)),)
@@ -123,7 +122,7 @@ def _kernel_error(
 
 
 def _within(error: float, geometry: Geometry, what: str) -> float:
-    if not error <= tolerance(geometry.dtype):
+    if not error <= ROUNDING[geometry.dtype]:
         raise FailedPrecondition(f"quantized attention is wrong on this backend: {what} differs by {error:.2g}")
     return error
 
@@ -275,13 +274,6 @@ def _error(
     return error
 
 
-def tolerance(dtype: mx.Dtype) -> float:
-    """Return the error that rounding explains on this backend."""
-    if dtype == mx.float32 and mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu:
-        return _TF32_TOLERANCE
-    return _TOLERANCE[dtype]
-
-
 def encoding_error(geometry: Geometry) -> float:
     """Return the RMS error of packed K and V over the rounding error of their steps; about 1.
 
@@ -318,7 +310,7 @@ def arrays_error(geometry: Geometry) -> float:
     Raises FailedPrecondition if rounding does not explain it.
     """
     error = max(_group_arrays_error(geometry, group) for group in geometry.groups)
-    if not error <= tolerance(geometry.dtype):
+    if not error <= ROUNDING[geometry.dtype]:
         raise FailedPrecondition(f"dequantizing is wrong on this backend: K or V differs by {error:.2g}")
     return error
 

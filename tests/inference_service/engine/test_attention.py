@@ -16,7 +16,7 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine import codec as codecs
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.attention.self_test import few_queries_error, one_query_error, plain_attention, tolerance
+from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error, plain_attention
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
@@ -128,7 +128,7 @@ def test_rows_attend_over_what_their_piece_is_shown(window: int, own_cache: bool
 def test_over_arrays_only_packing_has_to_be_right(shape: Geometry) -> None:
     reports, taken = attention_paths(shape)
     assert [(report.phase, report.path) for report in reports] == [("prefill", "arrays"), ("decode", "arrays")]
-    assert max(report.relative_error for report in reports) < tolerance(mx.float32)
+    assert max(report.relative_error for report in reports) < ROUNDING[mx.float32]
     assert taken == NO_KERNELS
 
 
@@ -211,7 +211,7 @@ def test_a_wrong_or_missing_kernel_is_not_taken_and_said(
         ("decode", "packed" if one else "unpacked"),
     ]
     assert ("no kernel for such K" if fault == "missing" else "differs") in reports[-1].note
-    assert max(report.relative_error for report in reports) < tolerance(SMALL.dtype)
+    assert max(report.relative_error for report in reports) < ROUNDING[SMALL.dtype]
 
 
 @pytest.mark.slow

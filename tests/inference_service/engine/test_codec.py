@@ -11,7 +11,7 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine import codec as codecs
 from inference_service.engine import rotation
-from inference_service.engine.attention.self_test import arrays_error, encoding_error, plain_values, tolerance
+from inference_service.engine.attention.self_test import ROUNDING, arrays_error, encoding_error, plain_values
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
@@ -98,7 +98,7 @@ def test_what_is_written_is_a_rounding_away(shape: Any) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_arrays_are_what_was_written(shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert arrays_error(shape) < tolerance(shape.dtype)
+    assert arrays_error(shape) < ROUNDING[shape.dtype]
     monkeypatch.setattr(codecs, "rotated_back", lambda x, mean: x)
     with pytest.raises(FailedPrecondition, match="dequantizing is wrong"):
         arrays_error(shape)

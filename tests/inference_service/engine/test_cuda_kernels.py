@@ -12,10 +12,10 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.self_test import (
+    ROUNDING,
     few_queries_error,
     one_query_error,
     plain_attention,
-    tolerance,
     unpacking_error,
 )
 from inference_service.engine.codec import KVCodec
@@ -60,7 +60,7 @@ def test_a_few_queries_are_right(shape: Geometry) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [*SHAPES, *NARROW, *on_gpus])
 def test_unpacking_is_right(shape: Geometry) -> None:
-    assert unpacking_error(shape) < tolerance(shape.dtype)
+    assert unpacking_error(shape) < ROUNDING[shape.dtype]
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_a_few_queries_of_any_number(
         mx.float32
     )
     exact = mx.concatenate([rounded(pool, row, lengths[row], queries[row : row + 1]) for row in range(rows)])
-    assert (mx.abs(found - exact).max() / mx.abs(exact).max() < tolerance(dtype)).item()
+    assert (mx.abs(found - exact).max() / mx.abs(exact).max() < ROUNDING[dtype]).item()
 
 
 def rounded(pool: Pool, row: int, tokens: int, queries: mx.array) -> mx.array:

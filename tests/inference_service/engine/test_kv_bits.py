@@ -13,7 +13,7 @@ from agentmem.kv.bits import BITS, KVBits
 from agentmem.kv.blockfile import BLOCK_TOKENS, header_bytes
 from benchmarks.loading import load
 from inference_service.domain import TokenEvent
-from inference_service.engine.attention.self_test import arrays_error, encoding_error, tolerance
+from inference_service.engine.attention.self_test import ROUNDING, arrays_error, encoding_error
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged.store import KVStore
@@ -80,7 +80,7 @@ def test_what_is_counted_is_what_is_taken(text: str, group_size: int) -> None:
 def test_all_are_packed_and_unpacked_right(text: str, group_size: int) -> None:
     shape = packed(geometries.geometry(window=40, v_dim=128), text, group_size)
     assert encoding_error(shape) < 1.2
-    assert arrays_error(shape) < tolerance(mx.float32)
+    assert arrays_error(shape) < ROUNDING[mx.float32]
 
 
 @pytest.fixture(scope="module", params=[write_llama, write_gemma3], ids=["llama", "gemma3"])

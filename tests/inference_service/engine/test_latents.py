@@ -13,10 +13,10 @@ from agentmem.kv.bits import BITS
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.latents import over_arrays
 from inference_service.engine.attention.self_test import (
+    ROUNDING,
     few_queries_error,
     one_query_error,
     plain_attention,
-    tolerance,
     unpacking_error,
 )
 from inference_service.engine.geometry import Geometry
@@ -68,21 +68,21 @@ def test_over_arrays_it_is_that_of_both_parts_of_keys(
     seen = mx.arange(60 - n, 60)[:, None] >= mx.arange(60)
     for mask in ("causal", seen, mx.broadcast_to(seen, (2, 1, n, 60)), *([None] if n == 1 else [])):
         found = over_arrays(q, r, found_of, rotary, scale, mask).astype(mx.float32)
-        assert (mx.abs(found - exact).max() / mx.abs(exact).max() < tolerance(dtype)).item()
+        assert (mx.abs(found - exact).max() / mx.abs(exact).max() < ROUNDING[dtype]).item()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", OF_16_BITS)
 def test_one_query_of_the_kernel_is_right(shape: Geometry, on_cuda: None) -> None:
-    assert one_query_error(shape) < tolerance(shape.dtype)
-    assert unpacking_error(shape) < tolerance(shape.dtype)
+    assert one_query_error(shape) < ROUNDING[shape.dtype]
+    assert unpacking_error(shape) < ROUNDING[shape.dtype]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("v_dim", [32, 64])
 def test_a_few_queries_of_the_kernel_are_right(v_dim: int, on_cuda: None) -> None:
     shape = latents(heads=5, k_dim=96, v_dim=v_dim, group=32)
-    assert few_queries_error(shape) < tolerance(shape.dtype)
+    assert few_queries_error(shape) < ROUNDING[shape.dtype]
 
 
 @pytest.mark.slow
