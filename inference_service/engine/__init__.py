@@ -17,7 +17,7 @@ sampling.py        a turn's next token: biases, penalties, filters, grammars, lo
                    all rows of a pass
 attention/         attention over quantized K and V: the backend in models, kernels, self-test
 products.py        products of rows with quantized weights; `product_speeds` chooses their way, `skinny` is a kernel for
-                   few rows
+                   few rows, `dequantizing` one for weights as a whole
 quantization.py    the quantization scheme of K and V
 codec.py           centring and rotation of K and V for quantization, with `rotation` and `calibration`
 cuda_kernel.py     makes our kernels for NVIDIA GPUs; `cuda_encoding` is one, which packs K and V; `metal_kernel` makes

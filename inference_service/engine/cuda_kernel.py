@@ -21,14 +21,21 @@ def available() -> bool:
 
 
 def kernel(
-    name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, files: Sequence[str], width: int
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    source: str,
+    files: Sequence[str],
+    width: int = 0,
+    *,
+    contiguous: bool = False,
 ) -> Any:
     """Make a kernel of `source`, as `mx.fast.cuda_kernel` takes it, after some .cu files of this package.
 
-    `width` is that of the widest rows that it rotates, or 0. Inputs keep their strides. Compiler errors raise
-    RuntimeError when a result is evaluated.
+    `width` is that of the widest rows that it rotates, or 0. Inputs keep their strides; with `contiguous`, those whose
+    rows are not contiguous are copied. Compiler errors raise RuntimeError when a result is evaluated.
     """
-    return named_by_source(mx.fast.cuda_kernel, name, inputs, outputs, source, _signs(width), files)
+    return named_by_source(mx.fast.cuda_kernel, name, inputs, outputs, source, _signs(width), files, contiguous)
 
 
 def named_by_source(
@@ -39,6 +46,7 @@ def named_by_source(
     source: str,
     declarations: str,
     files: Sequence[str],
+    contiguous: bool = False,
 ) -> Any:
     """Make a kernel with `make`, MLX's function for a kind of GPU: `source` after declarations and package files.
 
@@ -52,7 +60,7 @@ def named_by_source(
         output_names=list(outputs),
         source=source,
         header=header,
-        ensure_row_contiguous=False,
+        ensure_row_contiguous=contiguous,
     )
 
 

@@ -43,8 +43,8 @@ _BYTES: Final = 256 << 20
 _FEWEST, _MOST = 2, 32
 """Products in one measurement."""
 _MOST_SKINNY: Final = 128
-"""Rows up to which the skinny kernel is faster than dequantized weights (H100, 4096 to 14336: 64 rows 114 and 218 µs,
-128 173 and 213, 256 330 and 218)."""
+"""Rows up to which the skinny kernel is about as fast as dequantized weights or faster (H100, 4096 to 14336: 64 rows
+134 and 171 µs, 128 204 and 180, 192 284 and 183; 14336 to 4096: 114 and 185, 185 and 211, 248 and 240)."""
 _LONG: Final = 0.5
 """Seconds of a product above which its figures also stand for larger numbers of rows."""
 

@@ -77,10 +77,10 @@ struct Weights {
   }
 };
 
-// x [rows, inputs] by weights [outputs, inputs], both with contiguous rows, to out [rows, outputs].
+// x [rows, inputs] by weights [outputs, inputs] to out [rows, outputs], all contiguous.
 template <typename T, int BITS, int GROUP, int EIGHTS, int TILES>
 __device__ void multiply_few(
-    const T* x, int64_t x_step, int rows, const uint32_t* words, const T* scales, const T* biases, int inputs,
+    const T* x, int rows, const uint32_t* words, const T* scales, const T* biases, int inputs,
     int outputs, T* out) {
   using Own = Weights<T, BITS, GROUP, TILES>;
   constexpr int PER = Own::PER, PAIRS = Own::OF_WORD / 2, STEP = WARPS * 4 * PER, OUTPUTS = 16 * TILES;
@@ -97,7 +97,7 @@ __device__ void multiply_few(
     Words<PAIRS> row[EIGHTS][4];
 #pragma unroll
     for (int n = 0; n < EIGHTS; ++n) {
-      const T* from = x + min(first_row + 8 * n + g, rows - 1) * x_step + (k < inputs ? k : 0);
+      const T* from = x + int64_t(min(first_row + 8 * n + g, rows - 1)) * inputs + (k < inputs ? k : 0);
 #pragma unroll
       for (int word = 0; word < 4; ++word) row[n][word] = reinterpret_cast<const Words<PAIRS>*>(from)[word];
     }

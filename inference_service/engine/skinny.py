@@ -27,7 +27,7 @@ _FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "skinny.cu")
 
 _MULTIPLY = """
   multiply_few<{type}, {bits}, {group_size}, {eights}, {tiles}>(
-      x, x_strides[0], x_shape[0], words, scales, biases, x_shape[1], words_shape[0], out);
+      x, x_shape[0] * x_shape[1], words, scales, biases, x_shape[2], words_shape[0], out);
 """
 
 
@@ -39,23 +39,24 @@ def known(inputs: int, mode: str, bits: int, group_size: int, dtype: mx.Dtype) -
 
 
 def multiply(x: mx.array, words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:
-    """Multiply x [rows, K] by weights packed as uint32 [N, K * bits / 32], with scales and biases [N, K / group_size]
-    of the dtype of x; return [rows, N].
+    """Multiply x [n, tokens, K] by weights packed as uint32 [N, K * bits / 32], with scales and biases
+    [N, K / group_size] of the dtype of x; return [n, tokens, N].
 
+    A model's x goes in as it is: a step of 8 rows takes the processor as long as the GPU, by the number of operations.
     Raises ValueError for what the kernel does not support. Errors of the compiler and the driver are raised as
     RuntimeError when the result is evaluated.
     """
-    rows, inputs = x.shape
+    *shape, inputs = x.shape
     if not known(inputs, "affine", bits, group_size, x.dtype) or scales.dtype != x.dtype:
         raise ValueError(f"a product of {x.dtype} rows of {inputs} with {scales.dtype} weights, {bits} by {group_size}")
-    outputs = words.shape[0]
+    rows, outputs = shape[0] * shape[1], words.shape[0]
     eights = next(n for n in (1, 2, _MOST_EIGHTS) if 8 * n >= rows or n == _MOST_EIGHTS)
     tiles = 1 if eights < _MOST_EIGHTS and outputs < _WIDE else 2  # each block reads its rows: many need fewer blocks
     [out] = _kernel(x.dtype, bits, group_size, eights, tiles)(
-        inputs=[mx.contiguous(x), words, scales, biases],
+        inputs=[x, words, scales, biases],
         grid=(-(-outputs // (_TILE * tiles)) * _THREADS, -(-rows // (8 * eights)), 1),
         threadgroup=(_THREADS, 1, 1),
-        output_shapes=[(rows, outputs)],
+        output_shapes=[(*shape, outputs)],
         output_dtypes=[x.dtype],
     )
     return out  # type: ignore[no-any-return]
@@ -65,4 +66,4 @@ def multiply(x: mx.array, words: mx.array, scales: mx.array, biases: mx.array, b
 def _kernel(dtype: mx.Dtype, bits: int, group_size: int, eights: int, tiles: int) -> Any:
     fields = {"type": CUDA_TYPES[dtype], "bits": bits, "group_size": group_size, "eights": eights, "tiles": tiles}
     source = _MULTIPLY.format(**fields)
-    return kernel("skinny", ["x", "words", "scales", "biases"], ["out"], source, _FILES, 0)
+    return kernel("skinny", ["x", "words", "scales", "biases"], ["out"], source, _FILES, contiguous=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_encoding, metal_kernel, prompts, skinny
+from inference_service.engine import cuda_encoding, dequantizing, metal_kernel, prompts, skinny
 from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, metal_attention
@@ -69,6 +69,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator
         chunks._merge_kernel,
         cuda_encoding._proven,
         skinny._kernel,
+        dequantizing._kernel,
         paged_kernels._writer,
         paged_kernels._decoder,
         paged_kernels._store,

@@ -69,8 +69,6 @@ class CudaOnCPU:
         header: str,
         ensure_row_contiguous: bool,
     ) -> Callable[..., list[mx.array]]:
-        assert not ensure_row_contiguous
-
         def kernel(
             *,
             inputs: Sequence[mx.array],
@@ -79,6 +77,7 @@ class CudaOnCPU:
             output_shapes: Sequence[Sequence[int]],
             output_dtypes: Sequence[mx.Dtype],
         ) -> list[mx.array]:
+            inputs = [mx.contiguous(x) for x in inputs] if ensure_row_contiguous else inputs
             code = _code(input_names, inputs, output_names, output_dtypes, source, header)
             return self._launched(self._library(code), inputs, grid, threadgroup, output_shapes, output_dtypes)
 

@@ -31,7 +31,7 @@ def error(
     """The largest, of the largest output in float32."""
     x, w = (mx.random.normal((n, inputs), key=mx.random.key(n)).astype(dtype) for n in (rows, outputs))
     quantized = mx.quantize(w, group_size=group_size, bits=bits)
-    found = skinny.multiply(x, *quantized, bits, group_size)
+    found = skinny.multiply(x[:, None], *quantized, bits, group_size)[:, 0]
     assert found.shape == (rows, outputs) and found.dtype == dtype
     exact = x.astype(mx.float32) @ mx.dequantize(*quantized, group_size=group_size, bits=bits).astype(mx.float32).T
     return float((mx.abs(found.astype(mx.float32) - exact).max() / mx.abs(exact).max()).item())
@@ -77,7 +77,7 @@ def test_what_the_kernel_does_not_know_is_refused() -> None:
     assert not skinny.known(128, "mxfp4", 4, 32, mx.bfloat16)
     w = mx.quantize(mx.zeros((32, 128), mx.float16), group_size=64, bits=4)
     with pytest.raises(ValueError, match=r"bfloat16 rows of 128 with mlx.core.float16 weights, 4 by 64"):
-        skinny.multiply(mx.zeros((2, 128), mx.bfloat16), *w, 4, 64)
+        skinny.multiply(mx.zeros((2, 1, 128), mx.bfloat16), *w, 4, 64)
 
 
 class Network(nn.Module):  # type: ignore[misc]
