@@ -48,6 +48,7 @@ import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
 from inference_service.engine import dequantizing, skinny
+from inference_service.engine.quantization import Quantization, Quantized, dequantize
 
 GIVEN: Final = "given"
 FLATTENED: Final = "flattened"
@@ -172,12 +173,13 @@ def _skinny(layer: Any, x: mx.array) -> mx.array:
 
 
 def _dequantized(layer: Any, x: mx.array, indices: mx.array | None) -> mx.array:
-    by = layer.mode, layer.bits, layer.group_size
-    parts = layer.weight, layer.scales, layer.get("biases")
-    if layer.scales.dtype == x.dtype and dequantizing.known(*by, x.dtype):
-        weights = dequantizing.dequantized(*parts, *by[1:])
+    parts, by = (layer.weight, layer.scales, layer.get("biases")), Quantization(layer.bits, layer.group_size)
+    if layer.scales.dtype != x.dtype or layer.mode != "affine":
+        weights = mx.dequantize(*parts, **by._asdict(), mode=layer.mode, dtype=x.dtype)
+    elif dequantizing.known(layer.mode, *by, x.dtype):
+        weights = dequantizing.dequantized(*parts, *by)
     else:
-        weights = mx.dequantize(*parts, group_size=layer.group_size, bits=layer.bits, mode=layer.mode, dtype=x.dtype)
+        weights = dequantize(Quantized(*parts), by)
     weights = weights.swapaxes(-1, -2)
     if indices is None:
         out: mx.array = x @ weights

@@ -7,11 +7,13 @@ have bits of their own: nearly all error of 4 bits comes from K, through the sof
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Final, NamedTuple, Self
 
 import mlx.core as mx
 
 from agentmem.kv.bits import KVBits
+from inference_service.engine.device import on_cpu
 
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"
@@ -122,8 +124,29 @@ def filled_up(x: mx.array, group_size: int) -> mx.array:
 
 
 def dequantize(x: Quantized, by: Quantization) -> mx.array:
-    """Return the values [..., width] that attention sees, in the dtype of the scales."""
-    return mx.dequantize(*x, group_size=by.group_size, bits=by.bits)
+    """Return the values [..., width] that attention sees, in the dtype of the scales.
+
+    On a CPU MLX takes five operations, which take as long for the token of a step as packing and rotating it several
+    times. One takes an eighth of that, and two thirds of 30 layers of 256 tokens; its values are the same to the bit.
+    """
+    if not on_cpu() or 32 % by.bits:
+        return mx.dequantize(*x, group_size=by.group_size, bits=by.bits)
+    *shape, groups = x.scales.shape
+    shifts, mask = _places(by.bits)
+    words = x.weights.reshape(*shape, groups, -1, 1)
+    scales, biases = (part.reshape(*shape, groups, 1, 1) for part in (x.scales, x.biases))
+    return _levels(words, shifts, mask, scales, biases).reshape(*shape, groups * by.group_size)
+
+
+@lru_cache(maxsize=8)
+def _places(bits: int) -> tuple[mx.array, mx.array]:
+    """Return where elements begin in a word, uint32 [32 / bits], and the bits of one."""
+    return mx.array(list(range(0, 32, bits)), dtype=mx.uint32), mx.array((1 << bits) - 1, dtype=mx.uint32)
+
+
+@partial(mx.compile, shapeless=True)
+def _levels(words: mx.array, shifts: mx.array, mask: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+    return ((words >> shifts) & mask).astype(scales.dtype) * scales + biases
 
 
 def width_of(x: Quantized, by: Quantization) -> int:

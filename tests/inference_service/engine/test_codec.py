@@ -14,7 +14,7 @@ from inference_service.engine import rotation
 from inference_service.engine.attention.self_test import ROUNDING, arrays_error, encoding_error, plain_values
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
+from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize
 from inference_service.engine.rotation import block_width, rotated, rotated_back, signs
 from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.geometries import SHAPES, geometry
@@ -145,3 +145,14 @@ def test_signs_that_change_between_writing_and_reading_are_no_small_error(monkey
     monkeypatch.setattr(rotation, "_signs", lambda width, dtype: mx.array(others, dtype))
     back = rotated_back(mx.dequantize(*packed, **codec.format.k._asdict()))
     assert (mx.abs(back - k).max() > 3 * right).item()
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize(("bits", "group_size"), [(2, 32), (3, 32), (4, 32), (4, 64), (6, 64), (8, 128)])
+def test_values_of_packed_elements_are_mlxs_to_the_bit(bits: int, group_size: int, dtype: mx.Dtype) -> None:
+    by = Quantization(bits, group_size)
+    for shape in ((1, 3, 1, 128), (5, 2, 40, 256)):
+        packed = quantize(mx.random.normal(shape, key=mx.random.key(bits)).astype(dtype) + 3, by)
+        found = dequantize(packed, by)
+        assert found.dtype == dtype and found.shape == shape
+        assert mx.array_equal(found, mx.dequantize(*packed, group_size=group_size, bits=bits))

@@ -130,7 +130,7 @@ def test_what_is_no_decode_step_is_a_chunk(kind: str, shape: Sequence[int], monk
     with pytest.raises(Taken):
         compute(layer, mx.zeros((2, 1, WIDTH)))
     install([changed], ProductChoice({}, {1: DEQUANTIZED}))
-    monkeypatch.setattr(products.mx, "dequantize", taken)
+    monkeypatch.setattr(products, "_dequantized", taken)
     with pytest.raises(Taken):
         compute(layer, x)
     compute(layer, mx.zeros((2, 1, WIDTH)))
@@ -176,7 +176,7 @@ def test_experts_of_a_chunk_are_dequantized(mode: str, bias: bool, monkeypatch: 
     wanted, step = layer(x, whom), layer(x[:, :2], whom[:, :2])
     assert len(chosen(layer, DEQUANTIZED)) == 3
     assert close(layer(x, whom), wanted)
-    monkeypatch.setattr(products.mx, "dequantize", taken)
+    monkeypatch.setattr(products, "_dequantized", taken)
     with pytest.raises(Taken):
         layer(x, whom)
     assert mx.array_equal(layer(x[:, :2], whom[:, :2]), step)
@@ -271,6 +271,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_ride")
 @pytest.mark.parametrize("way", [FLATTENED, PADDED])
 @pytest.mark.parametrize("write", [write_llama, write_tied_qwen2, write_deepseek2])
 def test_turns_of_a_batch_stay_right(
@@ -304,13 +305,13 @@ def test_prompts_over_dequantized_weights_stay_right(
     model, oracle = models(write)
     layers = chosen(model.engine.model.model, DEQUANTIZED)
     dequantized: list[int] = []
-    original = mx.dequantize
+    original = products._dequantized
 
-    def counted(weights: mx.array, *others: Any, **named: Any) -> mx.array:
-        dequantized.append(id(weights))
-        return original(weights, *others, **named)
+    def counted(layer: Any, *others: Any) -> mx.array:
+        dequantized.append(id(layer.weight))
+        return original(layer, *others)
 
-    monkeypatch.setattr(products.mx, "dequantize", counted)
+    monkeypatch.setattr(products, "_dequantized", counted)
     turns = [begin(model, prompt_of(model, number, repeats), 6) for number, repeats in enumerate((40, 9))]
     run(model)
     assert all(right(oracle, turn) for turn in turns)
