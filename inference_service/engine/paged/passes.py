@@ -14,6 +14,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
 from inference_service.engine.codec import KVCodec
+from inference_service.engine.device import on_cpu
 from inference_service.engine.paged.sequence import Sequence, States, WorkingKV, gathered
 from inference_service.engine.quantization import Quantized
 
@@ -239,12 +240,34 @@ def over_pieces(
     `attend` is mlx-lm's function, over arrays.
     """
     found, row = [], 0
+    scaled = queries * scale if one_query_by_hand(sinks) else None
     for k, v, n, _ in pieces:
-        own, total = queries[row : row + n].swapaxes(0, 2), int(k.shape[2])
-        mask: Any = None if n == 1 else "causal" if total <= (window or total) else banded(n, total, window)
-        found.append(attend(own, k, v, cache=None, scale=scale, mask=mask, sinks=sinks).swapaxes(0, 2))
+        if n == 1 and scaled is not None:
+            found.append(one_query(scaled[row : row + 1], k, v))
+        else:
+            own, total = queries[row : row + n].swapaxes(0, 2), int(k.shape[2])
+            mask: Any = None if n == 1 else "causal" if total <= (window or total) else banded(n, total, window)
+            found.append(attend(own, k, v, cache=None, scale=scale, mask=mask, sinks=sinks).swapaxes(0, 2))
         row += n
     return found[0] if len(found) == 1 else mx.concatenate(found)
+
+
+def one_query_by_hand(sinks: mx.array | None) -> bool:
+    """Return whether `one_query` is the way for this device."""
+    return sinks is None and on_cpu()
+
+
+def one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+    """Compute attention of a query, times the scale, [1, heads, 1, k_dim] over all of K and V [1, kv_heads, n, …]:
+    [1, heads, 1, v_dim].
+
+    For CPUs: MLX's function multiplies K and V with each query head alone. 8 rows of SmolLM2 over 390 tokens, 30
+    layers, on two cores: 96 ms by MLX, 54 so; one row over 4,096: 95 and 55.
+    """
+    _, heads, _, width = scaled.shape
+    grouped = scaled.reshape(1, keys.shape[1], -1, width)
+    weights = mx.softmax(grouped @ keys.swapaxes(2, 3), axis=-1, precise=True)
+    return (weights @ values).reshape(1, heads, 1, -1)
 
 
 def state_caches(of: Pass, states: Items[tuple[int, int]]) -> dict[int, StatesCache]:
