@@ -47,6 +47,12 @@ def rides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompts, "on_cpu", lambda: False)
 
 
+@pytest.fixture
+def few_ride(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of more than 16 tokens are computed in chunks."""
+    monkeypatch.setattr(prompts, "_RIDES_ON_CPU", 16)
+
+
 @pytest.fixture(scope="session")
 def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory) -> CudaOnCPU:
     return CudaOnCPU(tmp_path_factory.mktemp("kernels"))

@@ -113,6 +113,7 @@ def test_one_bad_turn_harms_no_other(
     assert right(oracle, later)
 
 
+@pytest.mark.usefixtures("few_ride")
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_a_first_token_does_not_wait_for_the_next_pass(model: LoadedModel, oracle: Oracle, tokens: int) -> None:
     turn = begin(model, prompt_of(model, 0, 2), tokens)

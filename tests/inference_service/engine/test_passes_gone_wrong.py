@@ -66,6 +66,7 @@ def put_into_anothers(patch: pytest.MonkeyPatch, _: Pass | None) -> None:
     patch.setattr(Written, "put", turned)
 
 
+@pytest.mark.usefixtures("few_ride")
 @pytest.mark.parametrize(
     "fault", [swapped_arrays, swapped_tables, a_length_one_too_long, written_one_further, put_into_anothers]
 )

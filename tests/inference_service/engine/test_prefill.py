@@ -17,7 +17,7 @@ from tests.oracle import Oracle
 
 
 @pytest.mark.parametrize(
-    ("tokens", "chunks"), [(1, [1]), (2, [2]), (16, [16]), (17, [16, 1]), (65, [64, 1]), (200, [199, 1])], ids=str
+    ("tokens", "chunks"), [(1, [1]), (2, [2]), (64, [64]), (65, [64, 1]), (200, [199, 1])], ids=str
 )
 def test_the_first_token_comes_from_the_pass_that_the_last_one_rides_in(
     model: LoadedModel, oracle: Oracle, tokens: int, chunks: list[int]
@@ -72,6 +72,7 @@ def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monke
     run(model)
 
 
+@pytest.mark.usefixtures("few_ride")
 def test_chunks_are_short_only_while_others_decode(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: list[float] = []
 
