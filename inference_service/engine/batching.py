@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from agentmem.errors import ResourceExhausted
 from inference_service.engine.choosing import next_tokens
+from inference_service.engine.device import on_cpu
 from inference_service.engine.drafting import Drafter
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
@@ -101,9 +102,11 @@ class BatchEngine(PromptEngine):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if (job := self._next()) is not None:
-            if any(not other.prompted for flight in self._flights for other in flight.jobs):
+            # A first token does not wait for another prompt's chunk. A CPU computes them one after the other: a chunk's
+            # time would begin with the pass, which may take most of it.
+            if on_cpu() or any(not other.prompted for flight in self._flights for other in flight.jobs):
                 before, self._flights = self._flights, []
-                self._take_all(before)  # A first token does not wait for another prompt's chunk.
+                self._take_all(before)
             self._advance(job)
         if self._to_clear:
             self._to_clear = False
