@@ -81,9 +81,9 @@ REASONS: Mapping[tuple[str, str], str] = {
         "times ahead once they were computed in a batch, see peers-together-cpu"
     ),
     ("peers-together-cpu", "together, at once"): (
-        "of a commit at which an answer's steps dequantized the context's K and V again on a CPU, which mlx_lm.server "
-        "keeps in float32, and the next turns of 8 agents had more context in all than was computed in one batch. Not "
-        "profiled"
+        "in the engine alone a pass takes what mlx-lm's own takes: of 8 prompts of 57 tokens after 390 2.9 and 3.0 s, "
+        "of 8 tokens 229 and 225 ms. The worker and the store also write what the turns before have added, on the same "
+        "two cores"
     ),
     ("start-demo-cpu", "until the first token"): (
         "2.67 to 3.48 s; another run of the same day had 2.96 (at-rest-demo-cpu). 1.6 s are the worker's interpreter "

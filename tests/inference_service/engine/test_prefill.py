@@ -65,7 +65,8 @@ def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monke
     for _ in range(3):
         model.engine.step()
     begin(model, prompt_of(model, 1, 60), tokens=1)
-    for step in range(20):
+    model.engine.step()  # A CPU tells this pass's token as well as the one before.
+    for step in range(18):
         before = len(stream.events)
         model.engine.step()
         assert len(stream.events) == before + 1, f"no token in tick {step}"
@@ -135,7 +136,7 @@ def test_streams_wait_for_a_chunk_no_longer_than_they_may(model: LoadedModel, mo
     while not long.job.chunks:
         before = len(stream.events)
         model.engine.step()
-        assert len(stream.events) == before + 1
+        assert len(stream.events) == before + 1 + (on_cpu() and not steps)
         steps += 1
     assert steps > 1
     run(model)
