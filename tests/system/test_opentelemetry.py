@@ -134,7 +134,7 @@ async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: 
         "agentmem.match": "new", "agentmem.tier": "none", "agentmem.reused_tokens": 0,
         "agentmem.prompt_tokens": prompt, "agentmem.generated_tokens": finished.usage.completion_tokens,
     }.items()  # fmt: skip
-    check_chunks(spans, prompt, at_least=3)  # the last token alone, behind what is too long for logits
+    check_chunks(spans, prompt, at_least=2)  # the end of a long prompt rides
     assert not [span for span in spans if span.failure]
     check_times(spans, finished.timings)
 
