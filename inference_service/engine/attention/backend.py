@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
-from inference_service.engine.paged.passes import KVCache, Pieces, one_query, one_query_by_hand, over_pieces
+from inference_service.engine.paged.passes import KVCache, Pieces, Seen, over_pieces
 
 
 class AttentionBackend:
@@ -56,6 +56,6 @@ class _Dispatch:
             return keys.attend(queries, scale, sinks)
         if isinstance(keys, Pieces):
             return over_pieces(self.fallback, queries, keys, keys.window, scale, sinks)
-        if isinstance(cache, KVCache) and queries.shape[:3:2] == (1, 1) and mask is None and one_query_by_hand(sinks):
-            return one_query(queries * scale, keys, values)
+        if isinstance(cache, KVCache) and queries.shape[:3:2] == (1, 1) and mask is None:
+            return over_pieces(self.fallback, queries, Pieces([Seen(keys, values, 1)]), 0, scale, sinks)
         return self.fallback(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)

@@ -240,10 +240,10 @@ def over_pieces(
     `attend` is mlx-lm's function, over arrays.
     """
     found, row = [], 0
-    scaled = queries * scale if one_query_by_hand(sinks) else None
+    scaled = queries * scale if sinks is None and on_cpu() else None
     for k, v, n, _ in pieces:
         if n == 1 and scaled is not None:
-            found.append(one_query(scaled[row : row + 1], k, v))
+            found.append(_one_query(scaled[row : row + 1], k, v))
         else:
             own, total = queries[row : row + n].swapaxes(0, 2), int(k.shape[2])
             mask: Any = None if n == 1 else "causal" if total <= (window or total) else banded(n, total, window)
@@ -252,12 +252,7 @@ def over_pieces(
     return found[0] if len(found) == 1 else mx.concatenate(found)
 
 
-def one_query_by_hand(sinks: mx.array | None) -> bool:
-    """Return whether `one_query` is the way for this device."""
-    return sinks is None and on_cpu()
-
-
-def one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
+def _one_query(scaled: mx.array, keys: mx.array, values: mx.array) -> mx.array:
     """Compute attention of a query, times the scale, [1, heads, 1, k_dim] over all of K and V [1, kv_heads, n, …]:
     [1, heads, 1, v_dim].
 
