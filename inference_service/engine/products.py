@@ -164,7 +164,7 @@ def _skinny(layer: Any, x: mx.array) -> mx.array:
     """Multiply by the skinny kernel, or as given if it does not support the dtypes of x and the scales. The shape for
     which it was chosen ensures the rest.
     """
-    if layer.scales.dtype != x.dtype or x.dtype not in skinny.DTYPES:
+    if layer.scales.dtype != x.dtype or x.dtype not in dequantizing.DTYPES:
         return computed(layer, GIVEN, x)
     rows = x if x.ndim == 3 else x.reshape(1, -1, x.shape[-1])
     out = skinny.multiply(rows, layer.weight, layer.scales, layer.biases, layer.bits, layer.group_size)

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.cuda_kernel import CUDA_TYPES, available, kernel
+from inference_service.engine import dequantizing
+from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
 
 _THREADS: Final = 256
 _TILE: Final = 16
@@ -20,9 +21,6 @@ _WIDE: Final = 8192
 """Outputs from which blocks of two tiles are enough for all multiprocessors of a large GPU."""
 _MOST_EIGHTS: Final = 4
 """Groups of 8 rows in a block: more rows take several, which read the weights again."""
-_BITS: Final = (4, 8)
-DTYPES: Final = (mx.bfloat16, mx.float16)
-"""Dtypes of x and the scales."""
 _FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "skinny.cu")
 
 _MULTIPLY = """
@@ -34,8 +32,7 @@ _MULTIPLY = """
 def known(inputs: int, mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
     """Return whether the kernel runs on this device and supports such weights, and x of this dtype."""
     of_lane = 128 // bits
-    types = dtype in DTYPES and mode == "affine" and bits in _BITS
-    return available() and types and inputs % of_lane == 0 and group_size % of_lane == 0
+    return dequantizing.known(mode, bits, group_size, dtype) and not inputs % of_lane and not group_size % of_lane
 
 
 def multiply(x: mx.array, words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:

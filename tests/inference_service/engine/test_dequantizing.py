@@ -15,7 +15,7 @@ on_gpus = pytest.mark.skipif(not available(), reason="as many elements as real m
 
 @pytest.fixture(autouse=True)
 def on_a_gpu(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What asks whether kernels run is answered as on an NVIDIA GPU."""
+    """Answer as on an NVIDIA GPU where code asks if kernels run."""
     monkeypatch.setattr(dequantizing, "available", lambda: True)
 
 
