@@ -17,7 +17,9 @@ from tests.oracle import Oracle
 
 
 @pytest.mark.parametrize(
-    ("tokens", "chunks"), [(1, [1]), (2, [2]), (64, [64]), (65, [64, 1]), (200, [199, 1])], ids=str
+    ("tokens", "chunks"),
+    [(1, [1]), (2, [2]), (16, [16]), (17, [17]), (64, [64]), (65, [64, 1]), (200, [199, 1])],
+    ids=str,
 )
 def test_the_first_token_comes_from_the_pass_that_the_last_one_rides_in(
     model: LoadedModel, oracle: Oracle, tokens: int, chunks: list[int]
@@ -64,9 +66,9 @@ def test_streams_go_on_while_a_long_prompt_is_computed(model: LoadedModel, monke
     stream = begin(model, prompt_of(model, 0, 1), tokens=40)
     for _ in range(3):
         model.engine.step()
-    begin(model, prompt_of(model, 1, 60), tokens=1)
+    begin(model, prompt_of(model, 1, 70), tokens=1)
     model.engine.step()  # A CPU tells this pass's token as well as the one before.
-    for step in range(18):
+    for step in range(20):
         before = len(stream.events)
         model.engine.step()
         assert len(stream.events) == before + 1, f"no token in tick {step}"
