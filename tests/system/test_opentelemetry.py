@@ -113,7 +113,7 @@ def seconds(duration: Any) -> float:
 
 async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: Collector, client: Client) -> None:
     trace_id, parent, metadata = caller()
-    _, finished = await said(client, "ada", metadata, "the boat is green " * 150)
+    _, finished = await said(client, "ada", metadata, "the boat is green " * 170)
     spans = await collector.trace(trace_id, TURN)
     check_tree(spans, parent)
     door, worker = only(spans, "gateway", GENERATE), only(spans, "worker", GENERATE)
@@ -134,7 +134,7 @@ async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: 
         "agentmem.match": "new", "agentmem.tier": "none", "agentmem.reused_tokens": 0,
         "agentmem.prompt_tokens": prompt, "agentmem.generated_tokens": finished.usage.completion_tokens,
     }.items()  # fmt: skip
-    check_chunks(spans, prompt, at_least=2)  # the end of a long prompt rides
+    check_chunks(spans, prompt, at_least=3)  # the last token alone, behind what is too long to ride
     assert not [span for span in spans if span.failure]
     check_times(spans, finished.timings)
 
