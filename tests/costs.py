@@ -1,7 +1,7 @@
 """A pytest plugin: what cases cost in processor time, their processes included, and which may cost much.
 
 Processor time, and not wall time: a busy machine makes a case take longer, but hardly makes it compute more. A case is
-its setup and its call; fixtures of a module or a session belong to no case.
+its setup and its call; fixtures of a module or a session belong to no case, nor does what is `kept` for later runs.
 
 A run with --quick fails where a case without the mark `slow` or `essential` costs more than LIMIT. It leaves out what
 is slow, and takes samples of what is marked `sampled`. `slow(ID, …)` marks only some cases of a parametrized test.
@@ -9,13 +9,14 @@ is slow, and takes samples of what is marked `sampled`. `slow(ID, …)` marks on
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import time
 import zlib
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,9 @@ _BESIDE_OTHERS: Final = 2
 of a worker takes 0.6 s alone, and 1.2 to 1.6 s there.
 """
 _CACHE: Final = Path("~/.cache/agentmem").expanduser()
-"""Kernels, browsers and tokenizers that tests keep for a user. The run that first makes them is not judged."""
+"""Browsers and tokenizers that tests keep for a user. The run that first makes them is not judged."""
+_YARDSTICK: Final = 0.05
+"""Processor seconds of `_yardstick` on the machine that LIMIT is for; a slower one may take as many times longer."""
 _GRAIN: Final = 0.5
 """Processor time is not read again within so many seconds of wall time: a reading takes 8 ms beside eight processes."""
 _PROPERTY: Final = "processor seconds"
@@ -44,9 +47,9 @@ class Meter:
         self.shared = 0.0
         """Seconds that fixtures took which several cases have."""
 
-    def read(self) -> float:
+    def read(self, *, now: bool = False) -> float:
         """Return the seconds used so far, or until at most _GRAIN ago."""
-        if time.monotonic() - self._read_at >= _GRAIN:
+        if now or time.monotonic() - self._read_at >= _GRAIN:
             self._seconds = sum(_used(process) for process in _family())
             self._read_at = time.monotonic()
         return self._seconds
@@ -65,8 +68,28 @@ def _used(process: psutil.Process) -> float:
     return 0.0
 
 
+def _yardstick() -> float:
+    """Return the processor seconds of a fixed amount of work, the least of five."""
+    found = []
+    for _ in range(5):
+        begun = time.process_time()
+        json.loads(json.dumps({str(number): number * 7 % 13 for number in range(60_000)}))
+        found.append(time.process_time() - begun)
+    return min(found)
+
+
 _METER: Final = Meter()
 _BEGUN: Final = pytest.StashKey[tuple[float, float]]()
+
+
+@contextmanager
+def kept(*, now: bool = True) -> Iterator[None]:
+    """What is computed within stays for later cases or runs, so it belongs to no case."""
+    before, within = _METER.read(now=now), _METER.shared
+    try:
+        yield
+    finally:
+        _METER.shared = within + _METER.read(now=now) - before
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -140,11 +163,8 @@ def _file(item: pytest.Item) -> str:
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
     if fixturedef.scope == "function":
         return (yield)
-    before, within = _METER.read(), _METER.shared
-    try:
+    with kept(now=False):
         return (yield)
-    finally:
-        _METER.shared = within + _METER.read() - before
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -180,7 +200,7 @@ class _Judge:
             if name == _PROPERTY:
                 seconds, allowed = value  # type: ignore[misc]
                 self._costs[report.nodeid] = seconds
-                if seconds > self._limit and not allowed:
+                if not allowed and seconds > self._limit and seconds > self._limit * _yardstick() / _YARDSTICK:
                     self._over.append(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

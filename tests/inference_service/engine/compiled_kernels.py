@@ -1,7 +1,7 @@
 """What g++ makes of kernels, kept for each user: to compile a kernel takes ten times as long as to run it in a test.
 
-A file is named by all that decides what is in it: the code, the header that stands for the GPU, the flags and the
-compiler. So a kernel that has changed is compiled, and one that has not never again.
+A file is named by all that decides what is in it: the code, the headers that stand for the GPU, the flags and the
+compiler. So a kernel that has changed is compiled, and one that has not never again, in any checkout.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.user_cache import NoCache, user_cache
+from tests import costs
 
 _UNUSED_SECONDS = 30 * 86_400.0
 """After so long without use a file is removed."""
@@ -35,13 +36,15 @@ class CompiledKernels:
 
     def file(self, code: str, *, shared: bool) -> Path:
         """A shared library, or a program. Raises RuntimeError with what g++ says to code that it refuses."""
-        parts = (_compiler(), *self._flags, "-shared" if shared else "", self._header.read_text(), code)
+        headers = (header.read_text() for header in sorted(self._header.parent.glob("*.h")))
+        parts = (_compiler(), *self._flags, "-shared" if shared else "", self._header.name, *headers, code)
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
         kept = self._kept / digest
         try:
             os.utime(kept)
         except FileNotFoundError:
-            self._compile(code, kept, ("-shared",) if shared else ())
+            with costs.kept():
+                self._compile(code, kept, ("-shared",) if shared else ())
         return kept
 
     def _compile(self, code: str, kept: Path, how: Sequence[str]) -> None:
@@ -63,7 +66,10 @@ class CompiledKernels:
         self._prepared = True
 
     def _run(self, *arguments: str) -> None:
-        command, environment = ["g++", *self._flags, *arguments], {**os.environ, **self._environment}
+        command, environment = (
+            ["g++", *self._flags, f"-I{self._header.parent}", *arguments],
+            {**os.environ, **self._environment},
+        )
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise RuntimeError(done.stderr)

@@ -23,7 +23,7 @@ _TYPES = {
     mx.bool_: "bool",
 }
 _AXES = 10
-_FLAGS = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fPIC", f"-I{Path(__file__).parent}")
+_FLAGS = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fPIC")
 _PTX = re.compile(
     r"^#define ADD_PRODUCT\(.*?[^\\]$|^__device__ __forceinline__ void load_transposed\(.*?^}$", re.M | re.S
 )

@@ -26,7 +26,6 @@ _FLAGS = (
     *("-std=c++14", "-pedantic-errors", "-fno-exceptions", "-fno-rtti"),
     *("-Wall", "-Wextra", "-Wdouble-promotion", "-Wvla", "-Wno-unknown-pragmas", "-Wno-attributes", "-Werror"),
     *("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "--param", "asan-stack=0"),
-    f"-I{Path(__file__).parent}",
 )
 _OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0", "LD_PRELOAD": ""}
 """Of the sanitizer of addresses, which wants to come first."""
