@@ -19,7 +19,7 @@ what it rests on
     engine.py       the engine (contestants.py) against mlx-lm (mlx_lm_contestants.py), over geometries.py
     gateway.py      what the gateway costs
     page.py         what the page costs while it is open; page_views.py: what it asks for
-    speculation.py  guessed tokens: answers that repeat the context, and prose
+    speculation/    guessed tokens: answers that repeat the context, and prose
     blas.py         OpenBLAS on a CPU against what MLX has there
     store/          the cache store's latencies, memory and files
     transfer.py     KV by path and by stream

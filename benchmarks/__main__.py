@@ -43,7 +43,7 @@ NAMES = {
     "restoring": "benchmarks.restoring",
     "scaling": "benchmarks.cluster.scaling",
     "simulation": "benchmarks.cluster.simulation",
-    "speculation": "benchmarks.speculation",
+    "speculation": "benchmarks.speculation.command",
     "start": "benchmarks.starting",
     "store": "benchmarks.store.command",
     "swap": "benchmarks.swap",

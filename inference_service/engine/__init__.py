@@ -5,7 +5,7 @@ batching.py        the engine of one model: a pass of all running rows and short
                    `prompts` is the half that computes prompts
 paged/             KV in the pool's blocks: sequences, passes, checkpoints, kernels, traces, and the transfer to and
                    from files; begin at `paged.sequence`
-speculation.py     several tokens of a sequence in one pass, drafted by `drafting`
+speculation.py     several tokens of a turn in one pass, drafted by `drafting`
 network.py         a model called with one flat list of caches
 generation.py      one turn: its request, progress and result
 scheduling.py      which prompt is next, and the size of its chunk; pure

@@ -7,7 +7,6 @@ comes with the pass. The next pass is launched before the tokens of the previous
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,14 +17,12 @@ import mlx.core as mx
 from agentmem.errors import ResourceExhausted
 from inference_service.engine.choosing import next_tokens
 from inference_service.engine.device import on_cpu
-from inference_service.engine.drafting import Drafter
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import ran_out
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.sequence import SLACK
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.prompts import PromptEngine, guarded
-from inference_service.engine.speculation import StepCosts, sampled_along
+from inference_service.engine.speculation import MOST_TURNS, Speculation, sampled_along
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -54,15 +51,15 @@ class BatchEngine(PromptEngine):
 
     tokenizer: Tokenizer
     speculative: bool = False
-    """A sequence that decodes alone may compute several tokens in a step, where that pays."""
+    """Turns may compute several of their tokens in a step, where that pays."""
     speculated: Callable[[int, int], object] = lambda _drafted, _accepted: None
     """Called on the engine thread after each drafted step, with the numbers of drafted and accepted tokens."""
-    _step_costs: defaultdict[int, StepCosts] = field(default_factory=partial(defaultdict, StepCosts), init=False)
-    """By context length in powers of 4: attention's share of a step grows with it."""
-    _plain_since: float = field(default=0.0, init=False)
-    """End of the last step if it took one token of one turn, else 0."""
+    _speculation: Speculation = field(init=False)
     _running: list[TurnJob] = field(default_factory=list, init=False)
     _flights: list[_Flight] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._speculation = Speculation(self.tokenizer)
 
     @property
     def running(self) -> int:
@@ -91,14 +88,14 @@ class BatchEngine(PromptEngine):
             self._take_all(before)  # Arrays dequantized for each pass need all tokens in the blocks.
             before = []
         riders = self._riders()
-        drafted = None
-        if not riders and (job := self._speculating()) is not None and self._would_draft(job):
+        drafts = not riders and self._would_draft()
+        if drafts:
             self._take_all(before)  # A draft needs the last sampled token.
-            before, drafted = [], job
-            guarded(partial(self._speculate, job), partial(self._failed, [job]))
-        for lane in self._lanes(riders):
-            if lane == [drafted] and not (lane[0].over or lane[0].alone) and self._would_draft(lane[0]):
-                continue  # A plain step would delay the next draft, which yields this token, too.
+            before = []
+            if jobs := self._speculating():
+                guarded(partial(self._speculate, jobs), partial(self._failed, jobs))
+            drafts = self._would_draft()  # A plain step would delay the next draft, which yields its tokens, too.
+        for lane in [] if drafts else self._lanes(riders):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         self._take_all(before)
         if (job := self._next()) is not None:
@@ -119,61 +116,56 @@ class BatchEngine(PromptEngine):
             self._running.remove(job)
             guarded(job.cancel, job.fail)
 
-    def _speculating(self) -> TurnJob | None:
-        """Return the turn that decodes alone, if it may compute several tokens in a step.
-
-        A turn with a seed may not: it asks for the same answer again, but the tokens per step, and so rounding, depend
-        on measured times. Recurrent states cannot be trimmed.
+    def _speculating(self) -> list[TurnJob]:
+        """Return the running turns, if they may compute several tokens in a step. Recurrent states cannot be
+        trimmed.
         """
-        job = self._running[0] if len(self._running) == 1 else None
-        if job is None or not (self.speculative and job.prompted) or job.over:
-            for each in self._running:
-                each.drafter = None
-            return None
-        assert job.decoding is not None
-        seeded = job.decoding.sampling.seed is not None
-        return None if seeded or job.alone or self.store.geometry.states is not None else job
+        together = len(self._running) == 1 or (self.model.rows_together and self.model.rides)
+        if not (self.speculative and together and len(self._running) <= MOST_TURNS):
+            return []
+        if self.store.geometry.states is not None or any(job.over or job.alone for job in self._running):
+            return []
+        return list(self._running)
 
-    def _would_draft(self, job: TurnJob) -> bool:
+    def _would_draft(self) -> bool:
         """Return whether the tokens taken so far give a draft."""
-        job.drafter = job.drafter or Drafter(job.history)
-        while job.drafter.tokens < job.tokens:
-            job.drafter.add(job.between(job.drafter.tokens, job.drafter.tokens + 1)[0])
-        return bool(self._draft(job))
+        jobs = self._speculating()
+        return bool(jobs and self._speculation.drafts(jobs))
 
-    def _draft(self, job: TurnJob) -> list[int]:
-        assert job.drafter is not None
-        assert job.decoding is not None
-        left = job.decoding.max_tokens - len(job.result.token_ids) - 1
-        costs = self._step_costs[job.tokens.bit_length() // 2]
-        return job.drafter.draft(min(left, SLACK), self.tokenizer.eos_ids, costs.of)
-
-    def _speculate(self, job: TurnJob) -> None:
-        """Compute one step of a turn whose tokens are all taken: its last token, and a draft if there still is one."""
-        if job not in self._running or job.over or not self._would_draft(job) or not (draft := self._draft(job)):
+    def _speculate(self, jobs: Sequence[TurnJob]) -> None:
+        """Compute one step of turns whose tokens are all taken, each one's last token and its draft, if there still is
+        one.
+        """
+        if not (drafts := self._speculation.drafts(jobs)):
             return
-        assert job.kv is not None
-        began, job.token, self._plain_since = time.perf_counter(), None, 0.0
-        of = Pass([Piece(job.kv, 1 + len(draft))])
+        began, costs = time.perf_counter(), self._speculation.costs(jobs)
+        self._speculation.began()
+        pieces, ids = [], []
+        for job, draft in zip(jobs, drafts, strict=True):
+            assert job.kv is not None
+            job.token = None
+            pieces.append(Piece(job.kv, 1 + len(draft)))
+            ids += [*job.between(job.tokens - 1, job.tokens), *draft]
+        of = Pass(pieces, rows=True if self.store.traces is not None and self.model.rides else None)
         self._make_room(of)
-        ids = [*job.between(job.tokens - 1, job.tokens), *draft]
         logits, written = self.store.compute(self.model, of, mx.array(ids, dtype=mx.uint32))
-        found = sampled_along(logits[0], job, draft)
+        found = sampled_along(logits[:, 0] if of.rows else logits[0], jobs, drafts)
         mx.eval(written.state)
         written.put()
         self.stepped("decode")
-        costs = self._step_costs[job.tokens.bit_length() // 2]
+        drafted = len(ids) - len(jobs)
         if not self._waiting:
-            costs.took(len(ids), time.perf_counter() - began)
-        self.speculated(len(draft), len(found) - 1)
-        job.kv.trim(job.kv.length - (len(draft) + 1 - len(found)))
-        job.filled = job.kv.length
-        for token in found:
-            if not job.over:
-                guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
-        if job.over and job.kv is not None and job.kv.length >= job.tokens:
-            self._running.remove(job)
-            self._finish(job)
+            costs.took(drafted, time.perf_counter() - began)
+        self.speculated(drafted, sum(map(len, found)) - len(jobs))
+        for (kv, computed), job, tokens in zip(pieces, jobs, found, strict=True):
+            kv.trim(kv.length - (computed - len(tokens)))
+            job.filled = kv.length
+            for token in tokens:
+                if not job.over:
+                    guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
+            if job in self._running and job.over and kv.length >= job.tokens:
+                self._running.remove(job)
+                self._finish(job)
 
     def _lanes(self, riders: Sequence[TurnJob]) -> list[list[TurnJob]]:
         """Return the jobs of each pass: one pass for all that may share it, one for each other job.
@@ -217,7 +209,9 @@ class BatchEngine(PromptEngine):
         """Take a pass's tokens, waiting for them, and end the turns that are over."""
         tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
         flight.written.put()
-        self._note_time(flight)
+        if self.speculative:
+            undisturbed = not self._waiting and all(job.prompted for job in flight.jobs)
+            self._speculation.took_plain(flight.jobs, undisturbed=undisturbed)
         self.stepped("decode")
         for job, token, end in zip(flight.jobs, tokens, flight.ends, strict=True):
             if job not in self._running:
@@ -236,14 +230,6 @@ class BatchEngine(PromptEngine):
     def _not_taken(self, flight: _Flight, error: Exception) -> None:
         """Fail the running jobs of a pass. Its other jobs wait to go on alone: a later pass failed first."""
         self._failed([job for job in flight.jobs if job in self._running], error)
-
-    def _note_time(self, flight: _Flight) -> None:
-        """Record the time of a one-token step that follows another, with nothing else computed."""
-        now, [job, *others] = time.perf_counter(), flight.jobs
-        plain = not others and job.prompted and not self._waiting
-        if plain and self._plain_since and job.drafter is not None:
-            self._step_costs[job.tokens.bit_length() // 2].took(1, now - self._plain_since)
-        self._plain_since = now if plain else 0.0
 
     def _prompt_done(self, job: TurnJob, flight: _Flight, end: int) -> None:
         """Record that a pass computed the last of a prompt."""

@@ -4,18 +4,21 @@ Agents repeat parts of their context: quotations, code with one change, JSON. Pr
 drafts from that without a second model: find the last tokens further up, and expect the tokens that followed there.
 
 The share of right guesses is tracked by length of match. Each generated token counts, drafted or not, so guesses not
-worth a draft cost a look-up, and no step of the model. A draft has the size that promises the most tokens for its time;
-there is none if plain steps promise as many.
+worth a draft cost a look-up, and no step of the model. Turns that decode together share a step: it has the number of
+drafted tokens that promises the most tokens for its time, the likeliest of all turns' guesses, or none.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-SIZES: Final = (1, 2, 3, 7, 15, 31)
-"""Tokens of a draft. Few sizes, so that kernels and costs are soon known; a step computes one token more."""
+SIZES: Final = (1, 2, 3, 7, 15, 31, 63)
+"""Drafted tokens of a step. Few sizes, so that kernels and costs are soon known."""
+_LONGEST_DRAFT: Final = 31
+"""Tokens of one turn's draft."""
 _SHORTEST: Final = 3
 """Fewest tokens of a match."""
 _LONGEST: Final = 64
@@ -29,11 +32,35 @@ _PRIOR_WEIGHT: Final = 4.0
 _DECAY: Final = 0.97
 """Factor on a guess's weight at each later guess of its kind."""
 _MARGIN: Final = 1.1
-"""Tokens that a draft has to promise for the time of a plain step."""
+"""Tokens that drafts have to promise for each token of a plain step, in its time."""
+
+
+class Guess(NamedTuple):
+    """A next token, and the probability that it and all before it are right."""
+
+    token: int
+    likely: float
+
+
+def chosen(guesses: Sequence[Sequence[Guess]], cost: Callable[[int], float]) -> list[list[int]]:
+    """Return the draft of each turn, from its next guesses; empty if plain steps promise as many tokens.
+
+    `cost` returns the time of a step of so many drafted tokens, in plain steps of these turns.
+    """
+    ranked = sorted(((guess.likely, turn) for turn, each in enumerate(guesses) for guess in each), reverse=True)
+    best, size, promised = _MARGIN * len(guesses), 0, float(len(guesses))
+    for drafted, (likely, _) in enumerate(ranked, 1):
+        promised += likely
+        if drafted in SIZES and (rate := promised / cost(drafted)) > best:
+            best, size = rate, drafted
+    if not size:
+        return []
+    counts = Counter(turn for _, turn in ranked[:size])  # A guess is no likelier than the one before it.
+    return [[guess.token for guess in each[: counts[turn]]] for turn, each in enumerate(guesses)]
 
 
 class Drafter:
-    """One turn's tokens, and drafts of the next ones. One thread at a time.
+    """One turn's tokens, and guesses of the next ones. One thread at a time.
 
     A search reads the whole array of tokens: an index of n-grams would take a hundred bytes for each token of each
     turn, and as long to build as hundreds of searches take (0.1 ms among 128K tokens).
@@ -71,24 +98,19 @@ class Drafter:
         if not self._guess:
             self._look_up()
 
-    def draft(self, most: int, ends: Collection[int], cost: Callable[[int], float]) -> list[int]:
-        """Return the next tokens, at most `most` and none of `ends`, as many as pay best; empty if none do.
-
-        `cost` returns the time of a step of so many tokens, in steps of one.
-        """
+    def guesses(self, most: int, ends: Collection[int]) -> list[Guess]:
+        """Return guesses of the next tokens, at most `most` and none of `ends`."""
         if not self._guess:
             return []
-        guesses: list[int] = self._tokens[self._guess : min(self._length, self._guess + most)].tolist()
-        best, size, likely, promised = _MARGIN, 0, 1.0, 1.0
-        for tokens, token in enumerate(guesses[: SIZES[-1]], 1):
+        found, likely = [], 1.0
+        tokens: list[int] = self._tokens[self._guess : min(self._length, self._guess + most)].tolist()
+        for at, token in enumerate(tokens[:_LONGEST_DRAFT]):
             if token in ends:
                 break
-            kind = _kind(self._match + tokens - 1)
+            kind = _kind(self._match + at)
             likely *= self._right[kind] / self._guessed[kind]
-            promised += likely
-            if tokens in SIZES and (rate := promised / cost(tokens + 1)) > best:
-                best, size = rate, tokens
-        return guesses[:size]
+            found.append(Guess(token, likely))
+        return found
 
     def _look_up(self) -> None:
         """Find the longest match of the last tokens further up; of equals the latest."""

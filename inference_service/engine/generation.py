@@ -152,7 +152,7 @@ class TurnJob:
     token: mx.array | None = field(default=None, init=False)
     """The last sampled token, uint32 [1], whose KV is not there yet."""
     drafter: Drafter | None = field(default=None, init=False)
-    """Present while the turn decodes alone and may compute several tokens in a step."""
+    """Present once several of its tokens may be computed in a step."""
     prompted: bool = field(default=False, init=False)
     """The prompt is computed."""
     penalties: list[Processor] = field(default_factory=list, init=False)

@@ -80,9 +80,13 @@ class TokenSampler:
         self._drawn = len(token_ids)
 
     def next_key(self) -> int:
-        """Return the random key of the next token, 64 bits; each is used once."""
+        """Return the random key of the next token, 64 bits."""
         self._drawn += 1
         return mixed(self._seed + self._drawn)
+
+    def return_keys(self, count: int) -> None:
+        """Take back the last keys: their tokens are thrown away, and will be drawn again."""
+        self._drawn -= count
 
     def check(self, index: int) -> None:
         """Raise the error that made the sampled token of this index, from 0, meaningless. There is none here."""

@@ -1,9 +1,10 @@
-"""Several tokens of a row in one step, where its next tokens are guessed from those it has, and where that pays.
+"""Several tokens of a turn in one step, where its next tokens are guessed from those it has, and where that pays.
 
-A decode step reads all weights for one token, and takes little longer for a few. So a draft (`engine.drafting`) is
-computed with the last token, and kept as far as it equals what is sampled from the pass's logits: greedy tokens one by
-one, sampled ones in distribution. These logits are rounded differently from those of a token alone, so a near tie may
-fall otherwise; a request with a seed, which asks for the same answer again, is not drafted for (`engine.batching`).
+A decode step reads all weights for one token of each turn, and takes little longer for a few more. So drafts
+(`engine.drafting`) are computed with the last tokens, and kept as far as they equal what is sampled from the pass's
+logits: greedy tokens one by one, sampled ones in distribution. These logits are rounded differently from those of a
+token alone, so a near tie may fall otherwise; a request with a seed, which asks for the same answer again, is not
+drafted for.
 
 The cost of several tokens varies, so it is measured by the steps themselves. SmolLM2-135M in float32 on two cores, in
 steps of one token:
@@ -12,68 +13,140 @@ steps of one token:
     60                          1.25     1.42     1.52     1.82     2.63
     1,000                       1.30     1.62     1.81     2.35     3.47
     3,500                       1.30     1.56     2.24     3.09     4.75
-
-Only a sequence that decodes by itself speculates: others gain less, since they share the reading of the weights
-already, and would wait for what was sampled last.
 """
 
-from collections import deque
+import time
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from statistics import median
 from typing import Final, cast
 
 import mlx.core as mx
 
-from inference_service.engine.choosing import biased, logprobs, penalized
+from inference_service.engine.choosing import biased, logprobs, next_tokens, penalized
+from inference_service.engine.drafting import Drafter, Guess, chosen
 from inference_service.engine.generation import TurnJob
+from inference_service.engine.paged.sequence import SLACK
+from inference_service.text.tokenizer import Tokenizer
 
+MOST_TURNS: Final = 8
+"""Turns that decode together and are drafted for. More share the reading of the weights well enough."""
 _KEPT: Final = 7
-"""Times kept for each number of tokens."""
+"""Times kept for each number of drafted tokens."""
 _TRUSTED: Final = 3
 """Times from which their median is used."""
 _FORGOTTEN: Final = 8192
-"""Steps of one token after which all others are measured again: a draft that did not pay may pay now."""
+"""Plain steps after which all others are measured again: a draft that did not pay may pay now."""
+_BEHIND: Final = 64
+"""Tokens that a drafter has missed from which a new one is cheaper."""
 
 
 class StepCosts:
-    """Costs of a model's steps of several tokens, in steps of one. Engine thread only."""
+    """Costs of steps with drafted tokens, in plain steps of the same turns. Engine thread only."""
 
     def __init__(self) -> None:
         self._plain: deque[float] = deque(maxlen=_KEPT)
-        self._several: dict[int, deque[float]] = {}
+        self._drafted: dict[int, deque[float]] = {}
         self._steps = 0
 
-    def took(self, tokens: int, seconds: float) -> None:
-        """Record the time of a step. The first one of each number of tokens above 1 is ignored: it may compile."""
-        if tokens == 1:
+    def took(self, drafted: int, seconds: float) -> None:
+        """Record the time of a step. The first one of each number of drafted tokens is ignored: it may compile."""
+        if not drafted:
             self._plain.append(seconds)
             self._steps += 1
             if self._steps % _FORGOTTEN == 0:
-                self._several.clear()
-        elif (times := self._several.get(tokens)) is None:
-            self._several[tokens] = deque(maxlen=_KEPT)
+                self._drafted.clear()
+        elif (times := self._drafted.get(drafted)) is None:
+            self._drafted[drafted] = deque(maxlen=_KEPT)
         elif self._plain:
             times.append(seconds / median(self._plain))
 
-    def of(self, tokens: int) -> float:
-        """Return the cost of a step of so many tokens, in steps of one; until it is known, a little more than one."""
-        times = self._several.get(tokens, ())
-        return max(1.0, median(times)) if len(times) >= _TRUSTED else 1 + tokens / 16
+    def of(self, drafted: int) -> float:
+        """Return the cost of a step with so many drafted tokens; until it is known, a little more than one."""
+        times = self._drafted.get(drafted, ())
+        return max(1.0, median(times)) if len(times) >= _TRUSTED else 1 + (drafted + 1) / 16
 
 
-def sampled_along(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
-    """Return the tokens that plain steps would have sampled: the right prefix of the draft, and one more.
+class Speculation:
+    """The drafts of one model's turns, and the costs of its steps. Engine thread only."""
 
-    `logits` [tokens, vocabulary] are those after the job's last token and each of the draft. Each token is sampled as
-    its step would, by the row's own sampler and with penalties for the tokens before, and counts if all before it equal
-    the draft. Given the logits that is exact: greedy tokens are those of plain steps, and sampled ones have their
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """No draft has a token that ends an answer of the tokenizer's model."""
+        self._tokenizer = tokenizer
+        self._costs: defaultdict[tuple[int, int], StepCosts] = defaultdict(StepCosts)
+        """By number of turns, and tokens of context in powers of 4: attention's share of a step grows with it."""
+        self._since, self._turns = 0.0, 0
+        """End of the last step if it was a plain one, and its turns; else 0."""
+
+    def costs(self, jobs: Sequence[TurnJob]) -> StepCosts:
+        """Return the costs of steps of these turns together."""
+        return self._costs[len(jobs), sum(job.tokens for job in jobs).bit_length() // 2]
+
+    def drafts(self, jobs: Sequence[TurnJob]) -> list[list[int]]:
+        """Return each turn's draft by the tokens taken so far; empty if plain steps promise as many tokens."""
+        guesses = [self._guesses(job) for job in jobs]
+        return chosen(guesses, self.costs(jobs).of) if any(guesses) else []
+
+    def _guesses(self, job: TurnJob) -> list[Guess]:
+        """A turn with a seed has none: tokens per step, and so rounding, depend on measured times."""
+        assert job.decoding is not None
+        if job.decoding.sampling.seed is not None:
+            return []
+        if job.drafter is None or job.tokens - job.drafter.tokens > _BEHIND:
+            job.drafter = Drafter(job.history)
+        for token in job.between(job.drafter.tokens, job.tokens):
+            job.drafter.add(token)
+        left = job.decoding.max_tokens - len(job.result.token_ids) - 1
+        return job.drafter.guesses(min(left, SLACK - 1), self._tokenizer.eos_ids)
+
+    def took_plain(self, jobs: Sequence[TurnJob], *, undisturbed: bool) -> None:
+        """Record that a plain step has ended. It is timed if it follows another, with nothing else computed."""
+        now = time.perf_counter()
+        if undisturbed and self._since and self._turns == len(jobs):
+            self.costs(jobs).took(0, now - self._since)
+        self._since, self._turns = (now, len(jobs)) if undisturbed else (0.0, 0)
+
+    def began(self) -> None:
+        """Record that a step of drafts begins."""
+        self._since = 0.0
+
+
+def sampled_along(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the tokens of each turn that plain steps would have sampled: the right prefix of its draft, and one more.
+
+    `logits` [tokens, vocabulary] are those after each turn's last token and each of its draft. A token is sampled as
+    its step would, by the turn's own sampler and with penalties for the tokens before, and counts if all before it
+    equal the draft. Given the logits that is exact: greedy tokens are those of plain steps, and sampled ones have their
     distribution.
     """
+    owners = [job for job, draft in zip(jobs, drafts, strict=True) for _ in range(1 + len(draft))]
+    free = [row for row, job in enumerate(owners) if not _in_order(job)]
+    tokens: dict[int, int] = {}
+    if free:
+        rows = logits if len(free) == len(owners) else logits[mx.array(free)]
+        drawn = next_tokens(rows, [owners[row] for row in free]).tolist()
+        tokens = dict(zip(free, cast(list[int], drawn), strict=True))
+    found, first = [], 0
+    for job, draft in zip(jobs, drafts, strict=True):
+        end = first + len(draft) + 1
+        if _in_order(job):
+            found.append(_one_by_one(logits[first:end], job, draft))
+        else:
+            right = next((at for at, token in enumerate(draft) if tokens[first + at] != token), len(draft))
+            found.append([tokens[row] for row in range(first, first + right + 1)])
+            if not job.greedy:
+                job.sampler.return_keys(len(draft) - right)
+        first = end
+    return found
+
+
+def _in_order(job: TurnJob) -> bool:
+    """Return whether a token is sampled only once the one before it is known."""
+    return job.sampler.by_rows or bool(job.penalties)
+
+
+def _one_by_one(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
     logits = biased(logits, [job] * len(logits))
-    if job.greedy:
-        likeliest: list[int] = mx.argmax(logits, axis=-1).tolist()  # type: ignore[assignment]
-        right = next((at for at, token in enumerate(draft) if likeliest[at] != token), len(draft))
-        return likeliest[: right + 1]
     history = list(job.history) if job.penalties else []
     found: list[int] = []
     for at in range(len(draft) + 1):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import random_models, speculation
-from benchmarks.speculation import LEAST, PROSE, REPEATED, REQUESTS, Script, claims, loaded, main, tables
+from benchmarks import random_models
+from benchmarks.speculation import command
+from benchmarks.speculation.command import LEAST, claims, loaded, main, tables
+from benchmarks.speculation.requests import BOTH, PROSE, REPEATED, REQUESTS, Script, together
 from tests.tiny_models import write_llama
 
 ASKED = [next(request for request in REQUESTS if request.kind == kind) for kind in LEAST]
@@ -20,8 +22,8 @@ def test_an_answer_of_each_kind(tmp_path: Path) -> None:
     """Of a random model, which repeats nothing: plain steps both times."""
     directory, output = write_llama(tmp_path / "model"), tmp_path / "speculation"
     model = loaded("tiny", str(directory))
-    assert main(model, ASKED, TOKENS, 1, str(output)) in (0, 1), "as fast as it happens to be"
-    assert model.memory.pool.full.free == model.memory.pool.full.capacity, "blocks were given back"
+    assert main(model, ASKED, [1, 2], TOKENS, 1, str(output)) in (0, 1), "as fast as it happens to be"
+    assert not model.memory.pool.full.used, "blocks were given back"
     figures = json.loads(output.with_suffix(".json").read_text())["figures"]
     for request in ASKED:
         found = figures["answers"][request.name]
@@ -31,7 +33,8 @@ def test_an_answer_of_each_kind(tmp_path: Path) -> None:
         assert len(figures["mlx-lm"]["samples"]) == 1
         assert found["ratio"]["samples"] == [found["speculative"]["median"] / found["plain"]["median"]]
     [table] = tables(figures)
-    assert [row[0] for row in table.rows] == [request.name for request in ASKED]
+    beside = [f"2 agents, {kind}" for kind in (REPEATED, PROSE, BOTH)]
+    assert [row[0] for row in table.rows] == [*(request.name for request in ASKED), *beside]
     assert {len(row) for row in table.rows} == {len(table.columns)}
 
 
@@ -41,9 +44,9 @@ def test_a_geometry_quotes_what_its_script_says(geometry: str, tmp_path: Path, m
     """Drafts of a quotation are right but for what was changed; of prose none, which no context has."""
     small = {"vocab_size": 4096, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 6}
     monkeypatch.setitem(random_models.GEOMETRIES, geometry, random_models.GEOMETRIES[geometry] | small)
-    monkeypatch.setattr(speculation, "_POOL_BYTES_ON_GPU", 512 << 20)
-    model, requests = speculation.of_geometry(geometry, None, 200)
-    main(model, requests, 48, 1, str(tmp_path / "figures"))
+    monkeypatch.setattr(command, "_POOL_BYTES_ON_GPU", 512 << 20)
+    model, requests = command.of_geometry(geometry, None, 200)
+    main(model, requests, [1], 48, 1, str(tmp_path / "figures"))
     found = json.loads((tmp_path / "figures.json").read_text())["figures"]["answers"]
     assert {each["tokens"] for each in found.values()} == {each["same_tokens"] for each in found.values()} == {48}
     assert found["a context, quoted"]["accepted"] == found["a context, quoted"]["drafted"] > 24
@@ -60,7 +63,18 @@ def test_no_token_of_a_script_comes_twice() -> None:
 
 def test_prose_counts_at_its_worst_and_what_is_repeated_by_its_median() -> None:
     answers = [(REPEATED, 1.2), (REPEATED, 2.0), (REPEATED, 4.0), (PROSE, 3.0), (PROSE, 0.96)]
-    named = {str(at): {"kind": kind, "ratio": {"median": ratio}} for at, (kind, ratio) in enumerate(answers)}
+    named = {
+        str(at): {"kind": kind, "agents": 1, "ratio": {"median": ratio}} for at, (kind, ratio) in enumerate(answers)
+    }
     repeated, prose = claims({"answers": named})
     assert (repeated.value, repeated.met) == (2.0, True)
     assert (prose.value, prose.met) == (0.96, False)
+
+
+def test_agents_ask_all_of_a_kind_or_half_of_each() -> None:
+    assert {name: each for name, (_, each) in together(REQUESTS, 1).items()} == {r.name: [r] for r in REQUESTS}
+    found = dict(together(REQUESTS, 5).values())
+    assert {len(each) for each in found.values()} == {5}
+    assert [request.kind for request in found[BOTH]] == [REPEATED, PROSE, REPEATED, PROSE, REPEATED]
+    assert {request.kind for request in found[PROSE]} == {PROSE}
+    assert len(set(found[REPEATED])) == 4, "the fifth asks what the first does"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from inference_service.domain import Sampling
-from inference_service.engine import batching
+from inference_service.engine import speculation
+from inference_service.engine.drafting import Guess
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, differing, packed, prompt_of, run
 
@@ -26,12 +27,14 @@ PENALIZED = Sampling(
 class Foresight:
     """Guesses what a turn says, with mistakes at random. Takes the place of the look-up in a history."""
 
-    said: Sequence[int] = ()
-    prompt: Sequence[int] = ()
+    turns: Sequence[Turn] = ()
+    """What they said is guessed of turns with the same prompts."""
     chance = random.Random(0)
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.known = list(tokens)
+        like = [turn for turn in self.turns if self.known[: len(turn.job.sequence)] == list(turn.job.sequence)]
+        self.prompt, self.said = (list(like[0].job.sequence), like[0].said) if like else ([], [])
 
     @property
     def tokens(self) -> int:
@@ -40,42 +43,61 @@ class Foresight:
     def add(self, token: int) -> None:
         self.known.append(token)
 
-    def draft(self, most: int, ends: Any, _cost: Any) -> list[int]:
+    def next(self, most: int) -> list[int]:
+        """What it will say, as far as that is known."""
+        if not self.prompt:
+            return []
         at = self.tokens - len(self.prompt)
         assert self.known == [*self.prompt, *self.said[:at]], "the turn's tokens, each once"
+        return list(self.said[at : at + most])
+
+    def guesses(self, most: int, ends: Any) -> list[Guess]:
         size = min(most, self.chance.choice([0, 1, 2, 3, 7, 12]))
-        draft = list(self.said[at : at + size])
+        draft = self.next(size)
         if draft and self.chance.random() < 0.7:
             wrong = self.chance.randrange(len(draft))
             draft[wrong:] = [(token + 1) % 90 for token in draft[wrong:]]
         stop = next((place for place, token in enumerate(draft) if token in ends), len(draft))
-        return draft[:stop]
+        return [Guess(token, 1.0) for token in draft[:stop]]
+
+
+def all_of_them(guesses: Sequence[Sequence[Guess]], _cost: Any) -> list[list[int]]:
+    """Drafts do not depend on times."""
+    return [[guess.token for guess in each] for each in guesses]
 
 
 def foresee(patch: pytest.MonkeyPatch) -> None:
-    """Have drafts be Foresight's; and give turns without a seed, which only are drafted for, the same random keys."""
-    patch.setattr(batching, "Drafter", Foresight)
+    """Have guesses be Foresight's, and all be drafted; and give turns without a seed the same random keys."""
+    patch.setattr(speculation, "Drafter", Foresight)
+    patch.setattr(speculation, "chosen", all_of_them)
     patch.setattr(Foresight, "chance", random.Random(1))
-    patch.setattr(Foresight, "prompt", ())
-    patch.setattr(Foresight, "said", ())
+    patch.setattr(Foresight, "turns", ())
     patch.setattr(secrets, "randbits", lambda _bits: 3)
 
 
 def speculating(model: LoadedModel, plain: Turn, start: Callable[[], Turn]) -> tuple[Turn, int, int]:
     """The turn again with drafts of what it said before; steps, and tokens of drafts that were right."""
+    [turn], steps, accepted = speculating_together(model, [plain], lambda: [start()])
+    return turn, steps, accepted
+
+
+def speculating_together(
+    model: LoadedModel, plain: Sequence[Turn], start: Callable[[], Sequence[Turn]]
+) -> tuple[Sequence[Turn], int, int]:
+    """As `speculating`, for turns that decode together."""
     steps: list[str] = []
     accepted: list[int] = []
     engine = model.engine
-    Foresight.prompt, Foresight.said = list(plain.job.sequence), [event.token_id for event in plain.events]
+    Foresight.turns = plain
     engine.speculative, engine.stepped = True, steps.append
     engine.speculated = lambda _drafted, right: accepted.append(right)
     try:
-        turn = start()
+        turns = start()
         run(model)
     finally:
         engine.speculative, engine.stepped = False, lambda _: None
         engine.speculated = lambda _drafted, _right: None
-    return turn, steps.count("decode"), sum(accepted)
+    return turns, steps.count("decode"), sum(accepted)
 
 
 def both_ways(model: LoadedModel, sampling: Sampling = EXACT, repeats: int = 3) -> tuple[Turn, Turn, int, int]:

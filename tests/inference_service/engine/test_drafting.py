@@ -1,20 +1,26 @@
 """Drafts are what followed the longest match, as long as it pays; and guesses are counted without steps of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_service.engine.drafting import SIZES, Drafter
+from inference_service.engine.drafting import SIZES, Drafter, Guess, chosen
 
 A, B, C, D, E = range(1, 6)
 
 
-def free(_tokens: int) -> float:
+def free(_drafted: int) -> float:
     """A step of many tokens takes no longer than one of one."""
     return 1.0
+
+
+def draft(of: Drafter, most: int, ends: Collection[int], cost: Callable[[int], float]) -> list[int]:
+    """The draft of a turn that decodes alone."""
+    return next(iter(chosen([of.guesses(most, ends)], cost)), [])
 
 
 def drafter(*texts: Sequence[int]) -> Drafter:
@@ -54,29 +60,29 @@ def test_a_guess_stands_behind_the_longest_match(tokens: list[int], later: list[
 
 def test_a_draft_is_what_followed() -> None:
     text = list(range(100, 160))
-    assert sure([*text, 7, *text[:12]]).draft(31, (), free) == text[12:43]
-    assert sure([*text, 7, *text[:12]]).draft(9, (), free) == text[12:19], "of the sizes that steps have"
-    assert sure([*text, 7, *text[:12]]).draft(31, {text[15]}, free) == text[12:15], "an end stays out of it"
-    assert sure([*text, 7, *text[:12]]).draft(0, (), free) == []
-    assert sure([*text, 7, *text[:2]]).draft(31, (), free) == [], "two tokens are no match"
-    assert sure([*text[:9], 7, *text[:4]]).draft(31, (), free) == [*text[4:9], 7, text[0]], "as far as there are"
-    assert Drafter([1]).draft(31, (), free) == []
+    assert draft(sure([*text, 7, *text[:12]]), 31, (), free) == text[12:43]
+    assert draft(sure([*text, 7, *text[:12]]), 9, (), free) == text[12:19], "of the sizes that steps have"
+    assert draft(sure([*text, 7, *text[:12]]), 31, {text[15]}, free) == text[12:15], "an end stays out of it"
+    assert draft(sure([*text, 7, *text[:12]]), 0, (), free) == []
+    assert draft(sure([*text, 7, *text[:2]]), 31, (), free) == [], "two tokens are no match"
+    assert draft(sure([*text[:9], 7, *text[:4]]), 31, (), free) == [*text[4:9], 7, text[0]], "as far as there are"
+    assert draft(Drafter([1]), 31, (), free) == []
 
 
 def test_of_several_places_the_longest_match_counts_and_then_the_latest() -> None:
-    assert sure([A, B, C, D, 10, B, C, D, 11, A, B, C, D]).draft(1, (), free) == [10]
-    assert sure([B, C, D, 10, B, C, D, 11, E, B, C, D]).draft(1, (), free) == [11]
+    assert draft(sure([A, B, C, D, 10, B, C, D, 11, A, B, C, D]), 1, (), free) == [10]
+    assert draft(sure([B, C, D, 10, B, C, D, 11, E, B, C, D]), 1, (), free) == [11]
 
 
 def test_drafts_grow_while_guesses_are_right_and_stop_when_they_are_not() -> None:
-    def cost(tokens: int) -> float:
-        return 1 + tokens / 8
+    def cost(drafted: int) -> float:
+        return 1 + (drafted + 1) / 8
 
     text = list(range(100, 400))
     found = drafter(text, text[:3])
     sizes = []
     for token in text[3:100]:
-        sizes.append(len(found.draft(31, (), cost)))
+        sizes.append(len(draft(found, 31, (), cost)))
         found.add(token)
     assert sizes[0] <= 1
     assert sizes[-1] == 31
@@ -87,19 +93,64 @@ def test_drafts_grow_while_guesses_are_right_and_stop_when_they_are_not() -> Non
     found = drafter(words)
     drafted = []
     for token in np.random.default_rng(1).integers(0, 8, 300).tolist():  # each match goes on by chance
-        drafted.append(len(found.draft(31, (), cost)))
+        drafted.append(len(draft(found, 31, (), cost)))
         found.add(token)
     assert sum(drafted[-100:]) < 20, "it was seen that they are wrong"
     repeated = words[40:140]
     for token in repeated:
         found.add(token)
-    assert len(found.draft(31, (), cost)) > 1, "and that they are right again, though nothing was drafted"
+    assert len(draft(found, 31, (), cost)) > 1, "and that they are right again, though nothing was drafted"
 
 
 @pytest.mark.parametrize(("cost", "size"), [(1.0, 31), (1.6, 31), (40.0, 0)])
 def test_a_draft_pays_or_there_is_none(cost: float, size: int) -> None:
     text = list(range(100, 200))
     found = sure([*text, 7, *text[:40]])
-    assert len(found.draft(31, (), lambda _: cost)) == size
-    assert len(found.draft(31, (), lambda tokens: float(tokens))) == 0, "as long as that many steps"
-    assert len(found.draft(31, (), lambda tokens: 1.2 if tokens <= 4 else 12.0)) == 3
+    assert len(draft(found, 31, (), lambda _: cost)) == size
+    assert len(draft(found, 31, (), lambda drafted: float(drafted + 1))) == 0, "as long as that many steps"
+    assert len(draft(found, 31, (), lambda drafted: 1.2 if drafted <= 3 else 12.0)) == 3
+
+
+def offer(*likely: float) -> list[Guess]:
+    return [Guess(at, each) for at, each in enumerate(likely)]
+
+
+def test_turns_share_a_step_and_the_likeliest_guesses_are_drafted() -> None:
+    def cost(drafted: int) -> float:
+        return 1.0 if drafted <= 3 else 50.0
+
+    assert chosen([offer(0.9, 0.8, 0.7), offer(), offer(0.85, 0.3)], cost) == [[0, 1], [], [0]]
+    assert chosen([offer(0.9, 0.8, 0.75), offer(0.2), offer(0.7)], cost) == [[0, 1, 2], [], []]
+    five = [offer(0.9), offer(0.8), offer(0.7), offer(0.6), offer(0.5)]
+    assert chosen(five, free) == [[0], [0], [0], [], []], "of the numbers that steps have"
+
+
+def test_what_pays_for_a_turn_alone_may_not_pay_beside_others() -> None:
+    """For a step that takes longer delays all."""
+    assert chosen([offer(0.9)], lambda _: 1.5) == [[0]]
+    assert chosen([offer(0.9), offer(), offer(), offer()], lambda _: 1.2) == []
+    assert chosen([offer(0.9), offer(), offer(), offer()], lambda _: 1.1) == [[0], [], [], []]
+    assert chosen([offer(), offer()], free) == chosen([], free) == []
+
+
+@given(st.lists(st.lists(st.floats(0.1, 1.0), max_size=9), min_size=1, max_size=6), st.floats(0.0, 0.3))
+def test_no_other_choice_promises_more(ratios: list[list[float]], dear: float) -> None:
+    guesses = [offer(*np.cumprod(each)) if each else [] for each in ratios]
+
+    def promised(counts: Sequence[int]) -> float:
+        tokens = len(guesses) + sum(g.likely for each, n in zip(guesses, counts, strict=True) for g in each[:n])
+        return float(tokens / (1 + dear * sum(counts)))
+
+    found = chosen(guesses, lambda drafted: 1 + dear * drafted)
+    counts = [len(each) for each in found] or [0] * len(guesses)
+    assert sum(counts) in (0, *SIZES)
+    if found:
+        assert [each[:n] for each, n in zip(guesses, counts, strict=True)] == [
+            [Guess(token, guess.likely) for token, guess in zip(each, of, strict=False)]
+            for each, of in zip(found, guesses, strict=True)
+        ]
+        assert promised(counts) > 1.1 * len(guesses)
+    for turn, more in permutations(range(len(guesses)), 2):
+        other = [n + (at == more) - (at == turn) for at, n in enumerate(counts)]
+        if counts[turn] and counts[more] < len(guesses[more]):
+            assert promised(other) <= promised(counts) + 1e-9

@@ -14,7 +14,8 @@ from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from benchmarks.loading import load
 from inference_service.domain import MessagesInput, Sampling
-from inference_service.engine import batching
+from inference_service.engine import batching, speculation
+from inference_service.engine.drafting import Guess
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
@@ -29,6 +30,7 @@ from tests.inference_service.engine.foresight import (
     foresee,
     same,
     speculating,
+    speculating_together,
 )
 from tests.json_schemas import fits
 from tests.oracle import Oracle
@@ -132,30 +134,80 @@ def test_a_grammar_holds_each_token_of_a_draft(tmp_path: Path, sampling: Samplin
     assert steps < len(turn.events)
 
 
+def together(model: LoadedModel, sampling: Sampling) -> list[Turn]:
+    """Turns that begin and end at different times; the third wants log-probabilities, so it is sampled by itself."""
+    reports = (None, None, 3)
+    return [
+        begin(model, prompt_of(model, number, 3), TOKENS - number, sampling, top_logprobs=top)
+        for number, top in enumerate(reports, 1)
+    ]
+
+
+@pytest.mark.slow("penalized")
+@pytest.mark.parametrize("sampling", [EXACT, WARM, PENALIZED], ids=["greedy", "sampled", "penalized"])
+def test_turns_that_decode_together_say_the_same(llama: LoadedModel, sampling: Sampling) -> None:
+    start = partial(together, llama, sampling)
+    plain = start()
+    run(llama)
+    turns, steps, accepted = speculating_together(llama, plain, start)
+    assert accepted > TOKENS / 2
+    assert steps < TOKENS
+    for turn, before in zip(turns, plain, strict=True):
+        assert same(llama, before, turn)
+
+
+def test_more_turns_than_pay_take_a_token_a_step(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "MOST_TURNS", 2)
+    start = partial(together, llama, EXACT)
+    plain = start()
+    run(llama)
+    drafted: list[int] = []
+    monkeypatch.setattr(Foresight, "guesses", lambda self, most, _: drafted.append(most) or [])
+    turns, _, _ = speculating_together(llama, plain, start)
+    assert all(same(llama, before, turn) for turn, before in zip(turns, plain, strict=True))
+    assert len(drafted) < 12, "the first of them ends two tokens before the last"
+
+
+@pytest.mark.parametrize("proof", ["rows_together", "rides"])
+def test_turns_that_may_not_share_a_pass_are_not_drafted_for_together(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, proof: str
+) -> None:
+    monkeypatch.setattr(llama.engine.model, proof, False)
+    start = partial(together, llama, EXACT)
+    plain = start()
+    run(llama)
+    seen: list[int] = []
+
+    def noting(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
+        seen.append(len(jobs))
+        return sampled_along(logits, jobs, drafts)
+
+    monkeypatch.setattr(batching, "sampled_along", noting)
+    turns, _, _ = speculating_together(llama, plain, start)
+    assert all(same(llama, before, turn) for turn, before in zip(turns, plain, strict=True))
+    assert set(seen) <= {1}
+
+
 @pytest.mark.slow
-def test_a_row_that_gets_company_and_is_alone_again(llama: LoadedModel, oracle: Oracle) -> None:
+def test_a_turn_that_gets_company_and_is_alone_again(llama: LoadedModel, oracle: Oracle) -> None:
+    """The other begins with nothing that was said before, so it is drafted for by no guess."""
     plain = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
     run(llama)
     others: list[Turn] = []
-    drafts: list[int] = []
 
     def start() -> Turn:
         turn = begin(llama, prompt_of(llama, 4, 3), 3 * TOKENS)
-        while len(turn.events) < 10:
-            llama.engine.step()
+        until_told(llama, [turn], 10)
         others.append(begin(llama, prompt_of(llama, 1, 1), 12))
-        assert turn.job.drafter is not None
         until_told(llama, others)
         assert len(turn.events) < 2 * TOKENS
-        assert turn.job.drafter is None, "rows of a batch take one token a step"
-        llama.engine.speculated = lambda drafted, _right: drafts.append(drafted)
         return turn
 
     Foresight.chance = random.Random(2)
-    turn, steps, _ = speculating(llama, plain, start)
+    turn, steps, accepted = speculating(llama, plain, start)
     assert steps < 3 * TOKENS
+    assert accepted > TOKENS
     assert same(llama, plain, turn)
-    assert drafts, "it was alone in the end"
     assert right(oracle, others[0])
 
 
@@ -166,10 +218,10 @@ def test_a_step_that_fails_is_done_again_by_plain_ones(
     """From the tokens that were told: whatever the sampler had done by then is undone."""
     calls = 0
 
-    def failing(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
+    def failing(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
         nonlocal calls
         calls += 1
-        tokens = sampled_along(logits, job, draft)
+        tokens = sampled_along(logits, jobs, drafts)
         if calls == 4:
             raise RuntimeError("the device has gone")
         return tokens
@@ -190,12 +242,12 @@ def test_a_turn_is_cancelled_within_a_step(llama: LoadedModel, monkeypatch: pyte
     started: list[Turn] = []
     computed = 0
 
-    def cancelling(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
+    def cancelling(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
         nonlocal computed
         computed += 1
         if computed == 3:
             started[-1].cancelled.set()
-        return sampled_along(logits, job, draft)
+        return sampled_along(logits, jobs, drafts)
 
     def start() -> Turn:
         started.append(begin(llama, prompt_of(llama, 4, 3), TOKENS))
@@ -251,11 +303,12 @@ def test_calls_of_tools_are_told_as_by_plain_steps(tmp_path: Path) -> None:
 def test_costs_are_those_of_contexts_about_as_long(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[StepCosts] = []
 
-    def asks(_self: Foresight, _most: int, _ends: object, cost: Callable[[int], float]) -> list[int]:
+    def asks(_guesses: object, cost: Callable[[int], float]) -> list[list[int]]:
         asked.append(cost.__self__)  # type: ignore[attr-defined]  # A method's.
         return []
 
-    monkeypatch.setattr(Foresight, "draft", asks)
+    monkeypatch.setattr(Foresight, "guesses", lambda *_: [Guess(1, 1.0)])
+    monkeypatch.setattr(speculation, "chosen", asks)
     plain = begin(llama, prompt_of(llama, 4, 1), 1)
     run(llama)
     for length in (40, 50, 300):
@@ -266,7 +319,6 @@ def test_costs_are_those_of_contexts_about_as_long(llama: LoadedModel, monkeypat
 
 
 def test_it_is_off_unless_it_is_asked_for(llama: LoadedModel) -> None:
-    Foresight.prompt = Foresight.said = ()
     turn = begin(llama, prompt_of(llama, 4, 3), 5)
     run(llama)
     assert turn.job.drafter is None

@@ -13,9 +13,11 @@ import pytest
 
 from benchmarks.loading import load
 from inference_service.domain import Sampling
-from inference_service.engine import batching
+from inference_service.engine import batching, speculation
+from inference_service.engine.drafting import Guess
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.sequence import WorkingKV
+from inference_service.engine.sampling import TokenSampler
 from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -122,11 +124,10 @@ def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(
 def test_drafts_that_are_right_follow_each_other(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """No plain step is between two; there are those of the first token, of what was under way, and of the last KV."""
 
-    def all_right(self: Foresight, most: int, _ends: Any, _cost: Any) -> list[int]:
-        at = self.tokens - len(self.prompt)
-        return list(self.said[at : at + min(most, 7)])
+    def all_right(self: Foresight, most: int, _ends: Any) -> list[Guess]:
+        return [Guess(token, 1.0) for token in self.next(min(most, 7))]
 
-    monkeypatch.setattr(Foresight, "draft", all_right)
+    monkeypatch.setattr(Foresight, "guesses", all_right)
     plain, turn, steps, accepted = both_ways(llama)
     assert same(llama, plain, turn)
     assert steps - -(-accepted // 7) <= 3
@@ -175,6 +176,7 @@ def windows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accepts_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first token of a draft is taken as it is."""
+    one_by_one = speculation._one_by_one
 
     def careless(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
         sampler = job.sampler
@@ -187,19 +189,35 @@ def accepts_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
                 nonlocal calls
                 calls += 1
                 sampled = sampler(logprobs)
-                return mx.array([draft[0]]) if calls == 1 else sampled
+                return mx.array([draft[0]]) if draft and calls == 1 else sampled
 
         job.sampler = Agreeing()  # type: ignore[assignment]
         try:
-            return sampled_along(logits, job, draft)
+            return one_by_one(logits, job, draft)
         finally:
             job.sampler = sampler
+
+    monkeypatch.setattr(speculation, "_one_by_one", careless)
+
+
+def accepts_unseen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `accepts_unseen`, of a turn whose tokens are sampled at once."""
+
+    def careless(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
+        found = sampled_along(logits, jobs, drafts)
+        return [[*draft[:1], *tokens[1:]] if draft else tokens for tokens, draft in zip(found, drafts, strict=True)]
 
     monkeypatch.setattr(batching, "sampled_along", careless)
 
 
+def draws_other_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of rejected tokens are used up."""
+    monkeypatch.setattr(TokenSampler, "return_keys", lambda self, count: None)
+
+
 def forgets_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """Penalties count tokens that were rejected."""
+    one_by_one = speculation._one_by_one
     rejected: list[int] = []
 
     def counting(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:
@@ -211,32 +229,34 @@ def forgets_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
         job.penalties = [partial(beside, penalty) for penalty in penalties]
         try:
-            found = sampled_along(logits, job, draft)
+            found = one_by_one(logits, job, draft)
         finally:
             job.penalties = penalties
         rejected.extend(draft[len(found) - 1 :])
         return found
 
-    monkeypatch.setattr(batching, "sampled_along", counting)
+    monkeypatch.setattr(speculation, "_one_by_one", counting)
 
 
 @pytest.mark.slow(
-    "accepts_unseen-write_llama-sampling6",
-    "keeps_rejected-write1-sampling1",
-    "windows_stay-write4-sampling4",
-    "trims_one_more-write3-sampling3",
+    "accepts_unseen-write_llama-sampling6-0",
+    "keeps_rejected-write1-sampling1-0",
+    "windows_stay-write4-sampling4-0",
+    "trims_one_more-write3-sampling3-0",
 )
 @pytest.mark.parametrize(
-    ("fault", "write", "sampling"),
+    ("fault", "write", "sampling", "top"),
     [
-        (keeps_rejected, write_llama, EXACT),
-        (keeps_rejected, write_narrow_gemma3, EXACT),
-        (trims_one_more, write_llama, EXACT),
-        (trims_one_more, write_narrow_gemma3, EXACT),
-        (windows_stay, write_narrow_gemma3, EXACT),
-        (accepts_unseen, write_llama, EXACT),
-        (accepts_unseen, write_llama, WARM),
-        (forgets_context, write_llama, PENALIZED),
+        (keeps_rejected, write_llama, EXACT, 0),
+        (keeps_rejected, write_narrow_gemma3, EXACT, 0),
+        (trims_one_more, write_llama, EXACT, 0),
+        (trims_one_more, write_narrow_gemma3, EXACT, 0),
+        (windows_stay, write_narrow_gemma3, EXACT, 0),
+        (accepts_unseen, write_llama, EXACT, 0),
+        (accepts_unseen, write_llama, WARM, 0),
+        (forgets_context, write_llama, PENALIZED, 0),
+        (accepts_unseen_at_once, write_llama, EXACT, None),
+        (draws_other_tokens, write_llama, WARM, None),
     ],
 )
 def test_injected_faults_are_found(
@@ -245,23 +265,26 @@ def test_injected_faults_are_found(
     fault: Callable[[pytest.MonkeyPatch], None],
     write: Writer,
     sampling: Sampling,
+    top: int | None,
 ) -> None:
     model, _ = models(write)
-    start = partial(begin, model, prompt_of(model, 4, 3), TOKENS, sampling)
+    start = partial(begin, model, prompt_of(model, 4, 3), TOKENS, sampling, top_logprobs=top)
     plain = start()
     run(model)
-    monkeypatch.setattr(Foresight, "draft", undeterred)
+    monkeypatch.setattr(Foresight, "guesses", undeterred)
     assert same(model, plain, speculating(model, plain, start)[0]), "without the fault"
     fault(monkeypatch)
     assert not same(model, plain, speculating(model, plain, start)[0])
 
 
-def undeterred(self: Foresight, most: int, _ends: Any, _cost: Any) -> list[int]:
+def undeterred(self: Foresight, most: int, _ends: Any) -> list[Guess]:
     """Four tokens, of which the first or the third is wrong; also where the turn has gone astray."""
     at = self.tokens - len(self.prompt)
-    draft = list(self.said[at : at + min(most, 4)])
     wrong = 2 * (at % 2)
-    return [(token + 1) % 90 if place == wrong else token for place, token in enumerate(draft)]
+    found = [
+        (token + 1) % 90 if place == wrong else token for place, token in enumerate(self.said[at:][: min(most, 4)])
+    ]
+    return [Guess(token, 1.0) for token in found]
 
 
 @pytest.mark.parametrize("write", [write_qwen3_next, write_mamba2])
@@ -275,21 +298,21 @@ def test_recurrent_layers_cannot_be_trimmed_and_do_not_speculate(
 
 def test_costs_are_the_median_of_what_steps_took() -> None:
     costs = StepCosts()
-    unknown = costs.of(8)
+    unknown = costs.of(7)
     assert 1 < unknown < 2
     for seconds in (0.5, 0.1, 0.1, 0.1, 0.1):
-        costs.took(1, seconds)
-    costs.took(8, 30.0)
-    costs.took(8, 0.3)
-    costs.took(8, 0.3)
-    assert costs.of(8) == unknown, "one that compiles counts for nothing, and two prove little"
-    costs.took(8, 5.0)
-    assert costs.of(8) == pytest.approx(3.0)
-    assert costs.of(4) == 1 + 4 / 16
-    costs.took(4, 0.01)
+        costs.took(0, seconds)
+    costs.took(7, 30.0)
+    costs.took(7, 0.3)
+    costs.took(7, 0.3)
+    assert costs.of(7) == unknown, "one that compiles counts for nothing, and two prove little"
+    costs.took(7, 5.0)
+    assert costs.of(7) == pytest.approx(3.0)
+    assert costs.of(3) == 1 + 4 / 16
+    costs.took(3, 0.01)
     for _ in range(3):
-        costs.took(4, 0.01)
-    assert costs.of(4) == 1.0, "no step takes less than one of a token"
+        costs.took(3, 0.01)
+    assert costs.of(3) == 1.0, "no step takes less than a plain one"
     for _ in range(10_000):
-        costs.took(1, 0.1)
-    assert costs.of(8) == unknown, "what was too dear is tried again some time"
+        costs.took(0, 0.1)
+    assert costs.of(7) == unknown, "what was too dear is tried again some time"

@@ -1,0 +1,159 @@
+"""Questions whose answers repeat their context, and prose: in words, and of a model with random weights."""
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from benchmarks import random_models
+
+REPEATED, PROSE, BOTH = "quotations and edits", "prose", "half of each"
+_SAMPLED = 0.8
+_SEED = 1
+
+_CODE = """\
+def read_scores(path):
+    scores = {}
+    with open(path) as file:
+        for line in file:
+            name, value = line.strip().split(",")
+            scores[name] = float(value)
+    return scores
+
+
+def average(scores):
+    if not scores:
+        return 0.0
+    return sum(scores.values()) / len(scores)
+
+
+def best(scores, count=3):
+    ordered = sorted(scores.items(), key=lambda item: item[1], reverse=True)
+    return ordered[:count]
+"""
+_JSON = """\
+{
+  "server": {
+    "host": "127.0.0.1",
+    "port": 8080,
+    "workers": 4,
+    "timeout_seconds": 30
+  },
+  "database": {
+    "path": "/var/lib/app/data.db",
+    "pool_size": 8,
+    "read_only": false
+  },
+  "logging": {
+    "level": "info",
+    "file": "/var/log/app.log",
+    "rotate_daily": true
+  },
+  "features": ["search", "export", "history"]
+}
+"""
+_TEXT = (
+    "The harbour was quiet in the early morning. Two fishing boats lay at the pier, and a man in a blue coat was "
+    "mending a net. He had come to the village as a boy, when the old lighthouse still burned oil, and he had never "
+    "left. Every day he counted the ships that passed the point and wrote their names in a small book. On Sundays he "
+    "read the names aloud to his daughter, who knew most of them by heart. She said that the book would be worth "
+    "something one day, and he laughed and said that it was worth something already."
+)
+
+
+class Request(NamedTuple):
+    """A question in words or in tokens, of which kind it is, and whether the answer is sampled."""
+
+    name: str
+    kind: str
+    text: str = ""
+    temperature: float = 0.0
+    token_ids: tuple[int, ...] = ()
+
+
+_STORY = "Write a long story about a lighthouse keeper and a storm."
+_EXPLANATION = "Explain in detail how rain forms and why some clouds give none."
+_LETTER = "Write a letter to a friend about a journey through the mountains."
+REQUESTS: Final = (
+    Request("code, quoted", REPEATED, f"Repeat this code exactly:\n\n```python\n{_CODE}```"),
+    Request(
+        "code, a name changed",
+        REPEATED,
+        f"Rename the function `average` to `mean` and print the whole file again.\n\n```python\n{_CODE}```",
+    ),
+    Request(
+        "JSON, a number changed",
+        REPEATED,
+        f"Change the port to 9090 and print the whole JSON again.\n\n```json\n{_JSON}```",
+    ),
+    Request(
+        "text, a word changed",
+        REPEATED,
+        f"Repeat the following text word for word, but with a red coat instead of a blue coat:\n\n{_TEXT}",
+    ),
+    Request("a story", PROSE, _STORY),
+    Request("an explanation", PROSE, _EXPLANATION),
+    Request("a story, sampled", PROSE, _STORY, _SAMPLED),
+    Request("a letter, sampled", PROSE, _LETTER, _SAMPLED),
+)
+
+
+_CHANGED: Final = 24
+"""Every so manieth token of what is quoted is another one in the answer."""
+
+
+class Script:
+    """The words of a model of random weights: after each token its next one. No token comes twice."""
+
+    def __init__(self, vocabulary: int, context: int) -> None:
+        chance = random.Random(_SEED)
+        first = random_models.WORDS  # The others are bytes, and what ends an answer.
+        self._order = list(range(first, vocabulary))
+        chance.shuffle(self._order)
+        self._context = context
+        following = [self._order[0]] * vocabulary
+        for token, behind in zip(self._order, self._order[1:], strict=False):
+            following[token] = behind
+        self._following = mx.array(following)
+
+    def install(self, model: nn.Module) -> None:
+        """Have a model say it, after it has computed all that it would."""
+        kind, following = type(model), self._following
+
+        def scripted(self: nn.Module, tokens: mx.array, *arguments: Any, **options: Any) -> mx.array:
+            logits: mx.array = kind.__call__(self, tokens, *arguments, **options)
+            said = mx.arange(logits.shape[-1]) == following[tokens][..., None]
+            return mx.where(said, mx.abs(logits).max(axis=-1, keepdims=True) + 1, logits)
+
+        model.__class__ = type(kind.__name__, (kind,), {"__call__": scripted, "__module__": kind.__module__})
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """Make the request."""
+        order, context = self._order, self._context
+        quoted, unseen = order[:context], order[context + 1 : 2 * context + 1]
+        changed = [order[-2 - at] if at % _CHANGED == _CHANGED - 1 else token for at, token in enumerate(quoted)]
+        # Four tokens that will be said, and four others: what followed there is a guess, and wrong.
+        echoes = [
+            token if at % 8 < 4 else order[-2 - at] for at, token in enumerate(order[context + 2 : 2 * context + 2])
+        ]
+        end, begins = order[-1], order[context]
+        return (
+            Request("a context, quoted", REPEATED, token_ids=(*quoted, end)),
+            Request("a context, tokens changed", REPEATED, token_ids=(*changed, end)),
+            Request("prose", PROSE, token_ids=(*order[2 * context + 2 : 3 * context + 2], begins)),
+            Request("prose that echoes", PROSE, token_ids=(*echoes, begins)),
+            Request("prose, another", PROSE, token_ids=(*order[3 * context + 2 : 4 * context + 2], unseen[-1])),
+        )
+
+
+def together(requests: Sequence[Request], agents: int) -> dict[str, tuple[str, list[Request]]]:
+    """Return what so many agents are asked at once, by name, and of which kind it is. One alone gets each request."""
+    if agents == 1:
+        return {request.name: (request.kind, [request]) for request in requests}
+    of = {kind: [request for request in requests if request.kind == kind] for kind in (REPEATED, PROSE)}
+    found = {kind: [each[at % len(each)] for at in range(agents)] for kind, each in of.items()}
+    found[BOTH] = [found[(REPEATED, PROSE)[at % 2]][at] for at in range(agents)]
+    return {f"{agents} agents, {kind}": (kind, each) for kind, each in found.items()}
