@@ -97,7 +97,9 @@ class BatchEngine(PromptEngine):
             drafts = self._would_draft()  # A plain step would delay the next draft, which yields its tokens, too.
         for lane in [] if drafts else self._lanes(riders):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
+        plain = self._are_plain(before)
         self._take_all(before)
+        self._speculation.ended(before[0].jobs if plain else ())
         if (job := self._next()) is not None:
             # A first token does not wait for another prompt's chunk. A CPU computes them one after the other: a chunk's
             # time would begin with the pass, which may take most of it.
@@ -109,6 +111,11 @@ class BatchEngine(PromptEngine):
             self._to_clear = False
             mx.clear_cache()
         return bool(self._ready or self._running or self._flights)
+
+    def _are_plain(self, before: Sequence[_Flight]) -> bool:
+        """Return whether the passes before and now are of a token of the same turns each, and no other is to come."""
+        same = len(before) == 1 and [flight.jobs for flight in self._flights] == [before[0].jobs]
+        return same and not self._waiting and all(job.prompted for job in before[0].jobs)
 
     def _drop_cancelled(self) -> None:
         self._drop_cancelled_prompts()
@@ -139,7 +146,6 @@ class BatchEngine(PromptEngine):
         if not (drafts := self._speculation.drafts(jobs)):
             return
         began, costs = time.perf_counter(), self._speculation.costs(jobs)
-        self._speculation.began()
         pieces, ids = [], []
         for job, draft in zip(jobs, drafts, strict=True):
             assert job.kv is not None
@@ -209,9 +215,6 @@ class BatchEngine(PromptEngine):
         """Take a pass's tokens, waiting for them, and end the turns that are over."""
         tokens: list[int] = flight.tokens.tolist()  # type: ignore[assignment]
         flight.written.put()
-        if self.speculative:
-            undisturbed = not self._waiting and all(job.prompted for job in flight.jobs)
-            self._speculation.took_plain(flight.jobs, undisturbed=undisturbed)
         self.stepped("decode")
         for job, token, end in zip(flight.jobs, tokens, flight.ends, strict=True):
             if job not in self._running:

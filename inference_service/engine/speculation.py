@@ -76,7 +76,7 @@ class Speculation:
         self._costs: defaultdict[tuple[int, int], StepCosts] = defaultdict(StepCosts)
         """By number of turns, and tokens of context in powers of 4: attention's share of a step grows with it."""
         self._since, self._turns = 0.0, 0
-        """End of the last step if it was a plain one, and its turns; else 0."""
+        """End of the last step, and its turns if it was a plain one."""
 
     def costs(self, jobs: Sequence[TurnJob]) -> StepCosts:
         """Return the costs of steps of these turns together."""
@@ -99,16 +99,15 @@ class Speculation:
         left = job.decoding.max_tokens - len(job.result.token_ids) - 1
         return job.drafter.guesses(min(left, SLACK - 1), self._tokenizer.eos_ids)
 
-    def took_plain(self, jobs: Sequence[TurnJob], *, undisturbed: bool) -> None:
-        """Record that a plain step has ended. It is timed if it follows another, with nothing else computed."""
+    def ended(self, jobs: Sequence[TurnJob]) -> None:
+        """Record the end of a step that launched one pass and took the one before; `jobs` are those of the latter, none
+        if anything else was computed. It is timed if it follows another: a CPU computes a pass while launching it, a
+        GPU before it is taken.
+        """
         now = time.perf_counter()
-        if undisturbed and self._since and self._turns == len(jobs):
+        if jobs and self._turns == len(jobs):
             self.costs(jobs).took(0, now - self._since)
-        self._since, self._turns = (now, len(jobs)) if undisturbed else (0.0, 0)
-
-    def began(self) -> None:
-        """Record that a step of drafts begins."""
-        self._since = 0.0
+        self._since, self._turns = now, len(jobs)
 
 
 def sampled_along(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:

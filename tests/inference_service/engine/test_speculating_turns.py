@@ -2,10 +2,12 @@
 
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -17,6 +19,7 @@ from inference_service.domain import MessagesInput, Sampling
 from inference_service.engine import batching, speculation
 from inference_service.engine.drafting import Guess
 from inference_service.engine.generation import Decoding, TurnJob
+from inference_service.engine.paged.passes import Pass
 from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -316,6 +319,45 @@ def test_costs_are_those_of_contexts_about_as_long(llama: LoadedModel, monkeypat
     short, like, long = asked[:: len(asked) // 3]
     assert short is like
     assert long is not short
+
+
+def test_steps_take_what_their_passes_take(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a CPU, which computes a pass while launching it; also where a draft comes between two plain steps, or a prompt
+    that rides.
+    """
+    clock = 0.0
+    took: list[tuple[int, float]] = []
+    compute, note = llama.arenas.compute, StepCosts.took
+
+    def slow(network: Any, of: Pass, tokens: mx.array) -> Any:
+        nonlocal clock
+        clock += of.tokens
+        return compute(network, of, tokens)
+
+    def noting(self: StepCosts, drafted: int, seconds: float) -> None:
+        took.append((drafted, seconds))
+        note(self, drafted, seconds)
+
+    monkeypatch.setattr(llama.arenas, "compute", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(StepCosts, "took", noting)
+    plain = begin(llama, prompt_of(llama, 4, 3), TOKENS)
+    run(llama)
+
+    def start() -> Turn:
+        turn = begin(llama, prompt_of(llama, 4, 3), TOKENS)
+        until_told(llama, [turn], 9)
+        begin(llama, prompt_of(llama, 1, 1)[:9], 1)
+        return turn
+
+    guesses = Foresight.guesses
+    monkeypatch.setattr(Foresight, "guesses", lambda self, *how: guesses(self, *how) if self.tokens % 8 < 3 else [])
+    took.clear()
+    turn, _, _ = speculating(llama, plain, start)
+    assert same(llama, plain, turn)
+    assert len({drafted for drafted, _ in took}) > 3
+    assert [each for each in took if each[0] == 0], "two plain steps, one after the other"
+    assert [seconds for _, seconds in took] == [1 + drafted for drafted, _ in took]
 
 
 def test_it_is_off_unless_it_is_asked_for(llama: LoadedModel) -> None:
