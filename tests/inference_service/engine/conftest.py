@@ -17,6 +17,7 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, metal_attention
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
+from inference_service.engine.paged.arena import Arena, DeviceArena
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
@@ -118,3 +119,17 @@ def metal_kernels(metal_on_cpu: MetalOnCPU, monkeypatch: pytest.MonkeyPatch) -> 
     yield
     for each in made:
         each.cache_clear()
+
+
+@pytest.fixture
+def in_blocks(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K and V are in blocks, as on NVIDIA GPUs."""
+    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
+    monkeypatch.setattr(Arena, "of", staticmethod(DeviceArena))
+
+
+@pytest.fixture
+def replayed(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is traced is called again where kernels run as g++ compiles them, which cannot be in a trace of MLX's."""
+    if not available():
+        monkeypatch.setattr(mx, "compile", lambda step: step)

@@ -1,12 +1,10 @@
-"""Passes that are traced are those that are not: logits, packed KV and states; faults in them are found. And traces are
-few, are given up where they fail, and keep no memory.
+"""Passes that are traced are those that are not: logits, packed KV and states; faults in them are found.
 
 Kernels that run as g++ compiles them cannot be in a trace of MLX's, so what is replayed is called again there: rows and
 tables that are filled up, and caches of arrays alone, are the same. On an NVIDIA GPU it is a trace.
 """
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,26 +12,19 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models import llama
 
 from benchmarks.loading import load
-from inference_service.domain import TokenEvent
-from inference_service.engine import cuda_encoding
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.paged import arena, traces
-from inference_service.engine.paged.arena import Arena, DeviceArena
-from inference_service.engine.paged.in_blocks import BlockKVCache, PassTables
+from inference_service.engine.paged import traces
+from inference_service.engine.paged.in_blocks import BlockKVCache
 from inference_service.engine.paged.kernels import Tables
-from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.passes import Pass, Piece
-from inference_service.engine.paged.sequence import SLACK, BlockTable, Sequence
 from inference_service.engine.paged.store import Kernels, KVStore
-from inference_service.engine.paged.traces import Traces, _TracedTables
+from inference_service.engine.paged.traces import _TracedTables
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import traced_problem
-from tests.inference_service.engine.batch_turns import begin, prompt_of, run
 from tests.tiny_hybrids import write_falcon_h1, write_granite4, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
 from tests.tiny_own_attention import write_stablelm
@@ -54,161 +45,6 @@ def write_narrow_gemma3(directory: Path) -> Path:
 
 def loaded(directory: Path) -> LoadedModel:
     return load("tiny", str(directory), pool_bytes=1 << 24, hashes=ContentHashes(directory / "hashes.json"))
-
-
-class Shown:
-    """A layer's cache that shows what it was made of."""
-
-    def __init__(self, of: Any, tables: list[Any]) -> None:
-        self.offset, self.tables = of.offset, tables
-
-
-class Plain:
-    """Traces of a model whose logits are all that a row was given; `calls` counts how often the model was run.
-    `shared` are the shares of the last run of it.
-    """
-
-    def __init__(self, *, states: bool = False, **options: Any) -> None:
-        self.calls, self.arena = 0, DeviceArena(BlockLayout({"k": ("U32", (1, 1, 16, 4))}), 8)
-        layers: Any = lambda of, tables: {0: Shown(of, tables)}  # noqa: E731
-        self.traces = Traces(self.model, layers, [self.arena], [(1, 1)] if states else [], **options)
-
-    def model(self, tokens: mx.array, caches: Any) -> mx.array:
-        self.calls += 1
-        shown, *recurrent = caches
-        [table] = shown.tables
-        parts = [tokens[:, 0], shown.offset, table.rows.spans[:, 0], table.rows.spans[:, 1], table.floors]
-        parts += [table.rows.blocks.sum(axis=1)]
-        self.shared = [] if (shares := table.shares(4)) is None else shares.tolist()
-        for cache in recurrent:
-            cache.cache[0] = cache.cache[0] + tokens
-            parts.append(cache.cache[0][:, 0])
-        return mx.stack([part.astype(mx.int64) for part in parts], axis=1)[:, None]
-
-    def pass_of(self, *pieces: tuple[int, int, int]) -> Pass:
-        """Of sequences that have so many tokens, so many more and so many that others have, too."""
-        found = []
-        for at, (length, n, shared) in enumerate(pieces):
-            sequence = Sequence(BlockTable(16, [at % 8] * 8), length=length, shared=shared)
-            found.append(Piece(sequence, n))
-        return Pass(found, rows=True)
-
-    def run(self, of: Pass, states: Any = ()) -> tuple[np.ndarray[Any, Any], Any]:
-        tables = PassTables(of, self.arena, lambda sequence: sequence.full)
-        logits, after = self.traces.run(of, mx.arange(of.tokens), [tables], states)
-        return np.array(logits[:, 0]), after
-
-    def wanted(self, of: Pass) -> np.ndarray[Any, Any]:
-        rows = []
-        for sequence, first, end, start in of.spans():
-            for at in range(end - first):
-                count = -(-(start + at + 1) // 16)
-                base = int(self.arena.addresses(sequence.full.blocks[:count]).sum())
-                rows.append([first + at, start + at, 0, start + at + 1, sequence.shared, base])
-        return np.array(rows)
-
-
-@pytest.fixture
-def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not available():
-        monkeypatch.setattr(arena, "address", lambda words: words.size << 20)
-
-
-@pytest.mark.usefixtures("addressed")
-def test_few_traces_are_made_while_rows_come_and_go() -> None:
-    """By MLX: rows are filled up, and what is replayed is what a row was given."""
-    plain = Plain()
-    for rows in (1, 2, 3, 4, 5, 8, 7, 4, 3, 9, 12, 1):
-        of = plain.pass_of(*((5 * at, 1, at) for at in range(rows)))
-        assert np.array_equal(plain.run(of)[0], plain.wanted(of))
-    assert plain.calls == 5, "of 1, 2, 4, 8 and 12 rows"
-    of = plain.pass_of((3, 4, 0), (20, 1, 0), (90, 3, 17))
-    assert np.array_equal(plain.run(of)[0], plain.wanted(of)), "several rows of a sequence"
-    assert plain.calls == 5
-
-
-@pytest.mark.usefixtures("addressed")
-def test_a_trace_holds_until_tables_have_eight_more_blocks() -> None:
-    plain = Plain()
-    for length in (1, 30, 16 * 8 - 1, 16 * 8, 16 * 9):
-        sequence = Sequence(BlockTable(16, [0, 1, 2, 3] * 4), length=length)
-        of = Pass([Piece(sequence, 1)], rows=True)
-        assert np.array_equal(plain.run(of)[0], plain.wanted(of))
-    assert plain.calls == 2
-
-
-@pytest.mark.usefixtures("addressed")
-def test_rows_that_fill_up_write_to_a_block_of_nobodys() -> None:
-    plain, seen = Plain(), []
-
-    def layers(of: Any, tables: list[Any]) -> Any:
-        seen.extend(tables)
-        return {0: Shown(of, tables)}
-
-    plain.traces._layers = layers
-    plain.traces._step = plain.traces._traced
-    plain.run(plain.pass_of(*[(40, 1, 0)] * 5))
-    [tables] = seen
-    scratch = plain.traces._scratch[0].addresses([0])[0]
-    assert tables.rows.blocks.shape == (8, 8)
-    assert (np.array(tables.rows.blocks[5:]) == scratch).all()
-    assert not (np.array(tables.rows.blocks[:5]) == scratch).any()
-    assert tables.rows.spans[5:].tolist() == [[0, 1], [0, 2], [0, 3]], "as of a sequence"
-    assert tables.floors[5:].tolist() == [0] * 3
-
-
-@pytest.mark.usefixtures("addressed")
-def test_rows_of_short_prompts_attend_together_in_a_trace() -> None:
-    """Also those that fill it up; its shares are as many whatever the lengths of the prompts are."""
-    plain, number = Plain(heads=[[4]]), []
-    plain.traces._step = plain.traces._traced
-    for pieces in (((40, 40, 0), (7, 1, 0), (3, 35, 0)), ((3, 70, 0),), ((3, 7, 0), (3, 7, 0), *[(9, 1, 0)] * 60)):
-        of = plain.pass_of(*pieces)
-        assert np.array_equal(plain.run(of)[0], plain.wanted(of))
-        number.append(len(plain.shared))
-        if len(pieces) == 3:
-            shown = [share for share in plain.shared if share[3] != share[4]]
-            assert shown[:4] == [[39, 0, 40, 0, 80], [39, 0, 40, 80, 160], [40, 40, 1, 0, 4], [75, 41, 35, 0, 80]]
-            assert shown[4:] == [[75, 41, 35, 80, 140], [95, 76, 20, 0, 80]], "the last are nobody's"
-    assert number == [68, 68, 0], "of 96 rows; pieces of few rows attend row by row"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("addressed")
-def test_rows_of_recurrent_layers_are_not_filled_up() -> None:
-    """A state that is made of nothing would be another sequence's work for each layer."""
-    plain = Plain(states=True)
-    for step in range(3):
-        of = plain.pass_of(*[(step, 1, 0)] * 3)
-        states = [[mx.array([[10.0], [20.0], [30.0]]) + step]]
-        found, [[after]] = plain.run(of, states)
-        assert after[:, 0].tolist() == [10 + step, 21 + step, 32 + step]
-        assert found[:, -1].tolist() == [10 + step, 21 + step, 32 + step]
-    assert plain.calls == 1
-
-
-@pytest.mark.usefixtures("addressed")
-def test_only_passes_over_few_rows_are_traced() -> None:
-    plain = Plain()
-    knows, of = plain.traces.knows, plain.pass_of
-    assert knows(of((9, 1, 0))) and knows(of((9, 80, 0), (9, 1, 0)))
-    assert not knows(of((0, SLACK + 1, 0), (9, 1, 0))), "a long prompt"
-    assert not knows(of(*[(9, 1, 0)] * 65)), "pieces"
-    assert not knows(of(*[(0, 209, 0)] * 4)), "rows"
-    assert not knows(Pass([Piece(Sequence(BlockTable(16)), 1)])), "of one piece"
-
-
-@pytest.fixture
-def in_blocks(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K and V are in blocks, as on NVIDIA GPUs."""
-    monkeypatch.setattr(cuda_encoding, "available", lambda: True)
-    monkeypatch.setattr(Arena, "of", staticmethod(DeviceArena))
-
-
-@pytest.fixture
-def replayed(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not available():
-        monkeypatch.setattr(mx, "compile", lambda step: step)
 
 
 class Two:
@@ -433,181 +269,3 @@ def test_passes_over_latents_are_those_that_are_not_traced(tmp_path: Path, repla
     geometry = replace(model.geometry, dtype=mx.float16)
     assert geometry.latents
     assert not traced_problem(model.engine.model, geometry, TRACED)
-
-
-def in_kernels(directory: Path) -> LoadedModel:
-    """A model whose pool is in blocks for kernels."""
-    model = loaded(directory)
-    model.arenas.kernels = ONE
-    return model
-
-
-def traced(model: LoadedModel) -> Traces:
-    """Have its passes traced, on whatever device."""
-    model.arenas.trace(model.engine.model.computed)
-    assert model.arenas.traces is not None
-    return model.arenas.traces
-
-
-def rows_run(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of rows of each traced pass."""
-    runs: list[int] = []
-    original = traces.run
-
-    def run(of: Pass, *arguments: Any) -> Any:
-        runs.append(of.tokens)
-        return original(of, *arguments)
-
-    monkeypatch.setattr(traces, "run", run)
-    return runs
-
-
-Told = list[list[TokenEvent]]
-
-
-def two_turns(model: LoadedModel) -> Told:
-    turns = [begin(model, prompt_of(model, number, repeats)) for number, repeats in enumerate((3, 1))]
-    run(model)
-    return [turn.events for turn in turns]
-
-
-def same(found: Told, wanted: Told) -> bool:
-    """But for rounding of products, which rows that are filled up change."""
-    assert [len(events) for events in found] == [len(events) for events in wanted]
-    pairs = [pair for both in zip(found, wanted, strict=True) for pair in zip(*both, strict=True)]
-    errors = np.array([(one.logprob, other.logprob) for one, other in pairs], np.float64)
-    alike = [one.token_id == other.token_id for one, other in pairs]
-    return all(alike) and bool(np.abs(errors[:, 0] - errors[:, 1]).max() < (0.1 if available() else 1e-3))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3, write_falcon_h1])
-def test_turns_that_join_and_leave_in_the_middle_are_what_they_are_without(
-    write: Writer, tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = in_kernels(write(tmp_path))
-
-    def told() -> Told:
-        turns = [begin(model, prompt_of(model, number, each), 9 + 8 * number) for number, each in enumerate((3, 1))]
-        for number, repeats in ((2, 5), (3, 2)):
-            for _ in range(7):
-                model.engine.step()
-            turns.append(begin(model, prompt_of(model, number, repeats), 12))
-        run(model)
-        return [turn.events for turn in turns]
-
-    wanted = told()
-    assert [len(events) for events in wanted] == [9, 17, 12, 12]
-    kept = traced(model)
-    runs = rows_run(kept, monkeypatch)
-    assert same(told(), wanted)
-    assert model.arenas.traces is kept and len(runs) > len(set(runs))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_blocks")
-def test_what_cannot_be_traced_goes_on_without_and_it_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A Llama that looks at values."""
-    original = llama.MLP.__call__
-    monkeypatch.setattr(llama.MLP, "__call__", lambda self, x: original(self, x if x.max().item() < 1e9 else -x))
-    model = in_kernels(write_llama(tmp_path))
-    wanted = two_turns(model)
-    traced(model)
-    for _ in range(2):
-        assert same(two_turns(model), wanted)
-    assert model.arenas.traces is None
-    assert [record.levelname for record in caplog.records if "not traced any more" in record.message] == ["WARNING"]
-
-
-class Failing:
-    """A network's traces, of which one pass fails when it is computed."""
-
-    def __init__(self, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.failures, self._words = 0, words
-        original = Traces.run
-
-        def run(traced: Traces, *of: Any) -> Any:
-            found = original(traced, *of)
-            if not self.failures:
-                self.failures += 1
-                raise RuntimeError(self._words)
-            return found
-
-        monkeypatch.setattr(Traces, "run", run)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "goes_on"),
-    [
-        ("a kernel of the trace does not compile", False),
-        ("cudaMallocAsync(&data, size, stream) failed: out of memory", True),
-    ],
-)
-def test_a_traced_pass_that_fails_is_the_last_unless_there_was_no_memory(
-    words: str, goes_on: bool, tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it found missing may be there for the next one; it says nothing about the trace. Its turns go on."""
-    model, failing = in_kernels(write_llama(tmp_path)), Failing(words, monkeypatch)
-    wanted = two_turns(model)
-    traced(model)
-    assert same(two_turns(model), wanted)
-    assert failing.failures
-    assert (model.arenas.traces is not None) == goes_on
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("replayed")
-def test_a_traced_pass_that_fails_when_it_is_computed_is_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MLX computes later: a kernel of the trace that does not compile is found behind it."""
-    model = in_kernels(write_llama(tmp_path))
-    wanted, kept = two_turns(model), traced(model)
-    computed: Any = mx.async_eval
-    runs = rows_run(kept, monkeypatch)
-    failures: list[int] = []
-
-    def failing(*arrays: Any) -> None:
-        if not failures and len(runs) > 1:
-            failures.append(1)
-            raise RuntimeError("a kernel of the trace does not compile")
-        computed(*arrays)
-
-    monkeypatch.setattr(mx, "async_eval", failing)
-    assert same(two_turns(model), wanted)
-    assert failures
-    assert model.arenas.traces is None
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("write", [write_llama, write_falcon_h1])
-def test_traces_go_with_their_model(write: Writer, tmp_path: Path, replayed: None, uncollected: None) -> None:
-    """At once: weights, which traces hold too, would be in the next model's way until a garbage collection."""
-    write(tmp_path)
-
-    def used() -> int:
-        served = in_kernels(tmp_path)
-        traced(served)
-        two_turns(served)
-        assert served.arenas.traces is not None
-        served.release()
-        return served.weight_bytes
-
-    used()
-    gc.collect()
-    mx.clear_cache()
-    before = mx.get_active_memory()
-    weight_bytes = used()
-    mx.clear_cache()
-    assert mx.get_active_memory() - before < weight_bytes / 100

@@ -61,3 +61,7 @@ def data_of(tensors: HostTensors) -> dict[str, bytes]:
 
 def block_layout(made: Geometry, tokens: int = BLOCK_TOKENS) -> BlockLayout:
     return BlockLayout(made.block_shapes(tokens))
+
+
+def as_file(data: dict[str, bytes], shapes: TensorShapes) -> Bits:
+    return {name: np.frombuffer(data[name], NUMBERS[dtype]).reshape(shape) for name, (dtype, shape) in shapes.items()}
