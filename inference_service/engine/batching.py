@@ -41,6 +41,10 @@ class _Flight(NamedTuple):
     began: float
 
 
+def _has_first_tokens(flights: Sequence[_Flight]) -> bool:
+    return any(not job.prompted for flight in flights for job in flight.jobs)
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class BatchEngine(PromptEngine):
     """Runs the turns of one model. Engine thread only: `add`, then `step` while it returns True.
@@ -87,6 +91,9 @@ class BatchEngine(PromptEngine):
         if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
             self._take_all(before)  # Arrays dequantized for each pass need all tokens in the blocks.
             before = []
+        if on_cpu() and _has_first_tokens(before):  # It computes a pass while launching it.
+            self._take_all(before)
+            before = []
         riders = self._riders()
         drafts = not riders and self._would_draft()
         if drafts:
@@ -103,7 +110,7 @@ class BatchEngine(PromptEngine):
         if (job := self._next()) is not None:
             # A first token does not wait for another prompt's chunk. A CPU computes them one after the other: a chunk's
             # time would begin with the pass, which may take most of it.
-            if on_cpu() or any(not other.prompted for flight in self._flights for other in flight.jobs):
+            if on_cpu() or _has_first_tokens(self._flights):
                 before, self._flights = self._flights, []
                 self._take_all(before)
             self._advance(job)

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import prompts
+from inference_service.engine import batching, prompts
 from inference_service.engine.paged.passes import Pass
 from inference_service.engine.prompt_blocks import PromptBlocks
 from inference_service.models.fingerprint import ContentHashes
@@ -176,6 +176,20 @@ def test_a_first_token_waits_for_no_chunk_of_another(model: LoadedModel, monkeyp
 
 
 @pytest.mark.usefixtures("rides")
+@pytest.mark.parametrize(("cpu", "passes"), [(True, 1), (False, 2)])
+def test_a_first_token_waits_for_no_other_pass_on_a_cpu(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, computed: list[list[int]], cpu: bool, passes: int
+) -> None:
+    """A CPU computes a pass while launching it. A GPU gets its next pass before anything is taken."""
+    monkeypatch.setattr(batching, "on_cpu", lambda: cpu)
+    before: list[int] = []
+    turn = begin(model, prompt_of(model, 3, 1), 5)
+    turn.job.emit = lambda event: before.append(len(computed))
+    run(model)
+    assert before[0] == passes
+    assert len(computed) == 6, "the last one computes KV alone"
+
+
 def test_a_prompt_with_a_checkpoint_inside_is_computed_in_chunks(model: LoadedModel, oracle: Oracle) -> None:
     turn = begin(model, prompt_of(model, 0, 5)[:60], checkpoints=(30,))
     run(model)
