@@ -27,7 +27,7 @@ what it rests on
     checkpoints.py  checkpoints on the way of a long prompt: what they cost and save
     memory/         KV bytes and agents in a budget, by arithmetic and measured
     prefix/         matching by text against matching by tokens
-    quality/        what quantized KV costs a real language model (smollm2.py); key_outliers.py: where plain 4 bits fail
+    quality/        what quantized KV costs a real language model; key_outliers.py: where plain 4 bits fail
     architectures/  recall with quantized KV in small models of every architecture
 what they share
     live.py         `agentmem up` whose services can be killed; services.py is a store and a worker without a gateway
@@ -39,6 +39,7 @@ what they share
     models.py       where the model of `--model` is; random_models.py writes some of real geometry
     options.py      command lines
     packages.py     files out of public packages, pinned; user_cache.py is where they are kept
+    smollm2.py      a real language model out of them; gemma3.py: one with sliding windows
     intervals.py    95 % intervals, and correlations
     page_cache.py   files that leave the system's memory
     scraping.py     pages of metrics

