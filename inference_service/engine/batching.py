@@ -174,8 +174,9 @@ class BatchEngine(PromptEngine):
             kv.trim(kv.length - (computed - len(tokens)))
             job.filled = kv.length
             for token in tokens:
-                if not job.over:
-                    guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
+                if job.over or job not in self._running:
+                    break
+                guarded(partial(job.take, token, self.tokenizer), partial(self._end, job))
             if job in self._running and job.over and kv.length >= job.tokens:
                 self._running.remove(job)
                 self._finish(job)

@@ -23,6 +23,7 @@ from inference_service.engine.paged.passes import Pass
 from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from inference_service.text.tokenizer import Tokenizer
 from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, new_kv, prompt_of, right, run, until_told
 from tests.inference_service.engine.foresight import (
     PENALIZED,
@@ -189,6 +190,27 @@ def test_turns_that_may_not_share_a_pass_are_not_drafted_for_together(
     turns, _, _ = speculating_together(llama, plain, start)
     assert all(same(llama, before, turn) for turn, before in zip(turns, plain, strict=True))
     assert set(seen) <= {1}
+
+
+def test_a_turn_that_fails_within_a_draft_ends_alone(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = partial(together, llama, EXACT)
+    plain = start()
+    run(llama)
+    take, first = TurnJob.take, plain[0].job.sequence[0]
+    monkeypatch.setattr(Foresight, "guesses", lambda self, most, _: [Guess(t, 1.0) for t in self.next(min(most, 5))])
+
+    def failing(self: TurnJob, token: int, tokenizer: Tokenizer) -> None:
+        if self.sequence[0] == first and len(self.result.token_ids) > 9:
+            raise ValueError("no such token")
+        take(self, token, tokenizer)
+
+    monkeypatch.setattr(TurnJob, "take", failing)
+    turns, _, _ = speculating_together(llama, plain, start)
+    with pytest.raises(ValueError, match="no such token"):
+        turns[0].job.future.result(0)
+    assert turns[0].said == plain[0].said[:10]
+    assert not any(turn.job.alone for turn in turns[1:]), "their step did not fail"
+    assert all(same(llama, before, turn) for turn, before in zip(turns[1:], plain[1:], strict=True))
 
 
 @pytest.mark.slow
