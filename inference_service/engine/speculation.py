@@ -119,7 +119,7 @@ def sampled_along(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Se
     distribution.
     """
     owners = [job for job, draft in zip(jobs, drafts, strict=True) for _ in range(1 + len(draft))]
-    free = [row for row, job in enumerate(owners) if not _in_order(job)]
+    free = [row for row, job in enumerate(owners) if not job.in_order]
     tokens: dict[int, int] = {}
     if free:
         rows = logits if len(free) == len(owners) else logits[mx.array(free)]
@@ -128,7 +128,7 @@ def sampled_along(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Se
     found, first = [], 0
     for job, draft in zip(jobs, drafts, strict=True):
         end = first + len(draft) + 1
-        if _in_order(job):
+        if job.in_order:
             found.append(_one_by_one(logits[first:end], job, draft))
         else:
             right = next((at for at, token in enumerate(draft) if tokens[first + at] != token), len(draft))
@@ -137,11 +137,6 @@ def sampled_along(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Se
                 job.sampler.return_keys(len(draft) - right)
         first = end
     return found
-
-
-def _in_order(job: TurnJob) -> bool:
-    """Return whether a token is sampled only once the one before it is known."""
-    return job.sampler.by_rows or bool(job.penalties)
 
 
 def _one_by_one(logits: mx.array, job: TurnJob, draft: Sequence[int]) -> list[int]:

@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
 import mlx_lm
 import pytest
 
 from benchmarks import smollm2
-from benchmarks.packages import Unavailable
-
-TEXT = "The capital of France is Paris, and that of Italy is Rome. In 1789 the people of Paris stormed the Bastille."
-
-
-@cache
-def directory() -> Path | str:
-    """Where it is, or why it cannot be had."""
-    try:
-        return smollm2.directory()
-    except Unavailable as problem:
-        return str(problem)
+from tests.benchmarks import real_models
+from tests.benchmarks.real_models import TEXT, perplexity
 
 
 @pytest.fixture(scope="module")
 def loaded() -> Any:
-    found = directory()
-    if isinstance(found, str):
-        pytest.skip(found)
-    model, tokenizer = mlx_lm.load(str(found))[:2]
-    model.set_dtype(mx.float32)
-    return model, tokenizer
+    return real_models.loaded(smollm2.directory)
 
 
 def test_it_knows_english_and_the_order_of_the_rows_for_rope(loaded: Any) -> None:
     """Rows of queries and keys in GGUF's order give a perplexity in the hundreds."""
-    model, tokenizer = loaded
-    ids = mx.array(tokenizer.encode(TEXT))
-    logits = model(ids[None])[0, :-1]
-    nll = (mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, ids[1:, None], axis=-1)[:, 0]).mean().item()
-    assert math.exp(nll) < 15
+    assert perplexity(*loaded, TEXT) < 15
 
 
 @pytest.mark.slow

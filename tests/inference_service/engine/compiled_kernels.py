@@ -66,10 +66,8 @@ class CompiledKernels:
         self._prepared = True
 
     def _run(self, *arguments: str) -> None:
-        command, environment = (
-            ["g++", *self._flags, f"-I{self._header.parent}", *arguments],
-            {**os.environ, **self._environment},
-        )
+        command = ["g++", *self._flags, f"-I{self._header.parent}", *arguments]
+        environment = {**os.environ, **self._environment}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
             raise RuntimeError(done.stderr)

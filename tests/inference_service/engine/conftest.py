@@ -130,6 +130,6 @@ def in_blocks(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def replayed(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is traced is called again where kernels run as g++ compiles them, which cannot be in a trace of MLX's."""
+    """Call again what is traced, where kernels run as g++ compiles them: those cannot be in a trace of MLX's."""
     if not available():
         monkeypatch.setattr(mx, "compile", lambda step: step)

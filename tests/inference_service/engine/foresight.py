@@ -28,7 +28,7 @@ class Foresight:
     """Guesses what a turn says, with mistakes at random. Takes the place of the look-up in a history."""
 
     turns: Sequence[Turn] = ()
-    """What they said is guessed of turns with the same prompts."""
+    """Turns with the same prompts are expected to say what these said."""
     chance = random.Random(0)
 
     def __init__(self, tokens: Sequence[int]) -> None:
@@ -44,7 +44,7 @@ class Foresight:
         self.known.append(token)
 
     def next(self, most: int) -> list[int]:
-        """What it will say, as far as that is known."""
+        """Return the next tokens that it will say, as far as they are known."""
         if not self.prompt:
             return []
         at = self.tokens - len(self.prompt)

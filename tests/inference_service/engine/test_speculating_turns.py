@@ -344,9 +344,7 @@ def test_costs_are_those_of_contexts_about_as_long(llama: LoadedModel, monkeypat
 
 
 def test_steps_take_what_their_passes_take(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a CPU, which computes a pass while launching it; also where a draft comes between two plain steps, or a prompt
-    that rides.
-    """
+    """A CPU computes a pass while launching it. Drafts and a prompt that rides come between plain steps."""
     clock = 0.0
     took: list[tuple[int, float]] = []
     compute, note = llama.arenas.compute, StepCosts.took

@@ -50,7 +50,7 @@ class Plain:
         return mx.stack([part.astype(mx.int64) for part in parts], axis=1)[:, None]
 
     def pass_of(self, *pieces: tuple[int, int, int]) -> Pass:
-        """Of sequences that have so many tokens, so many more and so many that others have, too."""
+        """Return a pass of sequences with so many tokens, so many more, and so many that others have, too."""
         found = []
         for at, (length, n, shared) in enumerate(pieces):
             sequence = Sequence(BlockTable(16, [at % 8] * 8), length=length, shared=shared)

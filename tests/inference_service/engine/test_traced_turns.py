@@ -137,7 +137,7 @@ class Failing:
 def test_a_traced_pass_that_fails_is_the_last_unless_there_was_no_memory(
     words: str, goes_on: bool, tmp_path: Path, replayed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it found missing may be there for the next one; it says nothing about the trace. Its turns go on."""
+    """Memory that was missing may be there for the next one; it says nothing about the trace. Its turns go on."""
     model, failing = in_kernels(write_llama(tmp_path)), Failing(words, monkeypatch)
     wanted = two_turns(model)
     traced(model)
