@@ -7,7 +7,7 @@ comes with the pass. The next pass is launched before the tokens of the previous
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -95,13 +95,13 @@ class BatchEngine(PromptEngine):
             self._take_all(before)
             before = []
         riders = self._riders()
-        drafts = not riders and self._would_draft()
-        if drafts:
+        drafts = {} if riders else self._drafts()
+        if drafts and before:
             self._take_all(before)  # A draft needs the last sampled token.
-            before = []
-            if jobs := self._speculating():
-                guarded(partial(self._speculate, jobs), partial(self._failed, jobs))
-            drafts = self._would_draft()  # A plain step would delay the next draft, which yields its tokens, too.
+            before, drafts = [], self._drafts()
+        if drafts:
+            guarded(partial(self._speculate, drafts), partial(self._failed, list(drafts)))
+            drafts = self._drafts()  # A plain step would delay the next draft, which yields its tokens, too.
         for lane in [] if drafts else self._lanes(riders):
             guarded(partial(self._launch, lane), partial(self._failed, lane))
         plain = self._are_plain(before)
@@ -141,20 +141,17 @@ class BatchEngine(PromptEngine):
             return []
         return list(self._running)
 
-    def _would_draft(self) -> bool:
-        """Return whether the tokens taken so far give a draft."""
+    def _drafts(self) -> dict[TurnJob, list[int]]:
+        """Return the drafts of the running turns by the tokens taken so far; empty if none pays."""
         jobs = self._speculating()
-        return bool(jobs and self._speculation.drafts(jobs))
+        return dict(zip(jobs, self._speculation.drafts(jobs), strict=False)) if jobs else {}
 
-    def _speculate(self, jobs: Sequence[TurnJob]) -> None:
-        """Compute one step of turns whose tokens are all taken, each one's last token and its draft, if there still is
-        one.
-        """
-        if not (drafts := self._speculation.drafts(jobs)):
-            return
+    def _speculate(self, drafts: Mapping[TurnJob, list[int]]) -> None:
+        """Compute one step of turns whose tokens are all taken: each one's last token and its draft."""
+        jobs = list(drafts)
         began, costs = time.perf_counter(), self._speculation.costs(jobs)
         pieces, ids = [], []
-        for job, draft in zip(jobs, drafts, strict=True):
+        for job, draft in drafts.items():
             assert job.kv is not None
             job.token = None
             pieces.append(Piece(job.kv, 1 + len(draft)))
@@ -162,7 +159,7 @@ class BatchEngine(PromptEngine):
         of = Pass(pieces, rows=True if self.store.traces is not None and self.model.rides else None)
         self._make_room(of)
         logits, written = self.store.compute(self.model, of, mx.array(ids, dtype=mx.uint32))
-        found = sampled_along(logits[:, 0] if of.rows else logits[0], jobs, drafts)
+        found = sampled_along(logits[:, 0] if of.rows else logits[0], jobs, list(drafts.values()))
         mx.eval(written.state)
         written.put()
         self.stepped("decode")
