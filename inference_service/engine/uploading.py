@@ -1,5 +1,6 @@
-"""Copies of arrays to host memory and back. Engine thread only."""
+"""Copies of arrays to host memory and back, begun on the engine thread."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import mlx.core as mx
@@ -9,13 +10,14 @@ import numpy.typing as npt
 from inference_service.engine.geometry import MLX_DTYPE, HostTensors, StateGroup, state_name
 
 
-def host_bytes(array: mx.array) -> bytes:
-    """Return a private copy of an array's bytes in host memory, row-major, for any shape. Waits for the device."""
-    array = mx.contiguous(array)
-    if array.dtype.size == 2:
-        array = array.view(mx.uint16)
-    mx.eval(array)
-    return bytes(memoryview(cast(Any, array)))
+def host_copies(arrays: Sequence[mx.array]) -> Callable[[], list[bytes]]:
+    """Begin to copy arrays. The returned function, for any thread, waits for the device and returns a private copy of
+    each one's bytes, row-major.
+    """
+    begun = [mx.contiguous(array) for array in arrays]
+    begun = [array.view(mx.uint16) if array.dtype.size == 2 else array for array in begun]
+    mx.async_eval(begun)  # type: ignore[no-untyped-call]
+    return lambda: [bytes(memoryview(cast(Any, array))) for array in begun]
 
 
 def uploaded_states(file: HostTensors, group: StateGroup) -> list[list[mx.array]]:

@@ -9,11 +9,13 @@ step that fails leaves nothing behind but what the garbage collector takes.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 from agentmem.errors import FailedPrecondition, Unavailable
@@ -54,6 +56,8 @@ FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
 _DOWNLOADS = 64
 """Downloads at once. They have threads of their own, because they may take hours."""
 _FILE_THREADS = 4
+_LOOK_SECONDS = 0.05
+"""How long what was free of the device's memory counts as free."""
 _FIRST_SHARE = 4
 """The first segments of blocks and of pieces take at most a quarter each of what is there for KV at a load."""
 ATTENTION = AttentionBackend()
@@ -85,7 +89,8 @@ class Loader:
         self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
         self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
         self._stopped = False
-        self._budget = Budget(self._obtainable_bytes)
+        self._obtainable, self._looked = 0, -math.inf
+        self.budget = Budget(self._lately_obtainable_bytes)
 
     @property
     def limits(self) -> MemoryLimits:
@@ -169,15 +174,15 @@ class Loader:
         Raises FailedPrecondition; then nothing of it is left in memory.
         """
         needs = opened.needs
-        with self._budget.promised(needs.fixed_bytes + needs.least_kv_bytes):
+        with self.budget.promised(needs.fixed_bytes + needs.least_kv_bytes):
             loaded = await self._load(opened, residents, report, others_decode)
-        self._budget.promise(loaded.model_id, lambda: loaded.promised_bytes)
-        loaded.memory.admission.spare = self._budget.spare
+        self.budget.promise(loaded.model_id, lambda: loaded.promised_bytes)
+        loaded.memory.admission.spare = self.budget.spare
         return loaded
 
     def unloaded(self, model: LoadedModel) -> None:
         """The model is out of memory."""
-        self._budget.withdraw(model.model_id)
+        self.budget.withdraw(model.model_id)
 
     async def _load(
         self,
@@ -213,7 +218,7 @@ class Loader:
         needs = self.needs(info)
         memory = self.sizes(info, needs, residents)
         before = opened.needs
-        there = self._budget.spare() + before.least_kv_bytes + before.activation_bytes - needs.activation_bytes
+        there = self.budget.spare() + before.least_kv_bytes + before.activation_bytes - needs.activation_bytes
         memory = replace(memory, segment_bytes=max(0, there) // _FIRST_SHARE)
         loaded = await call(
             lambda: take_memory(
@@ -250,6 +255,14 @@ class Loader:
 
     def _obtainable_bytes(self) -> int:
         return obtainable_bytes(self._settings.free_memory_floor)
+
+    def _lately_obtainable_bytes(self) -> int:
+        """Return the bytes that could be had a moment ago, for turns that begin together: a GPU's driver takes 1 ms to
+        say, with the interpreter held, as do a CPU's cgroups.
+        """
+        if (now := monotonic()) - self._looked > _LOOK_SECONDS:
+            self._obtainable, self._looked = self._obtainable_bytes(), now
+        return self._obtainable
 
     async def _must_be_fetched(self, registered: RegisteredModel) -> bool:
         """Whether the model is not here; raises FailedPrecondition for one that could not run once it is fetched."""

@@ -223,8 +223,9 @@ class Admission:
     def _arrays(self, request: MemoryRequest) -> int:
         """Return the bytes of a turn's K and V as arrays; 0 if there is no memory for them."""
         nbytes = self._array_bytes(request.tokens) if request.computes else 0
-        within = self.promised_bytes + nbytes <= self._limit_bytes
-        return nbytes if within and nbytes <= self.spare() else 0
+        if not nbytes or self.promised_bytes + nbytes > self._limit_bytes:
+            return 0
+        return nbytes if nbytes <= self.spare() else 0
 
     def _what_is_missing(self) -> str:
         """Return why there was no memory for a request, and what to do."""

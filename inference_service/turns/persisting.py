@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -95,6 +96,8 @@ class Persister:
     _waiting: list[State] = field(default_factory=list, init=False)
     _writing: State | None = field(default=None, init=False)
     _waiters: int = field(default=0, init=False)
+    _planned: int = field(default=0, init=False)
+    """Turns whose prompts will be with the engine in a moment."""
     _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -113,6 +116,15 @@ class Persister:
         self._waiting.insert(place, state)  # In the older one's place: an agent that speaks often is written, too.
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+
+    @contextmanager
+    def giving_way(self) -> Iterator[None]:
+        """Let files give way while a turn is planned."""
+        self._planned += 1
+        try:
+            yield
+        finally:
+            self._planned -= 1
 
     def give_up(self, model: LoadedModel) -> None:
         """Drop a model's waiting states: they can be computed again, and their memory is needed."""
@@ -224,11 +236,11 @@ class Persister:
         self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
     async def _give_way(self, model: LoadedModel) -> None:
-        """Wait while prompts wait for the engine, which threads of files take the interpreter from; not where somebody
-        waits for what is written.
+        """Wait while turns are planned or wait for the engine, which threads of files take the interpreter from; not
+        where somebody waits for what is written.
         """
         until = time.monotonic() + _GIVE_WAY_SECONDS
-        while model.engine.prompts and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - the engine's thread counts them
+        while (self._planned or model.engine.prompts) and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - the engine's thread counts them
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
@@ -236,8 +248,7 @@ class Persister:
         reading = await self.engine.call(lambda: state.read(header))
         if reading is None:
             return None
-        await self.engine.call(reading.wait)
-        data = await asyncio.to_thread(reading.tensors)
+        data = await asyncio.to_thread(reading)
         token_ids = b"" if header.window else state.model.memory.pool.full.tokens_of(header.chain_hash)
         target = Target(state.key, state.version, path, token_ids)
         return await transport.write(target, header, data, state.model.geometry)

@@ -151,12 +151,13 @@ class TurnRunner:
         """Do the whole turn; call it under the agent's lock."""
         request, timing = turn.request, turn.timing
         timing.enter("match")
-        opened, known = await self._open(request, model)
-        if opened.turn is not None:
-            self.committer.replay(turn, model, opened.turn)
-            self.turn_log.replayed(turn)
-            return
-        await self.planner.plan(turn, model, opened, known)
+        with self.persister.giving_way():
+            opened, known = await self._open(request, model)
+            if opened.turn is not None:
+                self.committer.replay(turn, model, opened.turn)
+                self.turn_log.replayed(turn)
+                return
+            await self.planner.plan(turn, model, opened, known)
         if turn.wants_note:
             timing.enter("summary")
             note = await self.summarizer.note(turn, model, opened)

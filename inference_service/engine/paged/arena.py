@@ -4,7 +4,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -28,34 +27,27 @@ Words = npt.NDArray[np.uint32]
 
 
 class Reading:
-    """Blocks on their way to a file.
+    """Blocks on their way to a file, begun on the engine's thread.
 
-    A copy launched after a pass is ready when the pass is; waiting for it at once leaves the device idle until the next
-    pass. After `wait`, any thread may call `tensors`, the most expensive part, while the blocks are held.
+    A copy launched after a pass is ready when the pass is, so the engine's thread does not wait for it: with prompts of
+    32 agents of Llama 3.1 8B on an H100 that took a third of its time. Any thread may call it, the most expensive part,
+    while the blocks are held.
     """
 
-    def __init__(self, begun: Sequence[Callable[[], Words]], made: Callable[[Sequence[Words]], TensorBytes]) -> None:
-        self._begun, self._made = begun, made
-        self._words: list[Words] = []
-        self.beside: Callable[[], TensorBytes] = dict
-        """Makes tensors that are in no block. Engine thread only."""
-        self._others: TensorBytes = {}
-
-    def wait(self) -> None:
-        """Wait for the device. Engine thread only."""
-        begun, beside = self._begun, self.beside
-        self._begun, self.beside = (), dict  # They keep the copies on the device alive.
-        self._words, self._others = [words() for words in begun], beside()
-
-    def tensors(self) -> TensorBytes:
-        """Return a private copy as a file's tensors by name, and release what was read."""
-        words, self._words = self._words, []
-        return {**self._made(words), **self._others}
+    def __init__(
+        self,
+        begun: Sequence[Callable[[], Words]],
+        made: Callable[[Sequence[Words]], TensorBytes],
+        beside: Callable[[], TensorBytes] = dict,
+    ) -> None:
+        """`beside` returns tensors that are in no block."""
+        self._begun, self._made, self._beside = begun, made, beside
 
     def __call__(self) -> TensorBytes:
-        """Wait, and return the tensors. Engine thread only."""
-        self.wait()
-        return self.tensors()
+        """Wait for the device, return a private copy as a file's tensors by name, and release what was read. Once."""
+        begun, beside = self._begun, self._beside
+        self._begun, self._beside = (), dict  # They keep the copies on the device alive.
+        return {**self._made([words() for words in begun]), **beside()}
 
 
 class Arena(ABC):
@@ -136,8 +128,10 @@ class Arena(ABC):
         """Begin to read the first `tokens` tokens of a block."""
         return Reading([self._begun(block)], lambda words: self.layout.read(words[0], tokens))
 
-    def read_run(self, blocks: Sequence[int], start: int, end: int) -> Reading:
-        """Begin to read the tokens from position `start` up to `end` in blocks of a table."""
+    def read_run(
+        self, blocks: Sequence[int], start: int, end: int, beside: Callable[[], TensorBytes] = dict
+    ) -> Reading:
+        """Begin to read the tokens from position `start` up to `end` in a table's blocks, and what is `beside` them."""
         tokens = next(iter(self.layout.tensors.values())).shape[2]
         first = start // tokens * tokens
 
@@ -146,7 +140,7 @@ class Arena(ABC):
             joined = {name: np.concatenate([part[name] for part in parts], axis=2) for name in self.layout.tensors}
             return flat({name: whole[:, :, start - first : end - first] for name, whole in joined.items()})
 
-        return Reading([self._begun(block) for block in blocks], made)
+        return Reading([self._begun(block) for block in blocks], made, beside)
 
     def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
         """Return a private copy of the first `tokens` tokens in a table's blocks, [layers, kv_heads, tokens, width]."""
@@ -157,7 +151,9 @@ class Arena(ABC):
 
     @abstractmethod
     def _begun(self, block: int) -> Callable[[], Words]:
-        """Begin to copy a block to host memory. The returned function gives [words], maybe the block's own memory."""
+        """Begin to copy a block to host memory. The returned function, for any thread, gives [words], maybe the block's
+        own memory.
+        """
 
     @abstractmethod
     def copy(self, source: int, target: int) -> None:
@@ -193,7 +189,8 @@ class HostArena(Arena):
             self.layout.put(self.words(block), tensors, first)
 
     def _begun(self, block: int) -> Callable[[], Words]:
-        return partial(self.words, block)
+        words = self.words(block)
+        return lambda: words
 
     def copy(self, source: int, target: int) -> None:
         self.words(target)[:] = self.words(source)

@@ -2,18 +2,19 @@
 ones. Engine thread only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 
-from inference_service.engine.geometry import Geometry, HostTensors
+from inference_service.engine.geometry import Geometry, HostTensors, TensorBytes
 from inference_service.engine.paged.arena import Arena, Reading
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.sequence import Checkpoint, Sequence, States, WindowTable
 from inference_service.engine.paged.writing import put
-from inference_service.engine.uploading import host_bytes, uploaded_states
+from inference_service.engine.uploading import host_copies, uploaded_states
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,12 +143,13 @@ class Checkpoints:
     def read(self, checkpoint: Checkpoint) -> Reading:
         """Begin to read a checkpoint."""
         states, window = self._parts(checkpoint)
-        reading = Reading([], lambda _: {})
-        if self.windows is not None:
-            reading = self.windows.read_run(window, checkpoint.position - checkpoint.tokens, checkpoint.position)
+        beside: Callable[[], TensorBytes] = dict
         if (group := self._geometry.states) is not None and states is not None:
-            reading.beside = lambda: dict(zip(group.shapes, map(host_bytes, states.arrays), strict=True))
-        return reading
+            beside = partial(_named, group.shapes, host_copies(states.arrays))
+        if self.windows is None:
+            return Reading([], lambda _: {}, beside)
+        first = checkpoint.position - checkpoint.tokens
+        return self.windows.read_run(window, first, checkpoint.position, beside)
 
     def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
         """Return a checkpoint's states, and the pieces of its window."""
@@ -157,3 +159,7 @@ class Checkpoints:
     def _forget(self, pieces: Iterable[int]) -> None:
         for piece in pieces:
             self._states.pop(piece, None)
+
+
+def _named(names: Iterable[str], copies: Callable[[], list[bytes]]) -> TensorBytes:
+    return dict(zip(names, copies(), strict=True))

@@ -47,6 +47,15 @@ async def test_the_tokenizer_is_read_again_only_where_a_file_is_another(loader: 
     assert (await info(loader, model)).context_length == 512
 
 
+async def test_turns_that_begin_together_ask_once_what_is_free(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, free = [100.0], [8, 7]
+    monkeypatch.setattr(loading, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loading, "obtainable_bytes", lambda _floor: free.pop(0))
+    assert [loader.budget.spare() for _ in range(32)] == [8] * 32
+    now[0] += 0.1
+    assert loader.budget.spare() == 7
+
+
 async def test_weights_that_were_cut_or_removed_since_are_refused(loader: Loader, tmp_path: Path) -> None:
     model = write_llama(tmp_path / "model")
     await info(loader, model)

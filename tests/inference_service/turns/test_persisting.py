@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -202,6 +203,47 @@ async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhil
         assert digest(Path(files[0].path).read_bytes()) == files[0].digest
         for other, _ in others:
             w.release(other)
+
+
+async def test_the_engine_does_not_wait_for_what_is_copied_to_a_file(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        state, computed = await w.state(1)
+        begun, copied = threading.Event(), threading.Event()
+        read = w.model.arenas.read_block
+
+        def read_slowly(block: int, tokens: int) -> Callable[[], Any]:
+            reading = read(block, tokens)
+            begun.set()
+            return lambda: reading() if copied.wait(10) else {}
+
+        w.model.arenas.read_block = read_slowly
+        w.persister.publish(state)
+        await asyncio.to_thread(begun.wait, 10)
+        assert await w.engine.call(lambda: 1) == 1
+        copied.set()
+        await w.persister.flush(10)
+        [(_, files, _)] = w.store.published
+        for file, header in zip(files, state.blocks, strict=False):
+            found = read_block(file.path, header, file.digest, GEOMETRY)
+            end = header.first_token + header.token_count
+            assert all(
+                np.array_equal(found[name], part[:, :, header.first_token : end])
+                for name, part in computed.full.items()
+            )
+        w.release(state)
+
+
+async def test_files_give_way_to_turns_that_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path) as w:
+        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
+        state, _ = await w.state(1)
+        with w.persister.giving_way():
+            w.persister.publish(state)
+            await asyncio.sleep(0.05)
+            assert not list(tmp_path.iterdir())
+        await w.persister.flush(10)
+        assert len(w.store.published) == 1
+        w.release(state)
 
 
 async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

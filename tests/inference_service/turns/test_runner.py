@@ -23,6 +23,7 @@ from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.capability import QuantizationSettings
+from inference_service.turns import persisting
 from inference_service.turns.turn import Turn
 from tests.inference_service.turns.world import Answer, Worker, answer, prompt, working
 from tests.oracle import Oracle
@@ -48,6 +49,32 @@ async def test_a_prompt_that_was_prefilled_is_answered_and_kept(llama: Path, tmp
         assert not worker.model.memory.pool.broken.is_set()
         assert second.reused == length + 4
         await worker.idle()
+
+
+async def test_no_file_is_written_while_a_turn_is_planned(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
+    async with working(llama, tmp_path) as worker:
+        planned, gate = asyncio.Event(), asyncio.Event()
+        plan = worker.runner.planner.plan
+
+        async def plan_late(turn: Turn, *arguments: Any) -> None:
+            if turn.request.key.agent_id == "late":
+                planned.set()
+                await gate.wait()
+            await plan(turn, *arguments)
+
+        monkeypatch.setattr(worker.runner.planner, "plan", plan_late)
+        late = asyncio.create_task(answer(worker.start("late", prompt(40))))
+        await planned.wait()
+        await worker.turn("other", prompt(300, 1))
+        await asyncio.sleep(0.05)
+        assert not worker.store.files
+        gate.set()
+        await late
+        await worker.persister.flush(10)
+        assert worker.store.files
 
 
 @pytest.mark.slow

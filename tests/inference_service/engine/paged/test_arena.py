@@ -177,6 +177,18 @@ def test_a_copy_is_the_whole_block(kind: type[Arena]) -> None:
     assert arena.read(1, BLOCK_TOKENS)() == data_of(every[5]), "it is no view"
 
 
+def test_what_was_begun_is_taken_by_a_thread_while_other_blocks_are_written(kind: type[Arena]) -> None:
+    made = geometry()
+    arena = made_of(kind, made)
+    every = filled(arena, made)
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(20):
+            taken = [threads.submit(arena.read(block, BLOCK_TOKENS)) for block in (1, 4, 7)]
+            arena.put([(block, 0, every[block]) for block in (2, 5, 8)])
+            assert [each.result() for each in taken] == [data_of(every[block]) for block in (1, 4, 7)]
+    assert not changed(arena, every)
+
+
 def test_what_was_read_stays_when_the_block_is_overwritten(kind: type[Arena]) -> None:
     made = geometry()
     arena = made_of(kind, made)
