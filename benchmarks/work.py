@@ -63,7 +63,7 @@ _MOVES_NOTE = (
 _WARM_UP = "warm-up"
 _Tell: TypeAlias = Callable[[int, str, dict[str, Any]], None]
 """Takes the figures of so many agents by a name, as soon as there are any."""
-_SAMPLES = 3
+_SAMPLES = 5
 
 
 class Agent(Chat):

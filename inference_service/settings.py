@@ -54,7 +54,7 @@ class WorkerSettings(ModelSettings):
         True, description="compare quantized KV with unquantized KV when a model is loaded for the first time"
     )
     speculation: bool = Field(
-        False,
+        True,
         description=(
             "compute several tokens in a step where a request repeats what stands in its context, and that is faster"
         ),

@@ -146,7 +146,7 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "kv_bits": text("5/4"),
         "kv_group_size": number(32),
         "quality_check": switch(False),
-        "speculation": switch(True),
+        "speculation": switch(False),
         "context_length": number(4000),
         "default_max_tokens": number(7),
         "pool_bytes": number(9000),

@@ -22,7 +22,7 @@ from inference_service.engine.headroom import ran_out
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.prompts import PromptEngine, guarded
-from inference_service.engine.speculation import MOST_TURNS, Speculation, sampled_along
+from inference_service.engine.speculation import Speculation, sampled_along
 from inference_service.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class BatchEngine(PromptEngine):
         trimmed.
         """
         together = len(self._running) == 1 or (self.model.rows_together and self.model.rides)
-        if not (self.speculative and together and len(self._running) <= MOST_TURNS):
+        if not (self.speculative and together and len(self._running) <= self._speculation.most_turns):
             return []
         if self.store.geometry.states is not None or any(job.over or job.alone for job in self._running):
             return []

@@ -113,7 +113,8 @@ async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: C
         free = await stack.metric("worker", "agentmem_pool_blocks", state="free")
         assert used + free == places * (4 if token else 16), "blocks"
         assert TURNS <= await stack.metric("worker", "agentmem_cache_agents", tier="hot") <= places
-        assert await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot") > AGENTS * ROUNDS / 2
+        evicted = await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot")
+        assert evicted >= (AGENTS - places) * (ROUNDS - 1), "who is not in memory comes back in each round"
         log = stack.logs("worker")
         assert "does not add up" not in log
         assert "dropped" not in log

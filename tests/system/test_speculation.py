@@ -60,7 +60,7 @@ def directory() -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(directory: Path) -> AsyncIterator[Stack]:
-    flags = ("--speculation", "--kv-bits", "8", "--pool-bytes", str(64 << 20))
+    flags = ("--kv-bits", "8", "--pool-bytes", str(64 << 20))
     async with running(f"smollm2={directory}", "store", "worker", "gateway", worker_flags=flags) as started:
         await reachable(started)
         yield started

@@ -161,7 +161,7 @@ def test_turns_that_decode_together_say_the_same(llama: LoadedModel, sampling: S
 
 
 def test_more_turns_than_pay_take_a_token_a_step(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "MOST_TURNS", 2)
+    monkeypatch.setattr(llama.engine._speculation, "most_turns", 2)
     start = partial(together, llama, EXACT)
     plain = start()
     run(llama)
