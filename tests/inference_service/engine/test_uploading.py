@@ -1,26 +1,39 @@
 """The way of arrays to host memory and back: private copies, bit for bit."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from inference_service.engine.geometry import MLX_DTYPE, StateArray, StateGroup
-from inference_service.engine.uploading import host_bytes, uploaded_states
+from inference_service.engine.uploading import host_copies, uploaded_states
 from tests.inference_service.engine.paged.bits import data_of, random_bits
 
 
-def test_host_bytes_are_a_copy_even_of_what_is_contiguous() -> None:
+def taken(arrays: Sequence[mx.array]) -> list[bytes]:
+    """By another thread than the one that began."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(host_copies(arrays)).result()
+
+
+def test_copies_are_of_what_was_there_when_they_began() -> None:
     array = mx.zeros((4, 4))
     mx.eval(array)
-    data = host_bytes(array[1])
+    copies = host_copies([array[1]])
     array[1] = 1.0
+    mx.eval(array)
+    with ThreadPoolExecutor(1) as thread:
+        [data] = thread.submit(copies).result()
+    array[1] = 2.0
     mx.eval(array)
     assert data == bytes(16)
 
 
-def test_host_bytes_are_row_major() -> None:
+def test_copies_are_row_major() -> None:
     array = mx.arange(6).reshape(2, 3).T
-    assert host_bytes(array) == np.array([[0, 3], [1, 4], [2, 5]], np.int32).tobytes()
+    assert taken([array]) == [np.array([[0, 3], [1, 4], [2, 5]], np.int32).tobytes()]
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])
@@ -34,4 +47,4 @@ def test_states_of_a_file_come_out_as_they_went_in(dtype: str) -> None:
     wanted = data_of(file)
     for bits in file.values():
         bits[...] = 0
-    assert [host_bytes(array) for array in arrays] == list(wanted.values())
+    assert taken(arrays) == list(wanted.values())
