@@ -208,18 +208,24 @@ async def test_files_are_what_the_arena_held_although_it_is_overwritten_meanwhil
 async def test_the_engine_does_not_wait_for_what_is_copied_to_a_file(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         state, computed = await w.state(1)
-        begun, copied = threading.Event(), threading.Event()
+        awaited, copied = threading.Event(), threading.Event()
         read = w.model.arenas.read_block
 
         def read_slowly(block: int, tokens: int) -> Callable[[], Any]:
             reading = read(block, tokens)
-            begun.set()
-            return lambda: reading() if copied.wait(10) else {}
+
+            def taken() -> Any:
+                awaited.set()
+                assert copied.wait(10)
+                return reading()
+
+            return taken
 
         w.model.arenas.read_block = read_slowly
         w.persister.publish(state)
-        await asyncio.to_thread(begun.wait, 10)
-        assert await w.engine.call(lambda: 1) == 1
+        await asyncio.to_thread(awaited.wait, 10)
+        async with asyncio.timeout(5):
+            await w.engine.call(lambda: None)
         copied.set()
         await w.persister.flush(10)
         [(_, files, _)] = w.store.published
