@@ -86,6 +86,7 @@ async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: C
     places = PLACES if checkpoint else 6
     pool_bytes = places * (1024 * token + checkpoint)
     flags = ("--pool-bytes", str(pool_bytes), "--batch-bytes", str(64 << 20), "--typical-tokens", "1024")
+    flags += ("--no-speculation",)  # How often agents are evicted hangs on how turns interleave.
     async with running(f"tiny={directory}", worker_flags=flags) as stack:
         client = await stack.client()
         turns = {f"agent {n}": 0 for n in range(AGENTS)}
@@ -113,8 +114,7 @@ async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: C
         free = await stack.metric("worker", "agentmem_pool_blocks", state="free")
         assert used + free == places * (4 if token else 16), "blocks"
         assert TURNS <= await stack.metric("worker", "agentmem_cache_agents", tier="hot") <= places
-        evicted = await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot")
-        assert evicted >= (AGENTS - places) * (ROUNDS - 1), "who is not in memory comes back in each round"
+        assert await stack.metric("worker", "agentmem_cache_evictions_total", tier="hot") > AGENTS * ROUNDS / 2
         log = stack.logs("worker")
         assert "does not add up" not in log
         assert "dropped" not in log
