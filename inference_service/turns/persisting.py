@@ -249,6 +249,7 @@ class Persister:
         if reading is None:
             return None
         data = await asyncio.to_thread(reading)
+        del reading
         token_ids = b"" if header.window else state.model.memory.pool.full.tokens_of(header.chain_hash)
         target = Target(state.key, state.version, path, token_ids)
         return await transport.write(target, header, data, state.model.geometry)

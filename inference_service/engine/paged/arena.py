@@ -26,28 +26,13 @@ Placed = tuple[int, int, HostTensors]
 Words = npt.NDArray[np.uint32]
 
 
-class Reading:
-    """Blocks on their way to a file, begun on the engine's thread.
+Reading = Callable[[], TensorBytes]
+"""Blocks on their way to a file, begun on the engine's thread: waits for the device, and returns a private copy as a
+file's tensors by name. Any thread may call it, once, while the blocks are held; drop it then, it keeps what was read.
 
-    A copy launched after a pass is ready when the pass is, so the engine's thread does not wait for it: with prompts of
-    32 agents of Llama 3.1 8B on an H100 that took a third of its time. Any thread may call it, the most expensive part,
-    while the blocks are held.
-    """
-
-    def __init__(
-        self,
-        begun: Sequence[Callable[[], Words]],
-        made: Callable[[Sequence[Words]], TensorBytes],
-        beside: Callable[[], TensorBytes] = dict,
-    ) -> None:
-        """`beside` returns tensors that are in no block."""
-        self._begun, self._made, self._beside = begun, made, beside
-
-    def __call__(self) -> TensorBytes:
-        """Wait for the device, return a private copy as a file's tensors by name, and release what was read. Once."""
-        begun, beside = self._begun, self._beside
-        self._begun, self._beside = (), dict  # They keep the copies on the device alive.
-        return {**self._made([words() for words in begun]), **beside()}
+A copy launched after a pass is ready when the pass is, so the engine's thread does not wait for it: with prompts of 32
+agents of Llama 3.1 8B on an H100 that took a third of its time.
+"""
 
 
 class Arena(ABC):
@@ -126,21 +111,21 @@ class Arena(ABC):
 
     def read(self, block: int, tokens: int) -> Reading:
         """Begin to read the first `tokens` tokens of a block."""
-        return Reading([self._begun(block)], lambda words: self.layout.read(words[0], tokens))
+        words = self._begun(block)
+        return lambda: self.layout.read(words(), tokens)
 
-    def read_run(
-        self, blocks: Sequence[int], start: int, end: int, beside: Callable[[], TensorBytes] = dict
-    ) -> Reading:
-        """Begin to read the tokens from position `start` up to `end` in a table's blocks, and what is `beside` them."""
+    def read_run(self, blocks: Sequence[int], start: int, end: int) -> Reading:
+        """Begin to read the tokens from position `start` up to `end` in blocks of a table."""
         tokens = next(iter(self.layout.tensors.values())).shape[2]
         first = start // tokens * tokens
+        begun = [self._begun(block) for block in blocks]
 
-        def made(words: Sequence[Words]) -> TensorBytes:
-            parts = [self.layout.views(each) for each in words]
+        def made() -> TensorBytes:
+            parts = [self.layout.views(words()) for words in begun]
             joined = {name: np.concatenate([part[name] for part in parts], axis=2) for name in self.layout.tensors}
             return flat({name: whole[:, :, start - first : end - first] for name, whole in joined.items()})
 
-        return Reading([self._begun(block) for block in blocks], made, beside)
+        return made
 
     def arrays(self, blocks: Sequence[int], tokens: int) -> dict[str, HostTensor]:
         """Return a private copy of the first `tokens` tokens in a table's blocks, [layers, kv_heads, tokens, width]."""

@@ -2,14 +2,13 @@
 ones. Engine thread only.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from functools import partial
 
 import mlx.core as mx
 
-from inference_service.engine.geometry import Geometry, HostTensors, TensorBytes
+from inference_service.engine.geometry import Geometry, HostTensors
 from inference_service.engine.paged.arena import Arena, Reading
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.sequence import Checkpoint, Sequence, States, WindowTable
@@ -143,13 +142,14 @@ class Checkpoints:
     def read(self, checkpoint: Checkpoint) -> Reading:
         """Begin to read a checkpoint."""
         states, window = self._parts(checkpoint)
-        beside: Callable[[], TensorBytes] = dict
+        readings: list[Reading] = []
+        if self.windows is not None:
+            first = checkpoint.position - checkpoint.tokens
+            readings.append(self.windows.read_run(window, first, checkpoint.position))
         if (group := self._geometry.states) is not None and states is not None:
-            beside = partial(_named, group.shapes, host_copies(states.arrays))
-        if self.windows is None:
-            return Reading([], lambda _: {}, beside)
-        first = checkpoint.position - checkpoint.tokens
-        return self.windows.read_run(window, first, checkpoint.position, beside)
+            names, copies = group.shapes, host_copies(states.arrays)
+            readings.append(lambda: dict(zip(names, copies(), strict=True)))
+        return lambda: {name: data for reading in readings for name, data in reading().items()}
 
     def _parts(self, checkpoint: Checkpoint) -> tuple[States | None, tuple[int, ...]]:
         """Return a checkpoint's states, and the pieces of its window."""
@@ -159,7 +159,3 @@ class Checkpoints:
     def _forget(self, pieces: Iterable[int]) -> None:
         for piece in pieces:
             self._states.pop(piece, None)
-
-
-def _named(names: Iterable[str], copies: Callable[[], list[bytes]]) -> TensorBytes:
-    return dict(zip(names, copies(), strict=True))
