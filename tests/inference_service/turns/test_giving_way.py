@@ -1,0 +1,85 @@
+"""Files of KV beside turns: what is copied or written holds up neither the engine nor prompts."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inference_service.storage.blocks import read_block
+from inference_service.turns import persisting
+from tests.inference_service.turns.persisting_world import GEOMETRY, KEY, world
+
+
+async def test_the_engine_does_not_wait_for_what_is_copied_to_a_file(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        state, computed = await w.state(1)
+        awaited, copied = threading.Event(), threading.Event()
+        read = w.model.arenas.read_block
+
+        def read_slowly(block: int, tokens: int) -> Callable[[], Any]:
+            reading = read(block, tokens)
+
+            def taken() -> Any:
+                awaited.set()
+                assert copied.wait(10)
+                return reading()
+
+            return taken
+
+        w.model.arenas.read_block = read_slowly
+        w.persister.publish(state)
+        await asyncio.to_thread(awaited.wait, 10)
+        async with asyncio.timeout(5):
+            await w.engine.call(lambda: None)
+        copied.set()
+        await w.persister.flush(10)
+        [(_, files, _)] = w.store.published
+        for file, header in zip(files, state.blocks, strict=False):
+            found = read_block(file.path, header, file.digest, GEOMETRY)
+            end = header.first_token + header.token_count
+            assert all(
+                np.array_equal(found[name], part[:, :, header.first_token : end])
+                for name, part in computed.full.items()
+            )
+        w.release(state)
+
+
+async def test_files_give_way_to_turns_that_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path) as w:
+        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
+        state, _ = await w.state(1)
+        with w.persister.giving_way():
+            w.persister.publish(state)
+            await asyncio.sleep(0.05)
+            assert not list(tmp_path.iterdir())
+        await w.persister.flush(10)
+        assert len(w.store.published) == 1
+        w.release(state)
+
+
+async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most so long, and not where somebody waits for them."""
+    async with world(tmp_path) as w:
+        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
+        states = [(await w.state(version, seed=version))[0] for version in (1, 2, 3)]
+        w.model.engine.prompts = 1
+        w.persister.publish(states[0])
+        await asyncio.sleep(0.05)
+        assert not list(tmp_path.iterdir())
+        w.model.engine.prompts = 0
+        await w.persister.flush(10)
+        w.model.engine.prompts = 1
+        w.persister.publish(states[1])
+        await asyncio.sleep(0.05)
+        assert len(w.store.published) == 1
+        await w.persister.wait_written(KEY)
+        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 0.01)
+        w.persister.publish(states[2])
+        await w.persister.flush(10)
+        assert [version.number for version, _, _ in w.store.published] == [1, 2, 3]
+        for state in states:
+            w.release(state)
