@@ -111,7 +111,7 @@ class Bench:
     def decode(self, agents: int, tokens: int) -> None:
         """Agents that generate together, the contestants by turns: a host's speed changes by half within seconds."""
         contestants = [self.ours, self.plain, *(self.alone if agents == 1 else [])]
-        most = _WARM_UP + self._steps * (self._samples + 1) + agents + _SPARE
+        most = _WARM_UP + self._steps * (self._samples + 1) + 2 * agents + _SPARE  # A join takes up to two steps.
 
         def begin(contestant: Contestant) -> Running:
             running = contestant.running(self._agents(contestant, agents, tokens), most)
