@@ -87,6 +87,8 @@ class BatchEngine(PromptEngine):
         Returns whether anything is left to do.
         """
         self._drop_cancelled()
+        if self._gathers():
+            return True
         before, self._flights = self._flights, []
         if self.store.by_arrays and not all(job.kv is not None and job.kv.arrays for job in self._running):
             self._take_all(before)  # Arrays dequantized for each pass need all tokens in the blocks.
@@ -132,12 +134,14 @@ class BatchEngine(PromptEngine):
 
     def _speculating(self) -> list[TurnJob]:
         """Return the running turns, if they may compute several tokens in a step. Recurrent states cannot be
-        trimmed.
+        trimmed, and turns that come in a moment would wait for such a step.
         """
         together = len(self._running) == 1 or (self.model.rows_together and self.model.rides)
         if not (self.speculative and together and len(self._running) <= self._speculation.most_turns):
             return []
-        if self.store.geometry.states is not None or any(job.over or job.alone for job in self._running):
+        if self.store.geometry.states is not None or self.gathering.expected:
+            return []
+        if any(job.over or job.alone for job in self._running):
             return []
         return list(self._running)
 

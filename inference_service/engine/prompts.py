@@ -17,6 +17,7 @@ import mlx.core as mx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.device import on_cpu
+from inference_service.engine.gathering import Gathering
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import Headroom, ran_out
 from inference_service.engine.paged.passes import Pass, Piece
@@ -48,8 +49,10 @@ run of `agentmem bench work`: first tokens (p95) 441 to 499 ms with 512, 362 to 
 8 agents with 57 new tokens each at once, SmolLM2 on two cores, the engine alone: the last first token came after 6.6 to
 7.7 s with prompts in chunks, after 5.6 to 6.1 with 64 rows, 4.4 with 128, 3.7 with 512.
 """
-_PASS_SECONDS_ON_CPU, _FEWEST_ROWS = 2.0, 64
-"""Longest time of such a pass on a CPU, and rows that it may have at any speed: a stream waits for that, too."""
+_PASS_SECONDS_ON_CPU, _PASS_SECONDS_ALONE, _FEWEST_ROWS = 2.0, 4.0, 64
+"""Longest time of such a pass on a CPU, while streams wait for it and while none does, and rows that it may have at any
+speed.
+"""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -72,6 +75,7 @@ class PromptEngine(ABC):
     """Called on the engine thread for each prompt chunk ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
     """Checks the device's free memory before KV is restored, before a chunk, and before a pass."""
+    gathering: Gathering = field(default_factory=Gathering, init=False)
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
     """K and V of active chunks, not in blocks yet."""
@@ -85,8 +89,8 @@ class PromptEngine(ABC):
 
     @property
     def prompts(self) -> int:
-        """Number of turns with pending prompts. Any thread."""
-        return len(self._waiting)
+        """Number of turns with pending prompts, of those that are planned, too. Any thread."""
+        return len(self._waiting) + self.gathering.expected
 
     @property
     @abstractmethod
@@ -128,7 +132,11 @@ class PromptEngine(ABC):
         """Most tokens of prompts in one pass."""
         if not on_cpu():
             return _ROWS
-        return max(_FEWEST_ROWS, min(_ROWS_ON_CPU, int(self._tokens_per_second * _PASS_SECONDS_ON_CPU)))
+        seconds = _PASS_SECONDS_ON_CPU if self._others_wait() else _PASS_SECONDS_ALONE
+        return max(_FEWEST_ROWS, min(_ROWS_ON_CPU, int(self._tokens_per_second * seconds)))
+
+    def _gathers(self) -> bool:
+        return self.gathering.waits(idle=not self._others_wait() and any(map(self._rides, self._waiting)))
 
     def _rides(self, job: TurnJob) -> bool:
         """Return whether the rest of a prompt is computed as rows of a pass, not in chunks.

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -96,8 +95,6 @@ class Persister:
     _waiting: list[State] = field(default_factory=list, init=False)
     _writing: State | None = field(default=None, init=False)
     _waiters: int = field(default=0, init=False)
-    _planned: int = field(default=0, init=False)
-    """Turns whose prompts will be with the engine in a moment."""
     _written: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -116,15 +113,6 @@ class Persister:
         self._waiting.insert(place, state)  # In the older one's place: an agent that speaks often is written, too.
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-
-    @contextmanager
-    def giving_way(self) -> Iterator[None]:
-        """Let files give way while a turn is planned."""
-        self._planned += 1
-        try:
-            yield
-        finally:
-            self._planned -= 1
 
     def give_up(self, model: LoadedModel) -> None:
         """Drop a model's waiting states: they can be computed again, and their memory is needed."""
@@ -240,7 +228,7 @@ class Persister:
         where somebody waits for what is written.
         """
         until = time.monotonic() + _GIVE_WAY_SECONDS
-        while (self._planned or model.engine.prompts) and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - the engine's thread counts them
+        while model.engine.prompts and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - nothing says when they are done
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:

@@ -151,7 +151,7 @@ class TurnRunner:
         """Do the whole turn; call it under the agent's lock."""
         request, timing = turn.request, turn.timing
         timing.enter("match")
-        with self.persister.giving_way():
+        with model.engine.gathering.expecting():
             opened, known = await self._open(request, model)
             if opened.turn is not None:
                 self.committer.replay(turn, model, opened.turn)

@@ -96,10 +96,13 @@ def test_on_a_cpu_few_tokens_ride(model: LoadedModel, oracle: Oracle, computed: 
 
 
 def test_a_slow_cpu_has_few_rows_in_a_pass(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream waits for a pass."""
-    for tokens_per_second, rows in ((0, 64), (9, 64), (150, 300), (1000, 512)):
+    """A stream waits for a pass; where there is none, others that come do."""
+    for tokens_per_second, rows, alone in ((0, 64, 64), (9, 64, 64), (100, 200, 400), (150, 300, 512), (999, 512, 512)):
         monkeypatch.setattr(model.engine, "_tokens_per_second", tokens_per_second)
-        assert model.engine._rows == rows
+        assert model.engine._rows == alone
+        with monkeypatch.context() as patch:
+            patch.setattr(model.engine, "others_decode", lambda: True)
+            assert model.engine._rows == rows
 
 
 @pytest.mark.usefixtures("rides")

@@ -48,19 +48,6 @@ async def test_the_engine_does_not_wait_for_what_is_copied_to_a_file(tmp_path: P
         w.release(state)
 
 
-async def test_files_give_way_to_turns_that_are_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(tmp_path) as w:
-        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
-        state, _ = await w.state(1)
-        with w.persister.giving_way():
-            w.persister.publish(state)
-            await asyncio.sleep(0.05)
-            assert not list(tmp_path.iterdir())
-        await w.persister.flush(10)
-        assert len(w.store.published) == 1
-        w.release(state)
-
-
 async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most so long, and not where somebody waits for them."""
     async with world(tmp_path) as w:
