@@ -200,12 +200,13 @@ class BatchEngine(PromptEngine):
             ids.append(job.token if job.token is not None else mx.array(new, dtype=mx.uint32))
             pieces.append(Piece(job.kv, max(1, len(new))))
         of = Pass(pieces, rows=True if len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays else None)
+        last = mx.array([end - 1 for _, _, end, _ in of.spans()])
+        of.wanted = last if len(jobs) < of.tokens else None
         began = time.monotonic()
         self._make_room(of)
         logits, written = self.store.compute(self.model, of, mx.concatenate(ids))
-        last = [end - 1 for _, _, end, _ in of.spans()]
         rows = logits[:, 0] if of.rows else logits[0]
-        rows = rows if len(last) == of.tokens else rows[mx.array(last)]
+        rows = rows if len(rows) == len(jobs) else rows[last]
         tokens = next_tokens(rows, jobs)
         mx.async_eval(tokens, written.state)  # type: ignore[no-untyped-call]
         for at, job in enumerate(jobs):

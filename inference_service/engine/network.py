@@ -5,12 +5,13 @@ caches need not know that.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 
+from inference_service.engine.head import Head
 from inference_service.engine.paged.views import viewed
 
 Model = Callable[[mx.array, Sequence[Any]], mx.array]
@@ -36,6 +37,15 @@ class Network:
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Return logits [rows, n, vocabulary] of tokens [rows, n], lazily; the caches then hold the tokens."""
         return self.computed(tokens, cache)
+
+    def at(self, wanted: mx.array, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
+        """As the call, with the logits of the `wanted` tokens alone; of all, for models whose head is unknown."""
+        with self._head.of(wanted, tokens.size):
+            return self.computed(tokens, cache)
+
+    @cached_property
+    def _head(self) -> Head:
+        return Head(self.model)
 
     def own_caches(self) -> list[Any]:
         """Return the unquantized caches that mlx-lm makes for the model, for `over_own`."""

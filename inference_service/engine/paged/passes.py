@@ -35,6 +35,8 @@ class Pass:
         self.rows = len(self.pieces) > 1 if rows is None else rows
         self.starts = [piece.sequence.length for piece in self.pieces]
         self.tokens = sum(piece.tokens for piece in self.pieces)
+        self.wanted: mx.array | None = None
+        """Tokens whose logits are wanted, int32; None for all."""
         if self.rows:
             at = [start + i for (_, n), start in zip(self.pieces, self.starts, strict=True) for i in range(n)]
             self.offset: int | mx.array = mx.array(at, dtype=mx.int32)

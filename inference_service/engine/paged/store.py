@@ -178,12 +178,13 @@ class KVStore:
         """Return logits of a pass's tokens [T], lazily, and what is to be written to blocks. The sequences count the
         tokens.
 
-        Logits are [T, 1, vocabulary] for rows, [1, T, vocabulary] for one piece.
+        Logits are [T, 1, vocabulary] for rows, [1, T, vocabulary] for one piece; where few are wanted, of those or all.
         """
         if (traced := self.step(of, tokens)) is not None:
             return traced
         caches = self.caches(of)
-        logits: mx.array = network(tokens[:, None] if of.rows else tokens[None], caches)
+        ids = tokens[:, None] if of.rows else tokens[None]
+        logits: mx.array = network(ids, caches) if of.wanted is None else network.at(of.wanted, ids, caches)
         return logits, self.taken(of, caches)
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:

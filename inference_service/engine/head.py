@@ -1,0 +1,58 @@
+"""Logits of few tokens: a model's product with its vocabulary is computed where a token is sampled.
+
+mlx-lm's models multiply every token of a pass. A prompt is sampled behind its last token alone. 4 prompts of 118 tokens
+in one pass, Gemma 3 270M, whose vocabulary has 262,144 tokens, on two cores: 4.7 s and at most 2.08 GB with logits of
+all, 3.5 s and 1.58 GB so; 8 of 59 tokens, SmolLM2 with 49,152: 4.1 and 3.9 s.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Head:
+    """The layers of a model that multiply by its vocabulary: those named `lm_head`, and embeddings as linear layers.
+
+    Engine thread only. It changes layers in place, after products were chosen for their types.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._wanted: mx.array | None = None
+        self._tokens = 0
+        for name, layer in model.named_modules():
+            if name.rpartition(".")[2] == "lm_head" or isinstance(layer, nn.Embedding | nn.QuantizedEmbedding):
+                layer.head = self
+                layer.__class__ = _narrowed(type(layer))
+
+    @contextmanager
+    def of(self, wanted: mx.array, tokens: int) -> Iterator[None]:
+        """Multiply only the `wanted` of a pass's tokens, where all of them come."""
+        self._wanted, self._tokens = wanted, tokens
+        try:
+            yield
+        finally:
+            self._wanted = None
+
+    def taken(self, x: mx.array) -> mx.array:
+        """Return the wanted tokens of x: [1, tokens, width], or rows [tokens, 1, width]."""
+        axis = 0 if x.shape[-2] == 1 else x.ndim - 2
+        return x if self._wanted is None or x.shape[axis] != self._tokens else mx.take(x, self._wanted, axis=axis)
+
+
+def _narrowed(kind: Any) -> Any:
+    class Narrowed(kind):  # type: ignore[misc]
+        head: Head
+
+        def as_linear(self, x: mx.array) -> mx.array:
+            return super().as_linear(self.head.taken(x))  # type: ignore[no-any-return]
+
+    class NarrowedLinear(kind):  # type: ignore[misc]
+        head: Head
+
+        def __call__(self, x: mx.array) -> mx.array:
+            return super().__call__(self.head.taken(x))  # type: ignore[no-any-return]
+
+    return Narrowed if hasattr(kind, "as_linear") else NarrowedLinear
