@@ -20,10 +20,10 @@ _FEW_ANSWERS = (
 )
 
 _ALL_AT_ONCE = (
-    "all agents speak at once, and prompts wait for each other: in the engine alone the 95th percentile is 143 ms. "
-    "Files of KV were written meanwhile, for whose copies the engine's thread waited a third of the time; with all "
-    "files written first it was 343 and 369 ms on one stack (400 and 414 otherwise). Later commits wait no more, and "
-    "files give way as soon as a turn is planned; they were not measured on a GPU"
+    "in the first of four rounds, when all agents speak at once; the other rounds had at most 426 ms. By a timeline of "
+    "another stack (first rounds 326 to 433 ms, others 261 to 355), the first prompt's own pass took 60 ms, a drafted "
+    "step of that turn 37, and what launched them had the interpreter that planned the others. Later commits wait for "
+    "turns that are planned, and were not measured on a GPU"
 )
 
 REASONS: Mapping[tuple[str, str], str] = {
@@ -82,9 +82,10 @@ REASONS: Mapping[tuple[str, str], str] = {
         "times ahead once they were computed in a batch, see peers-together-cpu"
     ),
     ("peers-together-cpu", "together, at once"): (
-        "in the engine alone a pass takes what mlx-lm's own takes: of 8 prompts of 57 tokens after 390 2.9 and 3.0 s, "
-        "of 8 tokens 229 and 225 ms. The worker and the store also write what the turns before have added, on the same "
-        "two cores"
+        "the machine's speed differs by a third from minute to minute: three runs of a day had 0.92x to 1.02x in "
+        "tokens/s, and 0.88x to 1.12x in first tokens. In the engine alone a pass of 8 prompts of 59 tokens after 312 "
+        "takes 3.9 s and mlx-lm's model 3.1, a step of 8 tokens 0.25 and 0.28: K and V of what agents remember are "
+        "unpacked for each turn"
     ),
     ("start-demo-cpu", "until the first token"): (
         "2.67 to 3.48 s; another run of the same day had 2.96 (at-rest-demo-cpu). 1.6 s are the worker's interpreter "
