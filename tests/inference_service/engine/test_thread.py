@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,34 @@ async def test_what_a_step_tells_is_heard_in_order_and_before_what_it_resolves(
     await engine.call(lambda: None)
     await engine.call(lambda: None)
     assert 51 in heard
+    await engine.stop(10)
+
+
+async def test_a_step_wakes_the_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waking it takes the interpreter from the engine."""
+    engine, loop, heard = EngineThread(), asyncio.get_running_loop(), list[int]()
+    engine.start()
+    woken, wake, done = [0], loop.call_soon_threadsafe, asyncio.Event()
+
+    def counted(callback: Callable[..., object], *of: Any, **options: Any) -> asyncio.Handle:
+        woken[0] += threading.current_thread().name == "engine"
+        return wake(callback, *of, **options)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    left = list(range(3))
+
+    def step() -> bool:
+        for number in range(8):
+            engine.tell(heard.append, number)
+        if not left.pop():
+            engine.tell(done.set)
+        return bool(left)
+
+    engine.attach(step)
+    engine.begin(lambda: None, Future())
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert heard == [*range(8)] * 3 and woken == [3]
     await engine.stop(10)
 
 
