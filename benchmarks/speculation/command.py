@@ -282,7 +282,7 @@ if __name__ == "__main__":
     which.add_argument("--model", metavar="NAME=DIRECTORY", help="another model than SmolLM2")
     which.add_argument("--geometry", choices=GEOMETRIES, help="a model of random weights")
     options.add_argument("--layers", type=at_least(1), help="of a geometry, fewer than the model has")
-    options.add_argument("--context", type=at_least(64), default=2048, help="tokens of a context, of a geometry")
+    options.add_argument("--context", type=at_least(512), default=2048, help="tokens of a context, of a geometry")
     options.add_argument("--agents", type=at_least(1), nargs="+", default=[1, 4, 8], help="that generate together")
     options.add_argument("--tokens", type=at_least(8), default=64, help="of each answer at most")
     options.add_argument("--runs", type=at_least(1), default=3)

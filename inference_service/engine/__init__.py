@@ -7,8 +7,10 @@ paged/             KV in the pool's blocks: sequences, passes, checkpoints, kern
                    from files; begin at `paged.sequence`
 speculation.py     several tokens of a turn in one pass, drafted by `drafting`
 network.py         a model called with one flat list of caches
+head.py            its product with the vocabulary, for the tokens that have a next one
 generation.py      one turn: its request, progress and result
 scheduling.py      which prompt is next, and the size of its chunk; pure
+gathering.py       how long short prompts wait for turns that come with them
 headroom.py        memory checks, and recovery when memory runs out
 prefill.py         a chunk that can stop between layers
 pausing.py         pauses in long work on the thread, so that turns go on

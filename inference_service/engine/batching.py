@@ -124,7 +124,7 @@ class BatchEngine(PromptEngine):
     def _are_plain(self, before: Sequence[_Flight]) -> bool:
         """Return whether the passes before and now are of a token of the same turns each, and no other is to come."""
         same = len(before) == 1 and [flight.jobs for flight in self._flights] == [before[0].jobs]
-        return same and not self._waiting and all(job.prompted for job in before[0].jobs)
+        return same and not self.prompts and all(job.prompted for job in before[0].jobs)
 
     def _drop_cancelled(self) -> None:
         self._drop_cancelled_prompts()
@@ -163,12 +163,12 @@ class BatchEngine(PromptEngine):
         of = Pass(pieces, rows=True if self.store.traces is not None and self.model.rides else None)
         self._make_room(of)
         logits, written = self.store.compute(self.model, of, mx.array(ids, dtype=mx.uint32))
-        found = sampled_along(logits[:, 0] if of.rows else logits[0], jobs, list(drafts.values()))
+        found = sampled_along(logits, jobs, list(drafts.values()))
         mx.eval(written.state)
         written.put()
         self.stepped("decode")
         drafted = len(ids) - len(jobs)
-        if not self._waiting:
+        if not self.prompts:
             costs.took(drafted, time.perf_counter() - began)
         self.speculated(drafted, sum(map(len, found)) - len(jobs))
         for (kv, computed), job, tokens in zip(pieces, jobs, found, strict=True):
@@ -199,15 +199,12 @@ class BatchEngine(PromptEngine):
             new = [] if job.token is not None else job.between(job.position, job.tokens)
             ids.append(job.token if job.token is not None else mx.array(new, dtype=mx.uint32))
             pieces.append(Piece(job.kv, max(1, len(new))))
-        of = Pass(pieces, rows=True if len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays else None)
-        last = mx.array([end - 1 for _, _, end, _ in of.spans()])
-        of.wanted = last if len(jobs) < of.tokens else None
+        alone = len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays
+        of = Pass(pieces, rows=True if alone else None, ends=True)
         began = time.monotonic()
         self._make_room(of)
         logits, written = self.store.compute(self.model, of, mx.concatenate(ids))
-        rows = logits[:, 0] if of.rows else logits[0]
-        rows = rows if len(rows) == len(jobs) else rows[last]
-        tokens = next_tokens(rows, jobs)
+        tokens = next_tokens(logits, jobs)
         mx.async_eval(tokens, written.state)  # type: ignore[no-untyped-call]
         for at, job in enumerate(jobs):
             job.token = tokens[at : at + 1]
@@ -270,6 +267,7 @@ class BatchEngine(PromptEngine):
             self.headroom.recover()
         else:
             self.store.give_up_tracing(error)
+            self.model.narrows = False
         for job in dict.fromkeys([*jobs, *(job for flight in after for job in flight.jobs)]):
             if job in self._running:
                 self._running.remove(job)

@@ -1,11 +1,11 @@
 """Turns that come at once share passes: on an idle device short prompts wait a moment for turns that are planned."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 _SECONDS, _LOOK_SECONDS = 0.1, 0.002
-"""Longest wait, and time between two looks."""
+"""How long a turn is waited for, and the time between two looks."""
 
 
 class Gathering:
@@ -17,22 +17,31 @@ class Gathering:
     """
 
     def __init__(self) -> None:
-        self.expected = 0
-        """Turns that will be added in a moment. Any thread may read it."""
+        self._since: dict[Hashable, float] = {}
         self._until = 0.0
 
+    @property
+    def expected(self) -> int:
+        """Number of turns that may be added in a moment: those that have been planned for 0.1 s at most. Any thread."""
+        earliest = time.monotonic() - _SECONDS
+        return sum(since > earliest for since in list(self._since.values()))
+
     @contextmanager
-    def expecting(self) -> Iterator[None]:
-        """Note that a turn is planned. Event loop only."""
-        self.expected += 1
+    def expecting(self, turn: Hashable) -> Iterator[None]:
+        """Note that a turn is planned, until it ends or `came`. Event loop only."""
+        self._since[turn] = time.monotonic()
         try:
             yield
         finally:
-            self.expected -= 1
+            self.came(turn)
+
+    def came(self, turn: Hashable) -> None:
+        """Note that a turn was added. Event loop only."""
+        self._since.pop(turn, None)
 
     def waits(self, *, idle: bool) -> bool:
-        """Return whether prompts on an `idle` device wait longer, after a part of the wait. Engine thread only."""
-        if not (self.expected and idle):
+        """Return whether prompts wait longer, after a part of the wait; not if there is other work. Engine thread."""
+        if not (idle and self.expected):
             self._until = 0.0
             return False
         now = time.monotonic()

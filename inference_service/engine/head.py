@@ -1,12 +1,13 @@
 """Logits of few tokens: a model's product with its vocabulary is computed where a token is sampled.
 
-mlx-lm's models multiply every token of a pass. A prompt is sampled behind its last token alone. 4 prompts of 118 tokens
+mlx-lm's models multiply every token of a pass. A prompt is sampled after its last token alone. 4 prompts of 118 tokens
 in one pass, Gemma 3 270M, whose vocabulary has 262,144 tokens, on two cores: 4.7 s and at most 2.08 GB with logits of
 all, 3.5 s and 1.58 GB so; 8 of 59 tokens, SmolLM2 with 49,152: 4.1 and 3.9 s.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import mlx.core as mx
@@ -16,16 +17,17 @@ import mlx.nn as nn
 class Head:
     """The layers of a model that multiply by its vocabulary: those named `lm_head`, and embeddings as linear layers.
 
-    Engine thread only. It changes layers in place, after products were chosen for their types.
+    Engine thread only. It changes layers in place, after products were chosen for their types. An adapter is narrowed
+    before the layer that it wraps, which then gets few tokens already.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._wanted: mx.array | None = None
         self._tokens = 0
         for name, layer in model.named_modules():
-            if name.rpartition(".")[2] == "lm_head" or isinstance(layer, nn.Embedding | nn.QuantizedEmbedding):
+            if name.rpartition(".")[2] == "lm_head" or hasattr(layer, "as_linear"):
                 layer.head = self
-                layer.__class__ = _narrowed(type(layer))
+                layer.__class__ = _narrowed(type(layer))  # type: ignore[arg-type]  # mypy takes a type for unhashable
 
     @contextmanager
     def of(self, wanted: mx.array, tokens: int) -> Iterator[None]:
@@ -36,23 +38,24 @@ class Head:
         finally:
             self._wanted = None
 
-    def taken(self, x: mx.array) -> mx.array:
+    def select(self, x: mx.array) -> mx.array:
         """Return the wanted tokens of x: [1, tokens, width], or rows [tokens, 1, width]."""
         axis = 0 if x.shape[-2] == 1 else x.ndim - 2
         return x if self._wanted is None or x.shape[axis] != self._tokens else mx.take(x, self._wanted, axis=axis)
 
 
+@cache
 def _narrowed(kind: Any) -> Any:
-    class Narrowed(kind):  # type: ignore[misc]
+    class NarrowedEmbedding(kind):  # type: ignore[misc]
         head: Head
 
         def as_linear(self, x: mx.array) -> mx.array:
-            return super().as_linear(self.head.taken(x))  # type: ignore[no-any-return]
+            return super().as_linear(self.head.select(x))  # type: ignore[no-any-return]
 
     class NarrowedLinear(kind):  # type: ignore[misc]
         head: Head
 
         def __call__(self, x: mx.array) -> mx.array:
-            return super().__call__(self.head.taken(x))  # type: ignore[no-any-return]
+            return super().__call__(self.head.select(x))  # type: ignore[no-any-return]
 
-    return Narrowed if hasattr(kind, "as_linear") else NarrowedLinear
+    return NarrowedEmbedding if hasattr(kind, "as_linear") else NarrowedLinear

@@ -29,6 +29,8 @@ class Network:
         """A pass may have rows of several sequences; set by `models.proof`."""
         self.rides = True
         """A pass may have several tokens of a sequence as rows; set by `models.proof`."""
+        self.narrows = True
+        """Logits may be computed of few tokens; False once such a pass has failed."""
         self.computed: Model = partial(_computed, model, shows_arrays, _layout_of(self.own_caches()))
         """The call, without a reference to this object: with one, a trace would be a cycle that keeps weights until it
         is collected.
@@ -39,7 +41,11 @@ class Network:
         return self.computed(tokens, cache)
 
     def at(self, wanted: mx.array, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """As the call, with the logits of the `wanted` tokens alone; of all, for models whose head is unknown."""
+        """As the call, with the logits of the `wanted` tokens alone; of all, for models whose head is unknown or was
+        given up.
+        """
+        if not self.narrows:
+            return self.computed(tokens, cache)
         with self._head.of(wanted, tokens.size):
             return self.computed(tokens, cache)
 

@@ -136,7 +136,8 @@ class PromptEngine(ABC):
         return max(_FEWEST_ROWS, min(_ROWS_ON_CPU, int(self._tokens_per_second * seconds)))
 
     def _gathers(self) -> bool:
-        return self.gathering.waits(idle=not self._others_wait() and any(map(self._rides, self._waiting)))
+        new = all(self._rides(job) and not job.started for job in self._ready)
+        return self.gathering.waits(idle=bool(self._ready) and new and not self._others_wait())
 
     def _rides(self, job: TurnJob) -> bool:
         """Return whether the rest of a prompt is computed as rows of a pass, not in chunks.

@@ -56,7 +56,7 @@ FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
 _DOWNLOADS = 64
 """Downloads at once. They have threads of their own, because they may take hours."""
 _FILE_THREADS = 4
-_LOOK_SECONDS = 0.05
+_FRESH_SECONDS = 0.05
 """How long what was free of the device's memory counts as free."""
 _FIRST_SHARE = 4
 """The first segments of blocks and of pieces take at most a quarter each of what is there for KV at a load."""
@@ -260,7 +260,7 @@ class Loader:
         """Return the bytes that could be had a moment ago, for turns that begin together: a GPU's driver takes 1 ms to
         say, with the interpreter held, as do a CPU's cgroups.
         """
-        if (now := monotonic()) - self._looked > _LOOK_SECONDS:
+        if (now := monotonic()) - self._looked > _FRESH_SECONDS:
             self._obtainable, self._looked = self._obtainable_bytes(), now
         return self._obtainable
 

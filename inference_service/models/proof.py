@@ -221,7 +221,7 @@ class _Trial:
         logits, written = self._store.compute(self._network, of, ids)
         compute([logits, written.state])
         written.put()
-        return logits[:, 0] if of.rows else logits[0]
+        return logits
 
     def decoded(self, columns: Sequence[Sequence[int]]) -> mx.array:
         """Logits [sequences, steps, vocabulary] behind each token of all sequences, together."""

@@ -26,8 +26,11 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 5.0
 """How long to wait for an agent's KV to be written; KV that comes later may have to be computed again."""
 _GIVE_WAY_SECONDS: Final = 0.1
-"""How long a file gives way to prompts that wait. First tokens of 32 agents of Llama 3.1 8B on an H100 took 454 and 395
-ms so in the 95th percentile, and 519 and 412 where files were written beside them."""
+"""How long a file gives way to prompts. First tokens of 32 agents of Llama 3.1 8B on an H100 took 454 and 395 ms so in
+the 95th percentile, and 519 and 412 where files were written beside them.
+"""
+_LATE_SECONDS: Final = 5.0
+"""Age from which a state's files give way no more: where prompts never end, its blocks would stay in the pool."""
 _LOOK_SECONDS: Final = 0.005
 
 
@@ -36,7 +39,7 @@ class State:
     """An agent's state that is to be on disk: a table, and the headers of its blocks and windows.
 
     The window at the end is in the table; `captured` are where others are, by chain hash. The rest is on disk already,
-    or lost. `trace` is the turn that made the state.
+    or lost. `trace` is the turn that made the state, `since` the time when it, or the one that it replaces, was made.
     """
 
     key: AgentKey
@@ -47,6 +50,7 @@ class State:
     windows: Sequence[BlockHeader] = ()
     captured: Mapping[bytes, Table] = field(default_factory=dict)
     trace: tracing.Trace | None = field(default_factory=tracing.current)
+    since: float = field(default_factory=time.monotonic)
 
     @property
     def tables(self) -> list[Table]:
@@ -64,7 +68,7 @@ class State:
         """Return this state in place of an older one that was not written, with the windows that it still has."""
         names = {header.chain_hash for header in self.windows}
         taken_over = {name: window for name, window in older.captured.items() if name in names}
-        return replace(self, captured={**taken_over, **self.captured})
+        return replace(self, captured={**taken_over, **self.captured}, since=older.since)
 
     def read(self, header: BlockHeader) -> Reading | None:
         """Begin to read a block or window; None if it is not in memory. Engine thread."""
@@ -223,16 +227,16 @@ class Persister:
         self.metrics.store_seconds.labels(model_id).observe(time.monotonic() - started)
         self.metrics.store_bytes.labels(model_id).inc(sum(file.size_bytes for file, _ in written.values()))
 
-    async def _give_way(self, model: LoadedModel) -> None:
-        """Wait while turns are planned or wait for the engine, which threads of files take the interpreter from; not
+    async def _give_way(self, state: State) -> None:
+        """Wait while turns are planned or wait for the engine: file threads hold the interpreter, which both need. Not
         where somebody waits for what is written.
         """
-        until = time.monotonic() + _GIVE_WAY_SECONDS
-        while model.engine.prompts and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - nothing says when they are done
+        until = min(time.monotonic() + _GIVE_WAY_SECONDS, state.since + _LATE_SECONDS)
+        while state.model.engine.prompts and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - nothing says when they are done
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:
-        await self._give_way(state.model)
+        await self._give_way(state)
         reading = await self.engine.call(lambda: state.read(header))
         if reading is None:
             return None

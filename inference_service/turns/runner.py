@@ -145,19 +145,19 @@ class TurnRunner:
             check_input(request.input, model, request.sampling.logit_bias)
             check_tool_calls(request, model)
             async with self.locks.hold(*([] if request.anonymous else [request.key])):
-                await self._serve(turn, model)
+                with model.engine.gathering.expecting(turn):
+                    await self._serve(turn, model)
 
     async def _serve(self, turn: Turn, model: LoadedModel) -> None:
         """Do the whole turn; call it under the agent's lock."""
         request, timing = turn.request, turn.timing
         timing.enter("match")
-        with model.engine.gathering.expecting():
-            opened, known = await self._open(request, model)
-            if opened.turn is not None:
-                self.committer.replay(turn, model, opened.turn)
-                self.turn_log.replayed(turn)
-                return
-            await self.planner.plan(turn, model, opened, known)
+        opened, known = await self._open(request, model)
+        if opened.turn is not None:
+            self.committer.replay(turn, model, opened.turn)
+            self.turn_log.replayed(turn)
+            return
+        await self.planner.plan(turn, model, opened, known)
         if turn.wants_note:
             timing.enter("summary")
             note = await self.summarizer.note(turn, model, opened)
@@ -251,6 +251,7 @@ class TurnRunner:
         timing.enter("queue", waits_for="engine")
         turn.stream.interrupt = None  # The engine looks at the flag before every step.
         self.engine.begin(lambda: model.engine.add(job), job.future)
+        model.engine.gathering.came(turn)
         try:
             await self.engine.wait(job.said)
             timing.computed(job, _failure(turn, job))

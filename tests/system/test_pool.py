@@ -86,7 +86,7 @@ async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: C
     places = PLACES if checkpoint else 6
     pool_bytes = places * (1024 * token + checkpoint)
     flags = ("--pool-bytes", str(pool_bytes), "--batch-bytes", str(64 << 20), "--typical-tokens", "1024")
-    flags += ("--no-speculation",)  # How often agents are evicted hangs on how turns interleave.
+    flags += ("--no-speculation",)  # How often agents are evicted depends on how turns interleave.
     async with running(f"tiny={directory}", worker_flags=flags) as stack:
         client = await stack.client()
         turns = {f"agent {n}": 0 for n in range(AGENTS)}

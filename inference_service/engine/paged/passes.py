@@ -29,14 +29,18 @@ class Piece(NamedTuple):
 class Pass:
     """The tokens of one call, for all layers. `advance` adds them to the sequences."""
 
-    def __init__(self, pieces: Items[Piece], *, rows: bool | None = None) -> None:
-        """`rows`: the model gets rows [T, 1]; by default with several pieces."""
+    def __init__(self, pieces: Items[Piece], *, rows: bool | None = None, ends: bool = False) -> None:
+        """`rows`: the model gets rows [T, 1]; by default with several pieces. `ends`: logits are wanted of each piece's
+        last token alone.
+        """
         self.pieces = list(pieces)
         self.rows = len(self.pieces) > 1 if rows is None else rows
         self.starts = [piece.sequence.length for piece in self.pieces]
         self.tokens = sum(piece.tokens for piece in self.pieces)
         self.wanted: mx.array | None = None
-        """Tokens whose logits are wanted, int32; None for all."""
+        """The tokens whose logits are wanted; None for all."""
+        if ends and len(self.pieces) < self.tokens:
+            self.wanted = mx.array([end - 1 for _, _, end, _ in self.spans()])
         if self.rows:
             at = [start + i for (_, n), start in zip(self.pieces, self.starts, strict=True) for i in range(n)]
             self.offset: int | mx.array = mx.array(at, dtype=mx.int32)

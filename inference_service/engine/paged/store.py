@@ -175,17 +175,18 @@ class KVStore:
         return working
 
     def compute(self, network: Any, of: Pass, tokens: mx.array) -> tuple[mx.array, Written]:
-        """Return logits of a pass's tokens [T], lazily, and what is to be written to blocks. The sequences count the
-        tokens.
-
-        Logits are [T, 1, vocabulary] for rows, [1, T, vocabulary] for one piece; where few are wanted, of those or all.
+        """Compute a pass's tokens [T], lazily. Return the logits that are wanted [n, vocabulary], and what is to be
+        written to blocks. The sequences count the tokens.
         """
         if (traced := self.step(of, tokens)) is not None:
-            return traced
-        caches = self.caches(of)
-        ids = tokens[:, None] if of.rows else tokens[None]
-        logits: mx.array = network(ids, caches) if of.wanted is None else network.at(of.wanted, ids, caches)
-        return logits, self.taken(of, caches)
+            logits, written = traced
+        else:
+            caches = self.caches(of)
+            ids = tokens[:, None] if of.rows else tokens[None]
+            logits = network(ids, caches) if of.wanted is None else network.at(of.wanted, ids, caches)
+            written = self.taken(of, caches)
+        found = logits[:, 0] if of.rows else logits[0]
+        return found if of.wanted is None or len(found) == len(of.wanted) else found[of.wanted], written
 
     def caches(self, of: Pass) -> list[KVCache | StatesCache]:
         """Return the caches of a pass, in layer order."""

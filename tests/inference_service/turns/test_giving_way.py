@@ -64,9 +64,20 @@ async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: 
         await asyncio.sleep(0.05)
         assert len(w.store.published) == 1
         await w.persister.wait_written(KEY)
-        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 0.01)
+        monkeypatch.setattr(persisting, "_LATE_SECONDS", 0.01)
         w.persister.publish(states[2])
         await w.persister.flush(10)
         assert [version.number for version, _, _ in w.store.published] == [1, 2, 3]
         for state in states:
             w.release(state)
+
+
+async def test_a_file_gives_way_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(tmp_path) as w:
+        monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 0.01)
+        w.model.engine.prompts = 1
+        state, _ = await w.state(1)
+        w.persister.publish(state)
+        await w.persister.flush(10)
+        assert len(w.store.published) == 1
+        w.release(state)

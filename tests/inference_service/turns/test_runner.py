@@ -17,6 +17,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, header_bytes
 from agentmem.kv.ledger import NO_VERSION, Ledger
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
+from inference_service.engine import gathering
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence
@@ -53,6 +54,7 @@ async def test_no_file_is_written_while_a_turn_is_planned(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
+    monkeypatch.setattr(persisting, "_LATE_SECONDS", 60.0)
     async with working(llama, tmp_path) as worker:
         planned, gate = asyncio.Event(), asyncio.Event()
         plan = worker.runner.planner.plan
@@ -64,9 +66,18 @@ async def test_no_file_is_written_while_a_turn_is_planned(
             await plan(turn, *arguments)
 
         monkeypatch.setattr(worker.runner.planner, "plan", plan_late)
+        monkeypatch.setattr(gathering, "_SECONDS", 60.0)
+        looked, give_way = asyncio.Event(), worker.persister._give_way
+
+        async def noted(state: persisting.State) -> None:
+            looked.set()
+            await give_way(state)
+
+        monkeypatch.setattr(worker.persister, "_give_way", noted)
         late = asyncio.create_task(answer(worker.start("late", prompt(40))))
         await planned.wait()
         await worker.turn("other", prompt(300, 1))
+        await looked.wait()
         await asyncio.sleep(0.05)
         assert not worker.store.files
         gate.set()
