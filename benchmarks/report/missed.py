@@ -66,8 +66,7 @@ REASONS: Mapping[tuple[str, str], str] = {
         "its new tokens are computed as fast as the row before says"
     ),
     ("peers-cpu", "growing, answer of turn 4, tokens/s: as fast as mlx_lm.server"): (
-        "of a commit at which each step dequantized the context's K and V again on a CPU; mlx_lm.server keeps them in "
-        "float32. Its share of the gap was not measured"
+        "of a commit at which each step dequantized the context's K and V again on a CPU; see peers-4k-cpu"
     ),
     ("peers-cpu", "growing, answer of turn 4, tokens/s: as fast as llama.cpp"): (
         "a token reads all weights, 538 MB in float32 here and 98 MB in 4 bits there: 6.3 and 8.6 GB/s"
@@ -78,14 +77,11 @@ REASONS: Mapping[tuple[str, str], str] = {
         "are measured"
     ),
     ("peers-cpu", "together, at once"): (
-        "of a commit at which prompts that go on from KV were computed one after the other; mlx_lm.server was 1.2 "
-        "times ahead once they were computed in a batch, see peers-together-cpu"
+        "of a commit at which prompts that go on from KV were computed one after the other; they are computed in a "
+        "batch now, see peers-together-cpu"
     ),
-    ("peers-together-cpu", "together, at once"): (
-        "the machine's speed differs by a third from minute to minute: three runs of a day had 0.92x to 1.02x in "
-        "tokens/s, and 0.88x to 1.12x in first tokens. In the engine alone a pass of 8 prompts of 59 tokens after 312 "
-        "takes 3.9 s and mlx-lm's model 3.1, a step of 8 tokens 0.25 and 0.28: K and V of what agents remember are "
-        "unpacked for each turn"
+    ("peers-4k-cpu", "growing, turn 2: first token: as fast as mlx_lm.server"): (
+        "two samples each, of 2.4 and 3.1 s here and 2.3 and 3.1 s there"
     ),
     ("start-demo-cpu", "until the first token"): (
         "2.67 to 3.48 s; another run of the same day had 2.96 (at-rest-demo-cpu). 1.6 s are the worker's interpreter "
