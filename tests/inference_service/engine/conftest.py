@@ -5,6 +5,7 @@ kernels for GPUs without one.
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -18,6 +19,7 @@ from inference_service.engine.paged import arena, metal_attention
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.engine.paged.arena import Arena, DeviceArena
+from inference_service.engine.paged.passes import Pass
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
@@ -46,6 +48,20 @@ def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMo
 def rides(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many tokens ride as on a GPU."""
     monkeypatch.setattr(prompts, "on_cpu", lambda: False)
+
+
+@pytest.fixture
+def computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The tokens of the pieces of each pass that gives logits."""
+    found: list[list[int]] = []
+    compute = model.arenas.compute
+
+    def noted(network: Any, of: Pass, tokens: mx.array) -> Any:
+        found.append([piece.tokens for piece in of.pieces])
+        return compute(network, of, tokens)
+
+    monkeypatch.setattr(model.arenas, "compute", noted)
+    return found
 
 
 @pytest.fixture

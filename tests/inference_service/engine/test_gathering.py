@@ -1,15 +1,12 @@
-"""Turns that come at once: short prompts wait a moment for turns that are planned, and drafts for none of them."""
+"""Turns that come at once: short prompts wait a moment for turns that are planned, and nothing is drafted."""
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import mlx.core as mx
 import pytest
 
 from inference_service.engine import gathering, scheduling
 from inference_service.engine.gathering import Gathering
-from inference_service.engine.paged.passes import Pass
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run, until_told
 from tests.inference_service.engine.foresight import TOKENS, Foresight, foresee
@@ -28,20 +25,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "_SECONDS", _LONG)
-
-
-@pytest.fixture
-def computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Of each pass, the tokens of its pieces."""
-    found: list[list[int]] = []
-    compute = model.arenas.compute
-
-    def noted(network: Any, of: Pass, tokens: mx.array) -> Any:
-        found.append([piece.tokens for piece in of.pieces])
-        return compute(network, of, tokens)
-
-    monkeypatch.setattr(model.arenas, "compute", noted)
-    return found
 
 
 def test_prompts_wait_for_turns_that_are_planned(model: LoadedModel, oracle: Oracle, computed: list[list[int]]) -> None:
@@ -113,7 +96,7 @@ def test_a_turn_that_came_is_not_waited_for(model: LoadedModel, computed: list[l
 
 
 def test_nobody_waits_twice_for_the_same_turn(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is planned for long. Drafts and files wait for it no more, either."""
+    """A large input is planned for long. Drafts and files do not wait for it any more, either."""
     clock = [1000.0]
     monkeypatch.setattr(gathering, "_SECONDS", 0.1)
     waits = Gathering()

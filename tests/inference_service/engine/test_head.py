@@ -58,7 +58,7 @@ def pass_over(model: LoadedModel, prompts: list[list[int]], *, ends: bool) -> np
 def test_wanted_logits_are_those_among_all(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch, count: int, known: bool
 ) -> None:
-    """Whether the model's head is known, or not."""
+    """A head that was given up gives the same."""
     monkeypatch.setattr(model.engine.model, "narrows", known)
     prompts = some_prompts(model, *LENGTHS[:count])
     ends = np.cumsum(LENGTHS[:count]) - 1
@@ -70,7 +70,7 @@ def test_wanted_logits_are_those_among_all(
 
 @pytest.fixture
 def multiplied(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of each pass, the tokens that its head multiplies."""
+    """The tokens that the head multiplies in each pass."""
     found: list[int] = []
     select = Head.select
 

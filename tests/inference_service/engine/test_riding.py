@@ -38,20 +38,6 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return made
 
 
-@pytest.fixture
-def computed(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """Of each pass that gives logits, the tokens of its pieces."""
-    found: list[list[int]] = []
-    compute = model.arenas.compute
-
-    def noted(network: Any, of: Pass, tokens: mx.array) -> Any:
-        found.append([piece.tokens for piece in of.pieces])
-        return compute(network, of, tokens)
-
-    monkeypatch.setattr(model.arenas, "compute", noted)
-    return found
-
-
 def alone(model: LoadedModel, turns: list[Turn], tokens: int = 12) -> Iterator[Turn]:
     """The same turns, one after the other."""
     for turn in turns:
