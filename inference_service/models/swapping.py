@@ -213,16 +213,17 @@ class Swapper:
         model.engine.asked = lambda: self._engine.asked
         model.engine.flush = self._engine.flush
         growth = model.memory.admission.growth
-        growth.closed = partial(self._give_back, model.arenas)
+        growth.closed = partial(self._give_back, model.arenas, growth)
         relieve = partial(_relieve, asyncio.get_running_loop(), growth, model.arenas)
         model.engine.headroom = Headroom(model.activation_bytes, relieve, cost=model.cost)
         self._engine.attach(model.engine.step)
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
 
-    def _give_back(self, arenas: KVStore, closed: Closed) -> None:
+    def _give_back(self, arenas: KVStore, growth: PoolGrowth, closed: Closed) -> None:
         with suppress(Unavailable):  # The engine is dead; its memory goes with the process.
-            self._engine.submit(lambda: arenas.release(closed.full, closed.pieces))
+            released = self._engine.submit(lambda: arenas.release(closed.full, closed.pieces))
+            asyncio.wrap_future(released).add_done_callback(lambda _: growth.given_back(closed))
 
     def _others_decode(self, slot: ModelSlot) -> bool:
         others = (each.loaded for each in self._slots.values() if each is not slot)
@@ -307,6 +308,7 @@ def _relieve(loop: asyncio.AbstractEventLoop, growth: PoolGrowth, arenas: KVStor
             return
         closed = asked.future.result()  # It has begun: what it closes is to be given back.
     arenas.release(closed.full, closed.pieces)
+    loop.call_soon_threadsafe(growth.given_back, closed)
 
 
 def _shutting_down() -> Unavailable:

@@ -89,14 +89,16 @@ class BlockPool:
     """The blocks of one arena, by number. Event loop only.
 
     A block in an open segment is free, or has references. `allocate` and `acquire` add references, `release` removes
-    them; a block without references is free and nameless. Blocks in closed segments have no memory. The first segment
-    is always open, and the only one if `segment` is not given.
+    them; a block without references is free and nameless. A closed segment loses its memory, and is opened again only
+    after that. The first segment is always open, and the only one if `segment` is not given.
     """
 
     def __init__(self, capacity: int, segment: Segment | None = None) -> None:
         self.capacity = capacity
         self.segment = segment or Segment(max(1, capacity))
         self._closed = list(range(1, -(-capacity // self.segment.blocks)))
+        self._leaving: set[int] = set()
+        """Closed segments that have their memory still."""
         self._free = {0: list(self._of(0))}
         """By open segment."""
         self.used = 0
@@ -133,12 +135,18 @@ class BlockPool:
         self._free[segment] = list(self._of(segment))
 
     def close_free(self) -> list[int]:
-        """Close all segments that are entirely free, except the first; return their numbers."""
+        """Close all segments that are entirely free, except the first; return their numbers, for `given_back`."""
         going = [segment for segment, free in self._free.items() if segment and len(free) == len(self._of(segment))]
         for segment in going:
-            heapq.heappush(self._closed, segment)
+            self._leaving.add(segment)
             del self._free[segment]
         return going
+
+    def given_back(self, segments: Iterable[int]) -> None:
+        """Note that closed segments have lost their memory: they may be opened again."""
+        for segment in segments:
+            self._leaving.remove(segment)
+            heapq.heappush(self._closed, segment)
 
     def emptied_by(self, tables: Sequence[Sequence[int]]) -> dict[int, int]:
         """Return the segments that releasing `tables` one by one would empty, in this order, and how many tables each
@@ -271,7 +279,7 @@ class BlockPool:
         """Raise PoolError unless the references are exactly those of `tables`, and all else is free and nameless."""
         held = Counter(block for table in tables for block in table)
         free = {block for blocks in self._free.values() for block in blocks}
-        closed = {block for segment in self._closed for block in self._of(segment)}
+        closed = {block for segment in (*self._closed, *self._leaving) for block in self._of(segment)}
         if not free.isdisjoint(closed):
             raise PoolError("blocks without memory are in the free list")
         for block, references in enumerate(self._references):

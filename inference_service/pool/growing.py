@@ -25,16 +25,17 @@ def segment_of(blocks: int, block_bytes: int, most_bytes: int = sys.maxsize) -> 
 class PoolGrowth:
     """Opens and closes a pool's segments. Event loop only.
 
-    An open segment is promised to the pool, and its memory is taken when something is written there. A closed one has
-    no memory: `closed` has the engine thread give it back, which runs functions in order, so before it writes for a
-    turn that is admitted later.
+    An open segment is promised to the pool, and its memory is taken when something is written there. That of a closed
+    one is given back by the engine thread, which may first have a pass to compute. Until then it is not opened again: a
+    turn would read files into memory that it loses.
     """
 
     def __init__(self, pool: KVPool, hot: HotAgents) -> None:
         self._pool = pool
         self._hot = hot
-        self.closed: Callable[[Closed], None] = lambda segments: None  # noqa: ARG005
-        """Called with segments whose memory can be given back."""
+        self.closed: Callable[[Closed], None] = pool.given_back
+        """Called with segments whose memory can be given back. Call `given_back` when it is."""
+        self.given_back = pool.given_back
         self.evicted: Callable[[int], None] = lambda agents: None  # noqa: ARG005
         """Called with the number of idle agents that lost their KV."""
 
@@ -55,8 +56,8 @@ class PoolGrowth:
     def give_up(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> Closed:
         """Close free segments and, if that is not enough, those that idle agents leave.
 
-        The caller gives their memory back, before anything else is written. The first of the evictable agents go, by
-        default all in the order of eviction, as few as empty enough segments; none if all would not.
+        The caller gives their memory back, and then calls `given_back`. Of the evictable agents (by default all, in
+        the order of eviction) the first that empty enough segments go; none if all of them would not be enough.
         """
         closed = self._pool.close_free()
         victims = self._leaving(wanted_bytes - closed.nbytes, list(self._hot if evictable is None else evictable))
@@ -74,8 +75,8 @@ class PoolGrowth:
             self.evicted(agents)
 
     def _leaving(self, lacking_bytes: int, keys: Sequence[Evictable]) -> list[Evictable]:
-        """Return the agents, first ones first, without which segments of so many bytes are empty; none if all are not
-        enough.
+        """Return the agents to evict so that segments of `lacking_bytes` become empty, first ones first; none if all
+        of `keys` are not enough.
         """
         tables = self._hot.tables(keys)
         emptied = []

@@ -45,7 +45,7 @@ class Closed(NamedTuple):
 
 
 class KVPool:
-    """Both pools of a model, and the checkpoints in them. Event loop only.
+    """The blocks of a model (`full`), the pieces of its checkpoints (`pieces`), and the checkpoints. Event loop only.
 
     `checkpoint_pieces` is the most pieces that a checkpoint takes; 0 for a model of full attention alone. `segments`
     are those of the blocks' and of the pieces' arenas; by default all memory is taken at once.
@@ -81,10 +81,16 @@ class KVPool:
         return self.full.open_bytes + self.pieces.open_bytes
 
     def close_free(self) -> "Closed":
-        """Close the entirely free segments of both pools, except the first."""
+        """Close the entirely free segments of both pools, except the first. Call `given_back` with them."""
         before = self.open_bytes
         full, pieces = self.full.close_free(), self.pieces.close_free()
         return Closed(full, pieces, before - self.open_bytes)
+
+    def given_back(self, closed: Closed) -> None:
+        """Note that closed segments have lost their memory."""
+        self.full.given_back(closed.full)
+        self.pieces.given_back(closed.pieces)
+        self.on_release()
 
     def acquire(self, table: Table) -> None:
         """Add a reference to each block and piece of a table."""

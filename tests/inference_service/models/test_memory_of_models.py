@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from inference_service.models import swapping
 from inference_service.pool import growing
-from inference_service.pool.kv import Closed
+from inference_service.pool.kv import Closed, Space
 from tests.inference_service.models.world import serving
 
 
@@ -58,8 +59,14 @@ async def test_the_engine_has_the_pool_give_back_its_memory_at_once(
         assert await world.engine.call(lambda: model.engine.headroom.relieve(1) or arenas.nbytes) == first
         assert pool.closed == 15
         assert await taken() > first
-        assert model.memory.admission.growth.shrink(1) > 0
+        growth, passed = model.memory.admission.growth, threading.Event()
+        world.engine.submit(passed.wait)
+        assert growth.shrink(1) > 0
+        growth.grow(Space(pool.capacity), 1 << 40)
+        assert pool.closed == 0 and pool.opened == 15 * pool.segment.blocks, "not opened while its memory is to be lost"
+        passed.set()
         assert await world.engine.call(lambda: arenas.nbytes) == first
+        assert pool.closed == 1
 
 
 async def test_what_a_slow_event_loop_closes_is_given_back_all_the_same(

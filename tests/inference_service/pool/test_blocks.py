@@ -24,6 +24,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.segment = segment or max(1, capacity)
         self.pool = BlockPool(capacity, segment and Segment(segment, 10))
         self.opened = {0}
+        self.leaving: set[int] = set()
         self.tables: list[list[int]] = []
         self.names: dict[bytes, int] = {}
         self.used: set[int] = set()
@@ -41,7 +42,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pool.closed)
     @rule()
     def open(self) -> None:
-        self.opened.add(min(set(range(len(self.opened) + 1)) - self.opened))
+        self.opened.add(min(set(range(self.pool.capacity)) - self.opened - self.leaving))
         self.pool.open()
 
     @rule()
@@ -50,6 +51,14 @@ class BlockPoolMachine(RuleBasedStateMachine):
         closed = self.opened - used - {0}
         assert set(self.pool.close_free()) == closed
         self.opened -= closed
+        self.leaving |= closed
+
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        """Only then may a closed segment be opened again."""
+        going = data.draw(st.sets(st.sampled_from(sorted(self.leaving)))) if self.leaving else set()
+        self.pool.given_back(going)
+        self.leaving -= going
 
     def held(self, data: st.DataObject, most: int = 1) -> list[int]:
         """The positions of some tables."""
@@ -309,7 +318,7 @@ def test_the_count_of_used_blocks_may_be_read_while_segments_come_and_go() -> No
     for _ in range(3000):
         for _ in range(pool.closed):
             pool.open()
-        pool.close_free()
+        pool.given_back(pool.close_free())
     done.set()
     thread.join()
     assert found == {0}

@@ -106,9 +106,29 @@ async def test_then_those_go_that_leave_whole_segments() -> None:
     device.memory.admission.release(room)
     device.memory.check()
     device.others = 6 * BLOCK
+    device.memory.admission.growth.given_back(device.closed[0])
     await device.agent("f", 60, 61)
     assert device.open_blocks == 8, "what was closed is opened again"
     assert device.memory.agents == "adef"
+
+
+async def test_a_segment_is_not_opened_before_its_memory_is_given_back() -> None:
+    device = Device(12 * BLOCK)
+    await device.agent("a", 1, 2)
+    await device.agent("b", 3, 4)
+    device.memory.hot.drop(key("b"))
+    device.others = 9 * BLOCK
+    room = device.memory.admission.reserve_now(blocks(1, 1))
+    assert room is not None and [closed.full for closed in device.closed] == [[1]]
+    device.memory.admission.release(room)
+    device.others = 0
+    later = asyncio.create_task(device.memory.admission.reserve(blocks(10), 60))
+    await settle()
+    assert not later.done() and device.open_blocks == 8
+    device.memory.admission.growth.given_back(device.closed[0])
+    assert len((await later).blocks) == 10
+    device.memory.admission.release(later.result())
+    device.memory.check()
 
 
 async def test_who_is_evicted_ahead_for_the_device_is_whom_the_turn_may_evict() -> None:
