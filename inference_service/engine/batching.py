@@ -134,7 +134,8 @@ class BatchEngine(PromptEngine):
 
     def _speculating(self) -> list[TurnJob]:
         """Return the running turns, if they may compute several tokens in a step. Recurrent states cannot be
-        trimmed, and turns that come in a moment would wait for such a step.
+        trimmed, and turns that come in a moment would wait for such a step. Several tokens of several turns are rows,
+        as of prompts that ride.
         """
         together = len(self._running) == 1 or (self.model.rows_together and self.model.rides)
         if not (self.speculative and together and len(self._running) <= self._speculation.most_turns):
@@ -188,7 +189,13 @@ class BatchEngine(PromptEngine):
         A turn that is over still needs the KV of its last token, unless that is pending.
         """
         jobs = [*(job for job in self._running if not job.over or job.position < job.tokens), *riders]
-        together = [job for job in jobs if self.model.rows_together and not job.alone]
+        stateful = self.store.geometry.states is not None
+
+        def joins(job: TurnJob) -> bool:
+            """A recurrent state is made by its turn's first pass: before, it is no row beside others."""
+            return self.model.rows_together and not job.alone and not (stateful and not job.position)
+
+        together = [job for job in jobs if joins(job)]
         return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
 
     def _launch(self, jobs: list[TurnJob]) -> None:

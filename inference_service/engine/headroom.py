@@ -1,9 +1,9 @@
 """Memory checks before the engine takes memory, and recovery from a failed allocation.
 
 On CUDA a failed allocation is an exception, and one turn restarts. On a CPU, MLX 0.32 does not check allocations, and
-crashes; on Metal a command without memory ends the process. So the needs of restored KV, a chunk or a pass are compared
-with free memory first. If too little is free, memory is released: MLX's freed buffers, then what the pool can spare.
-Then chunks shrink, and at last one turn fails.
+crashes; on Metal a command without memory ends the process. So the needs of restored KV, a chunk, and a pass with the
+prompts that ride are compared with free memory first. If too little is free, memory is released: MLX's freed buffers,
+then what the pool can spare. Then chunks shrink and fewer prompts ride, and at last one turn fails.
 """
 
 import re
@@ -76,6 +76,18 @@ class Headroom:
             if self.fits(position, tokens):  # The pool may have enough for this many.
                 return tokens
         raise self.refusal(f"{tokens} tokens of the prompt", self.needed(position, tokens))
+
+    def rows(self, position: int, tokens: int, least: int) -> int:
+        """Return how many tokens of prompts, at `position` or before, may ride in a pass: all, or halved until they fit
+        in memory; 0 if even `least` do not.
+        """
+
+        def fit(tokens: int) -> bool:
+            return (tokens <= LEAST_CHUNK or self.within_limit(position, tokens)) and self.fits(position, tokens)
+
+        while tokens > least and not fit(tokens):
+            tokens = max(least, tokens // 2)
+        return tokens if tokens > least or fit(tokens) else 0
 
     def within_limit(self, position: int, tokens: int) -> bool:
         """Return whether a chunk takes no more than computing may."""

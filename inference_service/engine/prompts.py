@@ -45,7 +45,8 @@ _ROWS, _ROWS_ON_CPU = 768, 512
 """Most tokens of all prompts that ride along in one pass.
 
 More make fewer passes of arriving turns, fewer make shorter gaps. 32 agents at work, Llama 3.1 8B on an H100, in one
-run of `agentmem bench work`: first tokens (p95) 441 to 499 ms with 512, 362 to 375 with 768, 372 to 409 with 1,024.
+run of an early `agentmem bench work`: first tokens (p95) 441 to 499 ms with 512, 362 to 375 with 768, 372 to 409 with
+1,024.
 8 agents with 57 new tokens each at once, SmolLM2 on two cores, the engine alone: the last first token came after 6.6 to
 7.7 s with prompts in chunks, after 5.6 to 6.1 with 64 rows, 4.4 with 128, 3.7 with 512.
 """
@@ -111,25 +112,38 @@ class PromptEngine(ABC):
 
         The shortest come first, with aging. A turn for which the pass has no rows left rides in a later one.
         """
-        left, found = self._rows, []
-        ready = self._ready
+        ready, found = self._ready, []
         waiting, names = [job for job in ready if self._rides(job)], Counter(job.next_block for job in ready)
-        for job in sorted(waiting, key=lambda job: job.remaining - AGING_TOKENS * job.waited_steps):
+        waiting.sort(key=lambda job: job.remaining - AGING_TOKENS * job.waited_steps)
+        left, started = self._room(waiting), 0
+        for job in waiting:
             if job.remaining > left:
                 job.waited_steps += 1
                 continue
             if self._waits_for_another(job, names):
                 continue
             if not job.started:
-                guarded(partial(self._start, job), partial(self._fail, job))
+                guarded(partial(self._start, job, started), partial(self._fail, job))
+                started += self.store.start_bytes(job.position) if job.arrays else 0
             if job.started and job in self._waiting and self._rides(job) and job.remaining <= left:
                 left -= job.remaining
                 found.append(job)
         return found
 
+    def _room(self, waiting: Sequence[TurnJob]) -> int:
+        """Return how many tokens of these prompts may ride in the next pass. Without memory for all of the first, it is
+        computed in chunks.
+        """
+        if not waiting:
+            return 0
+        rows = min(self._rows, sum(job.remaining for job in waiting))
+        left = self.headroom.rows(max(job.position for job in waiting), rows, waiting[0].remaining)
+        waiting[0].cramped = waiting[0].cramped or not left
+        return left
+
     @property
     def _rows(self) -> int:
-        """Most tokens of prompts in one pass."""
+        """Most tokens of prompts in one pass, by time."""
         if not on_cpu():
             return _ROWS
         seconds = _PASS_SECONDS_ON_CPU if self._others_wait() else _PASS_SECONDS_ALONE
@@ -142,20 +156,21 @@ class PromptEngine(ABC):
     def _rides(self, job: TurnJob) -> bool:
         """Return whether the rest of a prompt is computed as rows of a pass, not in chunks.
 
-        At most one token rides without `model.rides`; if layers are recurrent, because those take a sequence's tokens
-        in order; or if they see K and V as arrays, which are made for each row. A prompt with a checkpoint to make
-        before its end does not ride.
+        At most one token rides if memory was short; without `model.rides`; if layers are recurrent, because those take
+        a sequence's tokens in order; or if they compute attention by themselves, over arrays that are made for each
+        row. A prompt with a checkpoint to make before its end does not ride.
         """
         if job.decoding is None or job.chunk is not None:
             return False
         geometry = self.store.geometry
-        by_one = not self.model.rides or geometry.states is not None or geometry.shows_arrays
+        by_one = job.cramped or not self.model.rides or geometry.states is not None or geometry.shows_arrays
         limit = 1 if by_one else min(_RIDES_ON_CPU, self._rows) if on_cpu() else _RIDES
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
-    def _start(self, job: TurnJob) -> None:
-        if job.arrays:
-            self.headroom.require(self.store.start_bytes(job.reused), f"KV of {job.reused} tokens")
+    def _start(self, job: TurnJob, pending_bytes: int = 0) -> None:
+        """Start a turn, if there is memory for arrays of what it reuses beside `pending_bytes` of others."""
+        if job.arrays and (nbytes := self.store.start_bytes(job.reused)):
+            self.headroom.require(pending_bytes + nbytes, f"KV of {job.reused} tokens")
         job.start()
 
     def _advance(self, job: TurnJob) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from agentmem.errors import Cancelled
+from agentmem.errors import Cancelled, ResourceExhausted
 from inference_service.engine.attention import backend
+from inference_service.engine.computing import EstimatedCost
 from inference_service.engine.headroom import Headroom
 from inference_service.engine.paged import passes
 from inference_service.engine.paged.passes import Pass
@@ -91,6 +92,27 @@ def test_riders_for_whose_start_there_is_no_memory_are_told_so(
     run(model)
     assert "the device's memory is taken: KV of" in str(warm.job.future.exception(0))
     assert right(oracle, cold) and not cold.job.alone
+
+
+@pytest.mark.usefixtures("rides")
+@pytest.mark.parametrize("tokens", [0, 150, 1000])
+def test_as_many_ride_together_as_there_is_memory_for(
+    model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch, computed: list[list[int]], tokens: int
+) -> None:
+    """By what the tokens of a pass take besides K and V. Up to 64 take less than what always stays free."""
+    cost = EstimatedCost(token_bytes=1000, key_bytes=0)
+    monkeypatch.setattr(model.engine, "headroom", Headroom(1 << 30, free=lambda: 1500 * tokens, cost=cost))
+    turns = [begin(model, prompt) for prompt in some_prompts(model, 20, 70, 71, 72)]
+    run(model)
+    stay = turns if tokens else turns[:1]
+    for turn in turns[len(stay) :]:
+        with pytest.raises(ResourceExhausted, match=r"(69|70|71) tokens of the prompt needed about"):
+            turn.job.future.result(0)
+    assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in stay)
+    prompts = [[n for n in passed if n > 1] for passed in computed]
+    assert [each for each in prompts if each] == {0: [[20]], 150: [[20, 70], [71, 72]], 1000: [[20, 70, 71, 72]]}[
+        tokens
+    ]
 
 
 @pytest.mark.usefixtures("rides")
