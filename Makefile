@@ -75,7 +75,7 @@ format: setup  ## fix what can be fixed
 	$(BIN)/ruff check --fix $(PACKAGES)
 	$(BIN)/ruff format $(PACKAGES)
 
-bench: setup  ## all benchmarks, and the report of them: more than an hour
+bench: setup  ## a series of benchmarks, and the report: more than an hour
 	$(BIN)/agentmem bench all
 
 clean:  ## remove what can be made again

@@ -1,4 +1,4 @@
-"""All that RESULTS.md shows of a machine: one benchmark after the other, and then the report.
+"""A series of benchmarks, one after the other, and then the report.
 
     agentmem bench all [--only NAME …] [--directory DIRECTORY] [--models DIRECTORY] [--limit SECONDS] [--gpus 0 1 …]
 

@@ -64,7 +64,7 @@ class WorkerMetrics:
         self.hits = counter(
             "prefix_cache_hits",
             "Prompt tokens of requests whose KV was reused, by where it was: hot (pool),"
-            " warm (disk), remote (object store).",
+            " warm (disk), remote (object store, another node).",
             *per_turn,
             "tier",
         )

@@ -22,7 +22,7 @@ class WorkerSettings(ModelSettings):
     model_config = SettingsConfigDict(env_prefix="AGENTMEM_WORKER_", cli_prog_name="agentmem-worker")
     toml_table: ClassVar[str] = "worker"
 
-    data: Path = Field(layout.DATA, description="data directory; the worker keeps weight hashes there")
+    data: Path = Field(layout.DATA, description="data directory; the worker keeps what it has measured of models there")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
     listen: OptionalUnixSocket = Field(
         "",
@@ -66,7 +66,10 @@ class WorkerSettings(ModelSettings):
     pool_bytes: int | None = Field(
         None,
         ge=1,
-        description="bytes of memory for agents' KV (default: what the model leaves; on CPUs and Macs half of it)",
+        description=(
+            "bytes of memory for agents' KV (default: what the model leaves, on CPUs and Macs half of it; at most 32"
+            " agents at the end of their context)"
+        ),
     )
     batch_bytes: int | None = Field(
         None,
@@ -93,7 +96,7 @@ class WorkerSettings(ModelSettings):
         ),
     )
     loaded_models: int = Field(
-        1, ge=1, description="models that may be loaded at once; each gets a like share of the memory for KV"
+        1, ge=1, description="models that may be loaded at once, with even shares of what is free for KV at a load"
     )
     swap_wait: float = Field(
         50.0,

@@ -97,7 +97,7 @@ class TurnJob:
     sequence and the generated tokens, and the Generated. `said` has only the latter, as soon as the last token is
     taken; its KV is there a step later.
 
-    `reused` is the number of tokens in that KV.
+    `reused` is the number of tokens that `begin`'s KV will have; 0 once the turn is started.
 
     `checkpoints` are positions in the sequence where prefill captures a checkpoint into `captured`; not those already
     reached at the start, and not the sequence's end if decoding follows.
@@ -127,7 +127,7 @@ class TurnJob:
     future: "Future[tuple[Sequence | None, Generated]]" = field(default_factory=Future, init=False)
     said: "Future[Generated]" = field(default_factory=Future, init=False)
     kv: Sequence | None = field(default=None, init=False)
-    """None before the turn is started."""
+    """None before the turn is started, and again once its KV is dropped."""
     filled: int = field(default=0, init=False)
     """Tokens whose KV is computed: the rest of `kv` may be pending."""
     result: Generated = field(default_factory=Generated, init=False)

@@ -79,7 +79,7 @@ def cases(shape: Shape) -> list[Case]:
     On a GPU chunks are not: MLX's kernels for a packed matrix of more than 32 rows take a minute each to compile on a
     new machine, and were never much faster (H100, Llama 3.1 8B, 64 rows: 115 to 118 µs given, 69 to 100 dequantized, or
     within a tenth; 256 rows: 319 to 2,330 given, 235 to 1,681). So weights are dequantized from the first number of
-    rows that would need such a kernel.
+    rows that would need such a kernel, or that the skinny kernel does not do.
     """
     if on_cpu():
         return [Case(CHUNK, rows) for rows in CHUNK_ROWS]
@@ -87,7 +87,9 @@ def cases(shape: Shape) -> list[Case]:
 
 
 def _chunk_on_gpu(shape: Shape) -> Case:
-    """Return the fewest rows of a chunk, or of an expert, for which a GPU dequantizes the weights."""
+    """Return the fewest rows of a chunk, or of an expert, for which a GPU dequantizes weights without the skinny
+    kernel.
+    """
     return Case(CHUNK, CHUNK_ROWS[0] if shape.experts else STEP_ROWS[-1] + 1)
 
 

@@ -40,7 +40,7 @@ MOST_NATS = 0.06
 
 LADDER: Final = ("4", "5/4", "6/4", "6", "8")
 """Bits that can be recommended, the fewest first. K's grow first, because nearly all error of 4 bits is in K. From 6 on
-it is not: 8/4, as many bytes as 6, leaves three times its divergence (SmolLM2)."""
+it is not: 8/4, as many bytes as 6, leaves four times its divergence (SmolLM2)."""
 
 TOKENS: Final = 256
 """Length of the sample; each format costs a prefill of it. With half of it figures are a third higher."""

@@ -1,4 +1,4 @@
-"""Quantization of K and V by MLX's affine scheme. Kernels in `attention` compute with it; `paged.arena`,
+"""Quantization of K and V by MLX's affine scheme. Kernels in `paged` compute with it; `paged.arena`,
 `agentmem.kv.blockfile` and `portable.format` store its weights, scales and biases.
 
 A group of `group_size` elements along the last axis has one scale and one bias, and each element `bits` bits. K and V

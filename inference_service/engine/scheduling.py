@@ -25,7 +25,7 @@ _ROUND = 256
 SMALLEST_CHUNK = _ROUND
 
 SECONDS_WHILE_OTHERS_DECODE = 0.25
-"""Seconds of a chunk, and so the longest stall of a stream."""
+"""Seconds of a chunk. A stream waits for it, and for prompts that ride in its own pass (`prompts`)."""
 SECONDS_ALONE = 0.5
 """Seconds of a chunk when no stream can stall; a new request waits for a layer of it, a share of this."""
 SECONDS_OF_A_LAYER = 0.05

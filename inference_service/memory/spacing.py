@@ -9,8 +9,7 @@ between two checkpoints, d tokens apart, computes at most d tokens again. With d
   needed to decide that, and the positions depend on the model and the prompt alone: agents find each other's.
 
 Distances are STEP times powers of two, so that positions of a larger one are positions of all smaller ones, and whoever
-looks needs not know which it was. Chunks of prefill divide STEP and begin there: apart from the first, which ends there
-early where a turn starts from another place, none is cut.
+looks needs not know which it was. Chunks of prefill end there; most sizes of chunks divide STEP, so that few are cut.
 """
 
 from collections.abc import Iterable

@@ -258,7 +258,7 @@ class Loader:
 
     def _lately_obtainable_bytes(self) -> int:
         """Return the bytes that could be had a moment ago, for turns that begin together: a GPU's driver takes 1 ms to
-        say, with the interpreter held, as do a CPU's cgroups.
+        say, with the interpreter held, and a CPU's limits 0.1 ms.
         """
         if (now := monotonic()) - self._looked > _FRESH_SECONDS:
             self._obtainable, self._looked = self._obtainable_bytes(), now

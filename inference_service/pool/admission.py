@@ -48,7 +48,8 @@ class MemoryRequest:
 
 @dataclass(eq=False)
 class Reservation:
-    """The memory of one turn: blocks and pieces to write to, and pins on those in the pool that it starts from.
+    """The memory of one turn of at most `tokens` tokens: blocks and pieces to write to, and `pins`, references on those
+    in the pool that it starts from.
 
     `hot` is the agent's state, which cannot be evicted meanwhile; `superseded` is set when a commit has replaced it.
     `checkpoints` is how many it may capture, `shared` are the blocks of its prefix that others have computed, and
@@ -74,7 +75,9 @@ class Reservation:
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def claim(self, pool: KVPool, table: Table) -> Table:
-        """Take references on all of a table: the reservation's blocks and pieces move there, others are acquired."""
+        """Take references on all of a table: own blocks and pieces leave the reservation and are the table's, others
+        are acquired.
+        """
         for own, wanted, of in ((self.blocks, table.blocks, pool.full), (self.pieces, table.pieces, pool.pieces)):
             mine = set(own).intersection(wanted)
             of.acquire(each for each in wanted if each not in mine)

@@ -67,7 +67,7 @@ class Budget:
 class Sizes:
     """Size of the pool, and the bytes that K and V of active turns may take as arrays.
 
-    `segment_bytes` is the most that the pool takes at once.
+    `segment_bytes` bounds a segment of each arena, unless that makes more than 256.
     """
 
     space: Space
@@ -99,8 +99,9 @@ def sizes(
     *,
     arrays: bool = True,
 ) -> Sizes:
-    """Split the memory that weights leave. By default the pool gets all of it; where attention takes K and V as arrays
-    (`arrays`), half of it, or as much as a typical agent takes if that is more, and they get the rest.
+    """Split the memory that weights leave. By default the pool gets all of it, at most MOST_CONTEXTS agents at the end
+    of their context. Where attention takes K and V as arrays (`arrays`), it gets half, or as much as a typical agent
+    takes if that is more, and they get the rest.
 
     A hybrid model's pool gets a window for each `typical_tokens` tokens of full attention: as many windows as such
     agents. Longer ones leave windows unused, shorter ones blocks. A negative `free_bytes` counts as 0. A model without

@@ -43,7 +43,7 @@ _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 
 class Kernels(NamedTuple):
     """Phases that use our kernels: attention over packed K and V in blocks, for `one` query of a row and a `few` of a
-    sequence; `traced` passes. In memory shared with the host, `one` is for rows without arrays; the others are ignored.
+    sequence; `traced` passes. In memory shared with the host only `one` counts, for sequences without arrays.
     """
 
     one: bool = False
