@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from agentmem.errors import ResourceExhausted
 from inference_service.engine.choosing import next_tokens
 from inference_service.engine.device import on_cpu
 from inference_service.engine.generation import Chunk, TurnJob
@@ -97,6 +96,9 @@ class BatchEngine(PromptEngine):
             self._take_all(before)
             before = []
         riders = self._riders()
+        if before and self._grows(riders):  # Arrays that cannot grow are dropped once all tokens are in the blocks.
+            self._take_all(before)
+            before = []
         drafts = {} if riders else self._drafts()
         if drafts and before:
             self._take_all(before)  # A draft needs the last sampled token.
@@ -161,8 +163,8 @@ class BatchEngine(PromptEngine):
             job.token = None
             pieces.append(Piece(job.kv, 1 + len(draft)))
             ids += [*job.between(job.tokens - 1, job.tokens), *draft]
+        self._make_room(pieces)
         of = Pass(pieces, rows=True if self.store.traces is not None and self.model.rides else None)
-        self._make_room(of)
         logits, written = self.store.compute(self.model, of, mx.array(ids, dtype=mx.uint32))
         found = sampled_along(logits, jobs, list(drafts.values()))
         mx.eval(written.state)
@@ -207,9 +209,9 @@ class BatchEngine(PromptEngine):
             ids.append(job.token if job.token is not None else mx.array(new, dtype=mx.uint32))
             pieces.append(Piece(job.kv, max(1, len(new))))
         alone = len(pieces) == pieces[0].tokens == 1 and not self.store.by_arrays
-        of = Pass(pieces, rows=True if alone else None, ends=True)
         began = time.monotonic()
-        self._make_room(of)
+        self._make_room(pieces)
+        of = Pass(pieces, rows=True if alone else None, ends=True)
         logits, written = self.store.compute(self.model, of, mx.concatenate(ids))
         tokens = next_tokens(logits, jobs)
         mx.async_eval(tokens, written.state)  # type: ignore[no-untyped-call]
@@ -259,14 +261,26 @@ class BatchEngine(PromptEngine):
         self._running.remove(job)
         job.fail(error)
 
-    def _make_room(self, of: Pass) -> None:
-        """Raise ResourceExhausted if there is no memory for the arrays that a pass grows."""
-        self.headroom.require(self.store.growth(of), f"a step of {len(of.pieces)} requests")
+    def _grows(self, riders: Sequence[TurnJob]) -> bool:
+        """Return whether arrays grow in the next pass."""
+        pieces = [Piece(job.kv, 1) for job in self._running if job.kv is not None]
+        pieces += [Piece(job.kv, job.remaining) for job in riders if job.kv is not None]
+        return self.store.growth(pieces) > 0
+
+    def _make_room(self, pieces: Sequence[Piece]) -> None:
+        """Without memory for the arrays that a pass grows, have their sequences go on without arrays."""
+        grown = 0
+        for piece in pieces:
+            nbytes = self.store.growth([piece])
+            if nbytes and not self.headroom.make(grown + nbytes):
+                self.store.forgo_arrays(piece.sequence)
+            else:
+                grown += nbytes
 
     def _failed(self, jobs: Sequence[TurnJob], error: Exception) -> None:
         """Continue each turn of a failed pass alone. A turn that was alone already fails."""
         log.warning("a step of %d turns failed", len(jobs), exc_info=error)
-        full = ran_out(error) or isinstance(error, ResourceExhausted)
+        full = ran_out(error)
         error.__traceback__ = None  # Its frames hold arrays.
         after = [flight for flight in self._flights if not set(flight.jobs).isdisjoint(jobs)]
         self._flights = [flight for flight in self._flights if flight not in after]

@@ -3,7 +3,8 @@
 On CUDA a failed allocation is an exception, and one turn restarts. On a CPU, MLX 0.32 does not check allocations, and
 crashes; on Metal a command without memory ends the process. So the needs of restored KV, a chunk, and a pass with the
 prompts that ride are compared with free memory first. If too little is free, memory is released: MLX's freed buffers,
-then what the pool can spare. Then chunks shrink and fewer prompts ride, and at last one turn fails.
+then what the pool can spare. Then turns go on without arrays of K and V, chunks shrink, fewer prompts ride, and at last
+one turn fails.
 """
 
 import re
@@ -56,11 +57,6 @@ class Headroom:
             return True
         _let_go()
         return nbytes <= self.free()
-
-    def require(self, nbytes: int, what: str) -> None:
-        """Raise ResourceExhausted, saying that `what` needs memory, if `nbytes` cannot be made free."""
-        if nbytes and not self.make(nbytes):
-            raise self.refusal(what, nbytes)
 
     def chunk(self, position: int, tokens: int) -> int:
         """Return how many of a chunk's tokens at `position` fit in memory: all, or halved until they do.

@@ -168,10 +168,12 @@ class PromptEngine(ABC):
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob, pending_bytes: int = 0) -> None:
-        """Start a turn, if there is memory for arrays of what it reuses beside `pending_bytes` of others."""
-        if job.arrays and (nbytes := self.store.start_bytes(job.reused)):
-            self.headroom.require(pending_bytes + nbytes, f"KV of {job.reused} tokens")
+        """Start a turn: without arrays, if there is no memory for those of what it reuses beside `pending_bytes`."""
+        nbytes = self.store.start_bytes(job.reused) if job.arrays else 0
+        room = not nbytes or self.headroom.make(pending_bytes + nbytes)
         job.start()
+        if not room and job.kv is not None:
+            self.store.forgo_arrays(job.kv)
 
     def _advance(self, job: TurnJob) -> None:
         """Compute one chunk of a prompt, or continue the active one."""

@@ -22,7 +22,7 @@ from inference_service.engine.paged.in_segments import SegmentKVCache, attends_i
 from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.metal_attention import Places
-from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache, state_caches
+from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, Piece, StatesCache, state_caches
 from inference_service.engine.paged.sequence import (
     BlockTable,
     Checkpoint,
@@ -148,10 +148,10 @@ class KVStore:
         """Return the bytes that a sequence starting after `tokens` tokens takes besides its blocks."""
         return self.geometry.array_bytes(tokens) if self.by_arrays else 0
 
-    def growth(self, of: Pass) -> int:
+    def growth(self, pieces: Items[Piece]) -> int:
         """Return the bytes that a pass takes besides computing: full arrays are copied to larger ones."""
         found = 0
-        for sequence, n in of.pieces if self.by_arrays else ():
+        for sequence, n in pieces if self.by_arrays else ():
             for group in self.geometry.groups:
                 if (working := sequence.working.get(group.layers[0])) is not None:
                     found += len(group.layers) * working.growth(n)
@@ -167,6 +167,11 @@ class KVStore:
         for home in self._homes:
             found = home.unpacked(sequence, home.group.layers, self.codecs.__getitem__, self.geometry.dtype)
             sequence.working |= zip(home.group.layers, found, strict=True)
+
+    def forgo_arrays(self, sequence: Sequence) -> None:
+        """Go on without arrays. All tokens must be in blocks."""
+        sequence.arrays = False
+        sequence.working.clear()
 
     def load(self, sequence: Sequence, layer: int) -> WorkingKV:
         """Return one layer's arrays of the tokens in a sequence's blocks, lazily."""
