@@ -119,6 +119,11 @@ class Admission:
         return not self._reservations and not self._waiters
 
     @property
+    def waiting(self) -> int:
+        """Number of requests that wait for memory."""
+        return len(self._waiters)
+
+    @property
     def promised_bytes(self) -> int:
         """Most bytes that K and V of all reservations take as arrays."""
         return sum(room.array_bytes for room in self._reservations)

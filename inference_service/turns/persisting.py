@@ -170,7 +170,14 @@ class Persister:
         for state in dropped:
             self._waiting.remove(state)
             _release(state)
+        if dropped:
+            self._tell()
         return len(dropped)
+
+    def _tell(self) -> None:
+        """Wake whoever waits for fewer states."""
+        self._written.set()
+        self._written = asyncio.Event()
 
     async def _wait(self, matches: Callable[[State], bool], seconds: float | None = None) -> None:
         """Wait until no unwritten state matches, at most so long."""
@@ -193,8 +200,7 @@ class Persister:
             model_id = self._writing.key.model_id
             _release(self._writing)
             self._writing = None
-            self._written.set()
-            self._written = asyncio.Event()
+            self._tell()
             if error := written.exception():
                 self.metrics.store_failures.labels(model_id).inc()
                 known = isinstance(error, AgentmemError | OSError)
@@ -229,10 +235,15 @@ class Persister:
 
     async def _give_way(self, state: State) -> None:
         """Wait while turns are planned or wait for the engine: file threads hold the interpreter, which both need. Not
-        where somebody waits for what is written.
+        where somebody waits for what is written, or for the memory that it holds.
         """
         until = min(time.monotonic() + _GIVE_WAY_SECONDS, state.since + _LATE_SECONDS)
-        while state.model.engine.prompts and not self._waiters and time.monotonic() < until:  # noqa: ASYNC110 - nothing says when they are done
+        engine, admission = state.model.engine, state.model.memory.admission
+
+        def in_the_way() -> bool:
+            return engine.prompts > 0 and not self._waiters and not admission.waiting
+
+        while in_the_way() and time.monotonic() < until:  # noqa: ASYNC110 - nothing says when they are done
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _write_file(self, transport: Transport, state: State, header: BlockHeader, path: str) -> Written | None:

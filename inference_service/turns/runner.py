@@ -97,13 +97,13 @@ class TurnRunner:
             )
 
     def abort(self, namespace: str, request_id: str) -> bool:
-        """Cancel the turns with this request id; return whether any ran or waited. One that was answered does not."""
+        """Cancel the turns with this request id; return whether any ends by that. One that is committed does not."""
         asked = namespace, request_id
         turns = [turn for turn in self._turns if not turn.stream.ended]
         found = [turn for turn in turns if (turn.request.key.namespace, turn.request.request_id) == asked]
         for turn in found:
             turn.stream.cancel()
-        return bool(found)
+        return any(turn.stream.cancelled.is_set() for turn in found)
 
     async def drain(self, grace: float) -> None:
         """Refuse new turns, give the running ones `grace` seconds, cancel the rest, wait until blocks are written."""
@@ -160,6 +160,7 @@ class TurnRunner:
         await self.planner.plan(turn, model, opened, known)
         if turn.wants_note:
             timing.enter("summary")
+            model.engine.gathering.came(turn)  # The note's prompt does not wait for its own turn.
             note = await self.summarizer.note(turn, model, opened)
             await self.planner.plan(turn, model, opened, known, note)
         timing.enter("queue", waits_for="memory")

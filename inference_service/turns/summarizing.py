@@ -66,6 +66,7 @@ class Summarizer:
                 stream.cancelled,
                 reused=restored.tokens,
                 anew=Restored(model, room=asking.reservation).sequence,
+                arrays=asking.reservation.array_bytes > 0,
             )
             interrupt, stream.interrupt = stream.interrupt, None  # The engine looks at the flag before every step.
             try:

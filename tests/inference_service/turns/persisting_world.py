@@ -154,7 +154,7 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
         geometry=GEOMETRY,
         fingerprint="f",
         arenas=arenas,
-        memory=SimpleNamespace(pool=pool),
+        memory=SimpleNamespace(pool=pool, admission=SimpleNamespace(waiting=0)),
         engine=SimpleNamespace(prompts=0),
     )
     metrics = WorkerMetrics(registry)

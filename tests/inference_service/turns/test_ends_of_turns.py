@@ -71,6 +71,27 @@ async def test_a_turn_that_was_answered_is_not_aborted(llama: Path, tmp_path: Pa
         await worker.idle()
 
 
+async def test_a_turn_that_is_being_committed_is_not_aborted(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+    async with working(llama, tmp_path) as worker:
+        commit = worker.store.commit
+
+        async def slowly(*arguments: Any) -> Any:
+            begun.set()
+            await gate.wait()
+            return await commit(*arguments)
+
+        monkeypatch.setattr(worker.store, "commit", slowly)
+        turn = asyncio.create_task(worker.turn("a", prompt(300), request_id="committed"))
+        await begun.wait()
+        assert not worker.runner.abort("n", "committed")
+        gate.set()
+        assert (await turn).version == 1
+        await worker.idle()
+
+
 async def test_a_turn_that_is_not_committed_has_its_memory_as_long_as_its_kv_is_computed(
     llama: Path, tmp_path: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ async def test_the_engine_does_not_wait_for_what_is_copied_to_a_file(tmp_path: P
 
 
 async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most so long, and not where somebody waits for them."""
+    """At most so long, and not where somebody waits for them, or for the memory that they hold."""
     async with world(tmp_path) as w:
         monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
         states = [(await w.state(version, seed=version))[0] for version in (1, 2, 3)]
@@ -64,10 +64,16 @@ async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: 
         await asyncio.sleep(0.05)
         assert len(w.store.published) == 1
         await w.persister.wait_written(KEY)
+        w.model.memory.admission.waiting = 1
+        state, _ = await w.state(4, seed=4)
+        w.persister.publish(state)
+        await w.persister.flush(10)
+        w.release(state)
+        w.model.memory.admission.waiting = 0
         monkeypatch.setattr(persisting, "_LATE_SECONDS", 0.01)
         w.persister.publish(states[2])
         await w.persister.flush(10)
-        assert [version.number for version, _, _ in w.store.published] == [1, 2, 3]
+        assert [version.number for version, _, _ in w.store.published] == [1, 2, 4, 3]
         for state in states:
             w.release(state)
 

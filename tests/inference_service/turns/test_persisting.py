@@ -167,6 +167,25 @@ async def test_what_is_forgotten_is_not_written_and_what_is_being_written_is_wai
         assert w.persister.tables(w.model) == [] and w.pool.full.free == 12
 
 
+async def test_nobody_waits_for_a_state_that_was_given_up(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.store.gate.clear()
+        states = [(await w.state(version, seed=seed))[0] for version, seed in ((1, 0), (2, 1))]
+        states[1] = replace(states[1], key=KEY._replace(agent_id="other"))
+        for state in states:
+            w.persister.publish(state)
+            w.release(state)
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(w.persister.wait_written(states[1].key))
+        await asyncio.sleep(0)
+        w.persister.give_up(w.model)
+        async with asyncio.timeout(1):
+            await waiting
+        assert not w.store.published, "the other is being written"
+        w.store.gate.set()
+        await w.persister.flush(5)
+
+
 @pytest.mark.parametrize(
     ("fail", "break_writes"),
     [(Unavailable("gone"), None), (ZeroDivisionError("a bug"), None), (None, _third_write_fails)],
