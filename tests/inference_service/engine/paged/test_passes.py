@@ -1,5 +1,6 @@
 """Sequences in the pool's blocks, alone and as rows of one pass, held against the oracle."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ class World:
         draw = np.random.default_rng(0)
         self.tokens = {each: draw.integers(1, 32, 500).tolist() for each in (self.one, self.other)}
         self.said: dict[Sequence, list[Logprobs]] = {self.one: [], self.other: []}
+        self.as_rows: defaultdict[Sequence, list[bool]] = defaultdict(list)
+        """Of each token, whether it was a row among those of others."""
 
     def run(self, *pieces: tuple[Sequence, int]) -> None:
         """Compute the next tokens of these sequences in one pass."""
@@ -49,18 +52,26 @@ class World:
         logprobs = np.array(rows - mx.logsumexp(rows, axis=-1, keepdims=True))
         for sequence, first, end, _ in of.spans():
             self.said[sequence].append(logprobs[first:end])
+            self.as_rows[sequence] += [of.rows] * (end - first)
 
     def error(self) -> float:
-        """The largest difference of a log-probability of a token in the middle, in the worse sequence: rounding can
-        make another code of a token's K or V, and those after it see that.
-        """
+        """The worst of `typical` over both sequences."""
         errors = []
         for sequence, said in self.said.items():
             if sequence.length:
                 wanted = self.oracle.logprobs(self.tokens[sequence][: sequence.length])
-                assert wanted.std() > 0.1
-                errors.append(np.median(np.abs(np.concatenate(said) - wanted).max(axis=1)[-40:]))
-        return float(max(errors))
+                errors.append(typical(np.concatenate(said), wanted, self.as_rows[sequence]))
+        return max(errors)
+
+
+def typical(found: Logprobs, wanted: Logprobs, as_rows: list[bool]) -> float:
+    """The largest difference of a log-probability that three quarters of a sequence's last tokens stay below, of those
+    in chunks or of those as rows. Not of all: rounding can make another code of a token's K or V, and those after it
+    see that.
+    """
+    assert wanted.std() > 0.1
+    errors, rows = np.abs(found - wanted).max(axis=1), np.array(as_rows)
+    return max(float(np.quantile(errors[which][-40:], 0.75)) for which in (rows, ~rows) if which.any())
 
 
 SLOW = [write_gemma3, write_gpt_oss, write_deepseek2, write_falcon_h1, write_qwen3_next]
@@ -132,6 +143,7 @@ def test_faults_of_blocks_are_found(fault: str, tmp_path: Path) -> None:
     else:
         one.length += 1
         world.said[one].append(world.said[one][-1][-1:])
+        world.as_rows[one].append(False)
     for sequence in (one, other):
         sequence.working.clear()
         world.store.resume(sequence)

@@ -1,6 +1,7 @@
 """What sequences go on from: blocks and checkpoints in the pool, and files. Bit for bit as who computed it goes on."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +46,7 @@ class Pool(World):
         poison(self.store, range(40), range(400))
         self.one = self.store.sequence([3, 1, 2], range(80))
         self.tokens = {self.one: np.random.default_rng(0).integers(1, 32, 500).tolist()}
-        self.said = {self.one: []}
+        self.said, self.as_rows = {self.one: []}, defaultdict(list)
         self.free = list(range(200, 400))
 
     @property
