@@ -149,11 +149,6 @@ def _levels(words: mx.array, shifts: mx.array, mask: mx.array, scales: mx.array,
     return ((words >> shifts) & mask).astype(scales.dtype) * scales + biases
 
 
-def width_of(x: Quantized, by: Quantization) -> int:
-    """Return the elements of the last axis, padding included."""
-    return int(x.scales.shape[-1]) * by.group_size
-
-
 def last_axes(width: int, by: Quantization) -> dict[str, int]:
     """Return the last axis of each part of a quantized [..., width]."""
     return {"weights": width * by.bits // 32, "scales": width // by.group_size, "biases": width // by.group_size}

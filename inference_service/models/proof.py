@@ -118,6 +118,9 @@ def prove(
             for report in reports
         ]
     network.rides = not (slow or info.geometry.states)
+    if slow:
+        message = "prompts are computed one by one: this machine is too slow for the model to prove more"
+        logs.event(log, message, model=info.model_id)
     if network.rides and (problem := riding_problem(network, info.geometry, kernels)):
         network.rides = False
         message = "prompts are computed one by one: as rows of a pass they are not what each is alone"
