@@ -86,7 +86,7 @@ class PromptEngine(ABC):
     """True once a chunk has taken memory that is worth giving back."""
     _tokens_per_second: float = field(default=0.0, init=False)
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
-    """Names of the latest blocks of prompts put into the pool since the engine was idle."""
+    """Names of the latest blocks of prompts that were put into the pool; some have left it since."""
 
     @property
     def prompts(self) -> int:

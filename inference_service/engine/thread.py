@@ -51,7 +51,6 @@ class EngineThread:
         self._pending: set[Future[Any]] = set()
         self._messages: deque[Callable[[], object]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting = False
         self._paused = False
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self.died = asyncio.Event()
@@ -65,11 +64,6 @@ class EngineThread:
     def alive(self) -> bool:
         """True if the thread runs."""
         return self._thread.is_alive() and not self.died.is_set()
-
-    @property
-    def idle(self) -> bool:
-        """True if a function submitted now runs at once, as far as can be known. Any thread."""
-        return self.alive and self._waiting and self._tasks.empty()
 
     @property
     def asked(self) -> bool:
@@ -172,9 +166,7 @@ class EngineThread:
     def _run_waiting(self, *, idle: bool = False) -> bool:
         """Run the pending functions, if `idle` at least the next one; return whether the thread goes on."""
         for _ in range(max(int(idle), self._tasks.qsize())):
-            self._waiting = idle
             task = self._tasks.get()
-            self._waiting = False
             if task is None:
                 return False
             task.run()

@@ -117,32 +117,6 @@ async def test_what_waits_can_be_cancelled_and_what_runs_cannot() -> None:
     await engine.stop(10)
 
 
-async def test_it_is_idle_where_nothing_runs_waits_or_has_more_to_do() -> None:
-    engine = EngineThread()
-    assert not engine.idle
-    engine.start()
-    gate, started, more = threading.Event(), threading.Event(), threading.Event()
-    running = engine.submit(lambda: (started.set(), gate.wait()))
-    await asyncio.to_thread(started.wait)
-    assert not engine.idle, "a function runs"
-    gate.set()
-    await engine.wait(running)
-    async with asyncio.timeout(10):
-        while not engine.idle:
-            await asyncio.sleep(0.001)
-        more.set()
-        engine.attach(more.is_set)
-        await engine.call(lambda: None)
-        for _ in range(50):
-            assert not engine.idle, "a step has more to do"
-            await asyncio.sleep(0.001)
-        more.clear()
-        while not engine.idle:
-            await asyncio.sleep(0.001)
-    await engine.stop(10)
-    assert not engine.idle
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_death_fails_what_waits_and_what_comes() -> None:
     engine = EngineThread()
