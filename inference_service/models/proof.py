@@ -112,26 +112,34 @@ def prove(
     if problem:
         message = "sequences of the model are decoded one by one: together they are not what each is alone"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
-        alone = f"sequences one by one, because together {problem}"
-        reports = [
-            replace(report, note="; ".join(filter(None, [alone, report.note]))) if report.phase == "decode" else report
-            for report in reports
-        ]
+        reports = _noted(reports, "decode", f"sequences one by one, because together {problem}")
     network.rides = not (slow or info.geometry.states)
     if slow:
         message = "prompts are computed one by one: this machine is too slow for the model to prove more"
         logs.event(log, message, model=info.model_id)
+        reports = _noted(reports, "prefill", "prompts one by one, because this machine is slow for the model")
     if network.rides and (problem := riding_problem(network, info.geometry, kernels)):
         network.rides = False
         message = "prompts are computed one by one: as rows of a pass they are not what each is alone"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
+        reports = _noted(reports, "prefill", f"prompts one by one, because as rows {problem}")
     if available():
         kernels = kernels._replace(traced=True)
         if problem := traced_problem(network, info.geometry, kernels):
             kernels = kernels._replace(traced=False)
             message = "passes are not traced, and take more of the processor's time"
             logs.event(log, message, logging.WARNING, model=info.model_id, error=problem)
+            reports = _noted(reports, "decode", f"passes are not traced, because {problem}")
     return info, tuple(reports), kernels
+
+
+def _noted(reports: Sequence[PathReport], phase: str, note: str) -> list[PathReport]:
+    """Return the reports with a note on the first of a phase; models without K and V get one for it."""
+    at = next((at for at, report in enumerate(reports) if report.phase == phase), None)
+    if at is None:
+        return [*reports, PathReport(phase, "states", 0.0, note)]
+    noted = replace(reports[at], note="; ".join(filter(None, [note, reports[at].note])))
+    return [*reports[:at], noted, *reports[at + 1 :]]
 
 
 def fastest_products(network: Network, geometry: Geometry, speeds: Speeds | None) -> list[PathReport]:

@@ -382,7 +382,9 @@ class AttentionPath(_message.Message):
     phase: _builtins.str
     """"prefill", "decode", or "products" where they are not computed as they are given."""
     path: _builtins.str
-    """"packed", "unpacked" or "arrays": how K and V are seen. Of products the way of computing them."""
+    """"packed", "unpacked" or "arrays": how K and V are seen; "states" where no layer has any. Of products the way of
+    computing them.
+    """
     relative_error: _builtins.float
     """Largest difference in the self-test to plain attention, or to products as given, relative to the largest output."""
     note: _builtins.str

@@ -67,8 +67,26 @@ def test_a_slow_cpu_is_asked_for_less(
     monkeypatch.setattr(proof, "_SLOW_SECONDS", seconds)
     asked: list[object] = []
     monkeypatch.setattr(proof, "riding_problem", lambda *of: asked.append(of) or "")
-    network = load("m", str(write_llama(tmp_path / "m")), hashes=ContentHashes(tmp_path / "h.json")).engine.model
+    model = load("m", str(write_llama(tmp_path / "m")), hashes=ContentHashes(tmp_path / "h.json"))
+    network, [prefill] = model.engine.model, [report for report in model.paths if report.phase == "prefill"]
     assert (network.rows_together, network.rides, bool(asked)) == (True, rides, rides)
+    assert ("slow for the model" in prefill.note) == (not rides)
+
+
+def test_what_is_refused_is_reported_of_models_without_k_and_v_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "rows_problem", lambda *_: "they differ")
+    model = load("m", str(write_mamba2(tmp_path / "m")), hashes=ContentHashes(tmp_path / "h.json"))
+    [report] = model.paths
+    assert (report.phase, report.path) == ("decode", "states") and "together they differ" in report.note
+
+
+def test_prompts_that_are_refused_as_rows_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "riding_problem", lambda *_: "they differ")
+    model = load("m", str(write_llama(tmp_path / "m")), hashes=ContentHashes(tmp_path / "h.json"))
+    notes = {report.phase: report.note for report in model.paths}
+    assert notes["prefill"].startswith("prompts one by one, because as rows they differ; ")
 
 
 @pytest.mark.slow("write_qwen3_next", "write_kimi_linear")
