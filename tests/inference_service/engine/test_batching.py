@@ -265,9 +265,8 @@ def test_a_pass_that_fails_once_loses_nobody(
 
     match call:
         case "start":
-            monkeypatch.setattr(
-                model.engine, "_make_room", failing(model.engine._make_room, lambda of: several(of), first=True)
-            )
+            make_room = failing(model.engine._make_room, lambda pieces: len(pieces) > 1, first=True)
+            monkeypatch.setattr(model.engine, "_make_room", make_room)
         case "compute":
             compute = failing(model.arenas.compute, lambda _, of, __: several(of), first=False)
             monkeypatch.setattr(model.arenas, "compute", compute)

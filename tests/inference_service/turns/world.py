@@ -231,11 +231,9 @@ class Worker:
         assert not self.model.memory.pool.broken.is_set()
 
     async def at_rest(self) -> None:
-        """Wait until nothing is in flight and the engine's thread is idle, so that files are read into its buffers."""
+        """Wait until nothing is in flight, and the engine's thread has done all that it was asked."""
         await self.idle()
-        async with asyncio.timeout(60):
-            while not self.engine.idle:
-                await asyncio.sleep(0.001)
+        await self.engine.call(lambda: None)
 
 
 async def answer(turn: TurnStream, cancel_after: int | None = None) -> Answer:
