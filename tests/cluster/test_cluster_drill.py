@@ -28,6 +28,7 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 async def test_a_history_of_three_nodes_is_one_of_a_single_ledger() -> None:
     """Clients ask any gateway, which finds the agent's node, or any worker, so that hot states are often old."""
     try:
