@@ -263,6 +263,8 @@ class BatchEngine(PromptEngine):
 
     def _grows(self, riders: Sequence[TurnJob]) -> bool:
         """Return whether arrays grow in the next pass."""
+        if not self.store.by_arrays:
+            return False
         pieces = [Piece(job.kv, 1) for job in self._running if job.kv is not None]
         pieces += [Piece(job.kv, job.remaining) for job in riders if job.kv is not None]
         return self.store.growth(pieces) > 0
@@ -270,7 +272,7 @@ class BatchEngine(PromptEngine):
     def _make_room(self, pieces: Sequence[Piece]) -> None:
         """Without memory for the arrays that a pass grows, have their sequences go on without arrays."""
         grown = 0
-        for piece in pieces:
+        for piece in pieces if self.store.by_arrays else ():
             nbytes = self.store.growth([piece])
             if nbytes and not self.headroom.make(grown + nbytes):
                 self.store.forgo_arrays(piece.sequence)

@@ -63,19 +63,14 @@ class Headroom:
 
         Raises ResourceExhausted if the smallest chunk does not fit.
         """
-        while tokens > LEAST_CHUNK and not self.within_limit(position, tokens):
-            tokens = max(LEAST_CHUNK, tokens // 2)
-        if self.fits(position, tokens):
-            return tokens
-        while tokens > LEAST_CHUNK:
-            tokens = max(LEAST_CHUNK, tokens // 2)
-            if self.fits(position, tokens):  # The pool may have enough for this many.
-                return tokens
-        raise self.refusal(f"{tokens} tokens of the prompt", self.needed(position, tokens))
+        if found := self.most(position, tokens, LEAST_CHUNK):
+            return found
+        least = min(tokens, LEAST_CHUNK)
+        raise self.refusal(f"{least} tokens of the prompt", self.needed(position, least))
 
-    def rows(self, position: int, tokens: int, least: int) -> int:
-        """Return how many tokens of prompts, at `position` or before, may ride in a pass: all, or halved until they fit
-        in memory; 0 if even `least` do not.
+    def most(self, position: int, tokens: int, least: int) -> int:
+        """Return how many tokens at `position` or before fit in memory at once: all, or halved until they do; 0 if even
+        `least` do not. The pool may have enough for fewer.
         """
 
         def fit(tokens: int) -> bool:

@@ -25,7 +25,6 @@ from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.scheduling import (
-    AGING_TOKENS,
     SECONDS_ALONE,
     SECONDS_OF_A_LAYER,
     SECONDS_WHILE_OTHERS_DECODE,
@@ -46,9 +45,8 @@ _ROWS, _ROWS_ON_CPU = 768, 512
 
 More make fewer passes of arriving turns, fewer make shorter gaps. 32 agents at work, Llama 3.1 8B on an H100, in one
 run of an early `agentmem bench work`: first tokens (p95) 441 to 499 ms with 512, 362 to 375 with 768, 372 to 409 with
-1,024.
-8 agents with 57 new tokens each at once, SmolLM2 on two cores, the engine alone: the last first token came after 6.6 to
-7.7 s with prompts in chunks, after 5.6 to 6.1 with 64 rows, 4.4 with 128, 3.7 with 512.
+1,024. 8 agents with 57 new tokens each at once, SmolLM2 on two cores, the engine alone: the last first token came after
+6.6 to 7.7 s with prompts in chunks, after 5.6 to 6.1 with 64 rows, 4.4 with 128, 3.7 with 512.
 """
 _PASS_SECONDS_ON_CPU, _PASS_SECONDS_ALONE, _FEWEST_ROWS = 2.0, 4.0, 64
 """Longest time of such a pass on a CPU, while streams wait for it and while none does, and rows that it may have at any
@@ -114,7 +112,7 @@ class PromptEngine(ABC):
         """
         ready, found = self._ready, []
         waiting, names = [job for job in ready if self._rides(job)], Counter(job.next_block for job in ready)
-        waiting.sort(key=lambda job: job.remaining - AGING_TOKENS * job.waited_steps)
+        waiting.sort(key=lambda job: Waiting(job.remaining, job.waited_steps).rank)
         left, started = self._room(waiting), 0
         for job in waiting:
             if job.remaining > left:
@@ -137,7 +135,7 @@ class PromptEngine(ABC):
         if not waiting:
             return 0
         rows = min(self._rows, sum(job.remaining for job in waiting))
-        left = self.headroom.rows(max(job.position for job in waiting), rows, waiting[0].remaining)
+        left = self.headroom.most(max(job.position for job in waiting), rows, waiting[0].remaining)
         waiting[0].cramped = waiting[0].cramped or not left
         return left
 

@@ -13,10 +13,15 @@ class Waiting(NamedTuple):
     remaining_tokens: int
     waited_steps: int
 
+    @property
+    def rank(self) -> int:
+        """Place among waiting prompts, the least first: tokens left, with aging."""
+        return self.remaining_tokens - AGING_TOKENS * self.waited_steps
+
 
 def next_prompt(waiting: Sequence[Waiting]) -> int:
     """Return the index of the prompt with the least left to do, with aging; the first of equals. There must be one."""
-    return min(range(len(waiting)), key=lambda i: waiting[i].remaining_tokens - AGING_TOKENS * waiting[i].waited_steps)
+    return min(range(len(waiting)), key=lambda i: waiting[i].rank)
 
 
 _STEPS = ((8_192, 2_048), (20_480, 1_024))

@@ -109,10 +109,8 @@ def test_as_many_ride_together_as_there_is_memory_for(
         with pytest.raises(ResourceExhausted, match=r"(69|70|71) tokens of the prompt needed about"):
             turn.job.future.result(0)
     assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in stay)
-    prompts = [[n for n in passed if n > 1] for passed in computed]
-    assert [each for each in prompts if each] == {0: [[20]], 150: [[20, 70], [71, 72]], 1000: [[20, 70, 71, 72]]}[
-        tokens
-    ]
+    riding = [prompts for passed in computed if (prompts := [n for n in passed if n > 1])]
+    assert riding == {0: [[20]], 150: [[20, 70], [71, 72]], 1000: [[20, 70, 71, 72]]}[tokens]
 
 
 @pytest.mark.usefixtures("rides")

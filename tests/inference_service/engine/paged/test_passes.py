@@ -37,7 +37,7 @@ class World:
         self.tokens = {each: draw.integers(1, 32, 500).tolist() for each in (self.one, self.other)}
         self.said: dict[Sequence, list[Logprobs]] = {self.one: [], self.other: []}
         self.as_rows: defaultdict[Sequence, list[bool]] = defaultdict(list)
-        """Of each token, whether it was a row among those of others."""
+        """By token: True for a row among those of others."""
 
     def run(self, *pieces: tuple[Sequence, int]) -> None:
         """Compute the next tokens of these sequences in one pass."""
