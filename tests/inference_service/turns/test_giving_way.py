@@ -52,6 +52,7 @@ async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: 
     """At most so long, and not where somebody waits for them, or for the memory that they hold."""
     async with world(tmp_path) as w:
         monkeypatch.setattr(persisting, "_GIVE_WAY_SECONDS", 60.0)
+        monkeypatch.setattr(persisting, "_LATE_SECONDS", 60.0)
         states = [(await w.state(version, seed=version))[0] for version in (1, 2, 3)]
         w.model.engine.prompts = 1
         w.persister.publish(states[0])
@@ -68,6 +69,7 @@ async def test_files_give_way_to_prompts_that_wait(tmp_path: Path, monkeypatch: 
         state, _ = await w.state(4, seed=4)
         w.persister.publish(state)
         await w.persister.flush(10)
+        assert len(w.store.published) == 3
         w.release(state)
         w.model.memory.admission.waiting = 0
         monkeypatch.setattr(persisting, "_LATE_SECONDS", 0.01)
