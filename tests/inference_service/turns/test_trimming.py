@@ -13,6 +13,7 @@ from agentmem.kv.ledger import Ledger
 from agentmem.v1 import inference_pb2, types_pb2
 from agentmem.validation import AgentKey
 from inference_service.domain import AppendInput, MessagesInput, TextInput
+from inference_service.engine import gathering
 from inference_service.turns import restoring, summarizing
 from tests.inference_service.turns.world import Answer, Worker, answer, working
 from tests.oracle import Oracle
@@ -211,12 +212,23 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-async def test_a_note_takes_the_place_of_what_goes(scripted: Path, tmp_path: Path) -> None:
+async def test_a_note_takes_the_place_of_what_goes(
+    scripted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn is not waited for by its own note."""
+    monkeypatch.setattr(gathering, "_SECONDS", 60.0)
     async with working(scripted, tmp_path, blocks=12) as worker:
         worker.store.policies[KEY] = types_pb2.CONTEXT_POLICY_SUMMARIZE
+        write, expected = worker.runner.summarizer.note, []
+
+        async def noted(*of: Any) -> Any:
+            expected.append(worker.model.engine.gathering.expected)
+            return await write(*of)
+
+        monkeypatch.setattr(worker.runner.summarizer, "note", noted)
         _, said = await until_trimmed(worker, sampling=types_pb2.Sampling())
         trim = told(said)
-        assert trim is not None
+        assert trim is not None and expected == [0]
         assert (trim.policy, trim.summary, trim.summary_failure) == (
             types_pb2.CONTEXT_POLICY_SUMMARIZE,
             "Nobody knows.",
