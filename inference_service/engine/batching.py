@@ -223,9 +223,13 @@ class BatchEngine(PromptEngine):
         self._flights.append(_Flight(jobs, tokens, written, [job.position for job in jobs], began))
 
     def _take_all(self, flights: Sequence[_Flight]) -> None:
+        """Take passes' tokens. They are told at once where one is a turn's first, or where prompts come before the
+        next pass.
+        """
+        soon = self.prompts > 0 or not self._flights or _has_first_tokens(flights)
         for flight in flights:
             guarded(partial(self._take, flight), partial(self._not_taken, flight))
-        self.flush()
+        self.flush(soon=soon)
 
     def _take(self, flight: _Flight) -> None:
         """Take a pass's tokens, waiting for them, and end the turns that are over."""

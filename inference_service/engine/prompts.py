@@ -68,8 +68,8 @@ class PromptEngine(ABC):
     others_decode: Callable[[], bool] = lambda: False
     asked: Callable[[], bool] = lambda: False
     """Returns whether work waits for the engine thread: then a chunk stops between two layers."""
-    flush: Callable[[], object] = lambda: None
-    """Called when all tokens of the computed passes have been emitted."""
+    flush: Callable[..., object] = lambda soon: None  # noqa: ARG005
+    """Called when all tokens of the computed passes have been emitted; `soon` says that they cannot wait for more."""
     stepped: Callable[[str], object] = lambda _: None
     """Called on the engine thread for each prompt chunk ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)

@@ -44,6 +44,26 @@ def test_turns_that_come_and_go_are_each_right(model: LoadedModel, oracle: Oracl
     assert len({token for turn in turns for token in turn.generated.token_ids}) > 15
 
 
+def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn's first and its last, and all before a prompt is computed. Others may wait for those of the next pass."""
+    told: list[tuple[int, int, bool]] = []
+    turns = [begin(model, prompt_of(model, 0, 2), 30)]
+
+    def flush(*, soon: bool) -> None:
+        told.append((len(turns[0].said), sum(len(turn.said) for turn in turns[1:]), soon))
+
+    monkeypatch.setattr(model.engine, "flush", flush)
+    while len(turns[0].said) < 10:
+        model.engine.step()
+    turns.append(begin(model, prompt_of(model, 1, 2), 5))
+    run(model)
+    at_once = {(mine, others) for mine, others, soon in told if soon}
+    later = {(mine, others) for mine, others, soon in told if not soon} - at_once
+    assert {mine for mine, others in later if not others} >= set(range(2, 10))
+    assert (1, 0) in at_once and (30, 5) in at_once and any(others == 1 for _, others in at_once)
+    assert {mine for mine, others in later if others == 5} >= set(range(20, 29))
+
+
 def test_seeds_and_penalties_do_not_depend_on_the_company(model: LoadedModel) -> None:
     sampling = Sampling(
         temperature=1.0, top_p=0.95, seed=7, frequency_penalty=0.5, repetition_penalty=1.1, ignore_eos=True

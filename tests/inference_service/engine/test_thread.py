@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentmem.errors import Unavailable
-from inference_service.engine import pausing
+from inference_service.engine import pausing, thread
 from inference_service.engine.pausing import let_others_run
 from inference_service.engine.thread import EngineThread
 
@@ -61,8 +61,12 @@ async def test_what_a_step_tells_is_heard_in_order_and_before_what_it_resolves(
     await engine.stop(10)
 
 
-async def test_a_step_wakes_the_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waking it takes the interpreter from the engine."""
+@pytest.mark.parametrize(("seconds", "wakes"), [(0.0, 3), (3600.0, 2)])
+async def test_steps_that_follow_each_other_wake_the_event_loop_together(
+    seconds: float, wakes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waking it takes the interpreter from the engine. The last step's messages wait for no other."""
+    monkeypatch.setattr(thread, "_TOGETHER_SECONDS", seconds)
     engine, loop, heard = EngineThread(), asyncio.get_running_loop(), list[int]()
     engine.start()
     woken, wake, done = [0], loop.call_soon_threadsafe, asyncio.Event()
@@ -85,7 +89,7 @@ async def test_a_step_wakes_the_event_loop_once(monkeypatch: pytest.MonkeyPatch)
     engine.begin(lambda: None, Future())
     async with asyncio.timeout(10):
         await done.wait()
-    assert heard == [*range(8)] * 3 and woken == [3]
+    assert heard == [*range(8)] * 3 and woken == [wakes]
     await engine.stop(10)
 
 
