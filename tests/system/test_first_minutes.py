@@ -142,7 +142,7 @@ async def talk(page: Page) -> None:
     for turn, text in enumerate(("The key is in the cellar.", "Where is the key?"), 1):
         await page.get_by_label("Say", exact=True).fill(text)
         await page.get_by_role("button", name="Send").click()
-        await expect(page.locator("article[data-state=done]")).to_have_count(turn)
+        await expect(page.locator("article[data-state=done]")).to_have_count(turn, timeout=60_000)
     await expect(page.locator("article .said.assistant").last).to_contain_text("The key is in the cellar.")
 
 
