@@ -26,7 +26,7 @@ cuda_kernel.py     makes our kernels for NVIDIA GPUs; `cuda_encoding` is one, wh
                    those for Apple's
 geometry.py        the shape of a model's KV: layer groups, widths, bytes
 uploading.py       arrays to host memory and back
-tensor_file.py     a safetensors file in memory, for MLX's loader
+cuda_copies.py     copies between host memory and an NVIDIA GPU's
 device.py          the device's memory, total and free; `host_memory` for a CPU
 computing.py       memory that chunks of a prompt take besides weights and KV; pure
 activations.py     the peak of that memory, measured on a GPU

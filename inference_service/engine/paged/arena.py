@@ -5,21 +5,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from agentmem.sizes import byte_size
+from inference_service.engine.cuda_copies import driver
 from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.geometry import HostTensors, TensorBytes
 from inference_service.engine.paged.kernels import address, load, store
 from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
-from inference_service.engine.tensor_file import Entry, TensorFile
-
-_AT_ONCE: Final = 16 << 20
-"""Bytes of blocks copied to a device as one tensor. glibc takes 32 MiB and more from the system each time."""
 
 Placed = tuple[int, int, HostTensors]
 """(block, first token to write in it, tensors [layers, kv_heads, n, width] of n tokens)."""
@@ -34,6 +31,12 @@ file's tensors by name. Any thread may call it, once, while the blocks are held;
 A copy launched after a pass is ready when the pass is, so the engine's thread does not wait for it: with prompts of 32
 agents of Llama 3.1 8B on an H100 that took a third of its time.
 """
+
+
+def _wait() -> None:
+    """Wait for all that was launched."""
+    with suppress(RuntimeError):  # A pass that failed raises its error again.
+        mx.synchronize()
 
 
 class Arena(ABC):
@@ -83,8 +86,7 @@ class Arena(ABC):
 
     def release(self, segments: Iterable[int]) -> None:
         """Free segments without active blocks. Waits for the device, which may still read there."""
-        with suppress(RuntimeError):  # A pass that failed raises its error again.
-            mx.synchronize()
+        _wait()
         for segment in segments:
             self._segments.pop(segment, None)
 
@@ -209,13 +211,15 @@ class DeviceArena(Arena):
         return np.array(found, np.int64)
 
     def put(self, placed: Sequence[Placed]) -> None:
-        """Blocks not written from their first token on are read first."""
-        step = max(1, _AT_ONCE // self.layout.nbytes)
-        for at in range(0, len(placed), step):
-            some = placed[at : at + step]
-            to = mx.array(self.addresses([block for block, _, _ in some]))
-            old = [self._begun(block)() if first else None for block, first, _ in some]
-            mx.eval(store(_Blocks(self.layout, some, old).words(), to))
+        """Waits for passes, which may still write there. A block not written from its first token on is read first."""
+        _wait()
+        words = driver().page_locked(self.layout.words)
+        for block, first, tensors in placed:
+            [to] = self.addresses([block])
+            if first:
+                driver().to_host(to, words)
+            self.layout.put(words, tensors, first)
+            driver().to_device(words, to)
 
     def copy(self, source: int, target: int) -> None:
         old, new = (mx.array(self.addresses([block])) for block in (source, target))
@@ -223,37 +227,14 @@ class DeviceArena(Arena):
         mx.async_eval(store(load(old, self.layout.words), new))  # type: ignore[no-untyped-call]
 
     def _begun(self, block: int) -> Callable[[], Words]:
-        words = load(mx.array(self.addresses([block])), self.layout.words)
-        mx.async_eval(words)  # type: ignore[no-untyped-call]
-        return lambda: np.array(words, copy=False)[0]
+        [at] = self.addresses([block])
+        launched = mx.zeros(1) + 1
+        mx.async_eval(launched)  # type: ignore[no-untyped-call]
 
+        def copied() -> Words:
+            mx.eval(launched)  # So are all passes before it.
+            words = np.empty(self.layout.words, np.uint32)
+            driver().to_host(at, words)
+            return words
 
-class _Blocks(TensorFile):
-    """Blocks with new tokens, built while MLX reads them: `mx.array` of host memory moves its pages to a GPU one fault
-    at a time.
-    """
-
-    def __init__(self, layout: BlockLayout, placed: Sequence[Placed], old: Sequence[Words | None]) -> None:
-        self._layout, self._placed, self._old = layout, placed, old
-        self._failure: Exception | None = RuntimeError("MLX read nothing of blocks that were in memory")
-        entry: Entry = "U32", (len(placed), layout.words), len(placed) * layout.nbytes
-        super().__init__({"blocks": entry})
-
-    def words(self) -> mx.array:
-        """Return the blocks [n, words], evaluated. Raises the error of building them."""
-        [array] = self.load().values()
-        mx.eval(array)
-        if self._failure is not None:
-            raise self._failure
-        return array
-
-    def fill(self, start: int, view: memoryview) -> None:  # noqa: ARG002 - there is one tensor
-        try:
-            whole = np.frombuffer(view, np.uint32).reshape(len(self._placed), -1)
-            for words, old, (_, first, tensors) in zip(whole, self._old, self._placed, strict=True):
-                if old is not None:
-                    words[:] = old
-                self._layout.put(words, tensors, first)
-            self._failure = None
-        except Exception as error:  # noqa: BLE001 - no exception may leave MLX's thread
-            self._failure = error
+        return copied

@@ -3,6 +3,7 @@ kernels for GPUs without one.
 """
 
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_encoding, dequantizing, metal_kernel, prompts, skinny
+from inference_service.engine import cuda_copies, cuda_encoding, dequantizing, metal_kernel, prompts, skinny
 from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, metal_attention
@@ -80,15 +81,26 @@ def host_address(words: mx.array) -> int:
     return int(np.array(words, copy=False).ctypes.data)
 
 
+@pytest.fixture(scope="session")
+def cuda_driver(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A library in the place of CUDA's driver, whose device is the host."""
+    library = tmp_path_factory.mktemp("driver") / "libcuda.so"
+    source = Path(__file__).with_name("cuda_driver_on_cpu.cpp")
+    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", "-o", library, source], check=True)
+    return str(library)
+
+
 @pytest.fixture
-def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     """Our kernels run: as they are on an NVIDIA GPU, elsewhere as g++ compiles them, over fewer tokens."""
     if available():
         yield
         return
     if not shutil.which("g++"):
         pytest.skip("kernels run on NVIDIA GPUs, or with g++")
+    monkeypatch.setattr(cuda_copies, "LIBRARY", request.getfixturevalue("cuda_driver"))
     made = (
+        cuda_copies.driver,
         chunks._merge_kernel,
         cuda_encoding._proven,
         skinny._kernel,
