@@ -178,7 +178,8 @@ async def test_the_sdk_streams_raw_chunks(sdk: openai.AsyncOpenAI) -> None:
     said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
     stream = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, stream=True)
     parts = [part async for chunk in stream for part in chunk.choices[0].delta.tool_calls or ()]
-    assert [part.index for part in parts] == [0, 0, 0], "what it is, and its arguments as they are generated"
+    assert len(parts) >= 2, "what it is, and its arguments as they are generated; some at once, if they come fast"
+    assert {part.index for part in parts} == {0}
     assert parts[0].id
     assert (parts[0].type, parts[1].id) == ("function", None)
     assert "".join((part.function and part.function.arguments) or "" for part in parts) == '{"city": "Paris"}'

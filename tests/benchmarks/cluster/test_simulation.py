@@ -56,7 +56,7 @@ def test_costs_are_in_the_order_of_tiers() -> None:
         assert memory < disk < cold
     assert len(COSTS.step) == COSTS.slots + 1 == 33
     assert COSTS.step[32] == pytest.approx(32 / GIVEN["decode_32"])
-    assert COSTS.capacity * COSTS.turn == 1
+    assert COSTS.capacity * COSTS.turn == pytest.approx(1)
     assert min(inputs.costs(GIVEN, fetched=False).network) == np.inf
     assert inputs.costs(GIVEN, prefill=2).cold == pytest.approx([seconds / 2 for seconds in COSTS.cold])
 
