@@ -48,9 +48,9 @@ REASONS: Mapping[tuple[str, str], str] = {
     ("throughput-llama-3.1-8b-gpu", "decode of 8 agents through all services at 1024"): _SHORT_ANSWERS,
     ("throughput-llama-3.1-8b-gpu", "decode of 8 agents through all services at 8192"): _SHORT_ANSWERS,
     ("restoring-gpu", "restored and verified over"): (
-        "6 ms more for 38 MB: they are read and hashed in 5, less than the raw read takes, but then put together as "
-        "blocks in memory of the host that the GPU takes at 4 GB/s; page-locked memory took 9 in a trial. At 4,096 "
-        "tokens it is 1.58x, at 16,384 1.53x"
+        "6 ms more for 38 MB: they are read and hashed in 5, less than the raw read takes, but that commit then put "
+        "them together as blocks in managed memory, which the GPU takes at 4 GB/s. The page-locked memory that came "
+        "later took 9 in a trial. At 4,096 tokens it is 1.58x, at 16,384 1.53x"
     ),
     ("restoring-cpu", "restored and verified over"): (
         "38 MB take 20 ms, and 33 before they went straight into blocks, but MLX reads them in 7 here (17 there): all "

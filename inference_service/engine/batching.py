@@ -223,8 +223,8 @@ class BatchEngine(PromptEngine):
         self._flights.append(_Flight(jobs, tokens, written, [job.position for job in jobs], began))
 
     def _take_all(self, flights: Sequence[_Flight]) -> None:
-        """Take passes' tokens. They are told at once where one is a turn's first, or where prompts come before the
-        next pass.
+        """Take passes' tokens. They are told at once where one is a turn's first, where prompts come before the next
+        pass, and where no pass follows.
         """
         soon = self.prompts > 0 or not self._flights or _has_first_tokens(flights)
         for flight in flights:

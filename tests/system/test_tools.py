@@ -178,10 +178,12 @@ async def test_the_sdk_streams_raw_chunks(sdk: openai.AsyncOpenAI) -> None:
     said: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
     stream = await sdk.chat.completions.create(model="scripted", messages=said, tools=TOOLS, stream=True)
     parts = [part async for chunk in stream for part in chunk.choices[0].delta.tool_calls or ()]
-    assert len(parts) >= 2, "what it is, and its arguments as they are generated; some at once, if they come fast"
+    # How many pieces there are is a matter of time: those that come within 20 ms go together.
     assert {part.index for part in parts} == {0}
     assert parts[0].id
-    assert (parts[0].type, parts[1].id) == ("function", None)
+    assert parts[0].function is not None
+    assert parts[0].function.name == "get_weather"
+    assert (parts[0].type, {part.id for part in parts[1:]} - {None}) == ("function", set())
     assert "".join((part.function and part.function.arguments) or "" for part in parts) == '{"city": "Paris"}'
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentmem.sizes import byte_size
-from inference_service.engine.cuda_copies import driver
+from inference_service.engine.cuda_copies import Words, driver
 from inference_service.engine.device import free_bytes, has_own_memory
 from inference_service.engine.geometry import HostTensors, TensorBytes
 from inference_service.engine.paged.kernels import address, load, store
@@ -20,9 +20,6 @@ from inference_service.engine.paged.layout import BlockLayout, HostTensor, flat
 
 Placed = tuple[int, int, HostTensors]
 """(block, first token to write in it, tensors [layers, kv_heads, n, width] of n tokens)."""
-
-Words = npt.NDArray[np.uint32]
-
 
 Reading = Callable[[], TensorBytes]
 """Blocks on their way to a file, begun on the engine's thread: waits for the device, and returns a private copy as a

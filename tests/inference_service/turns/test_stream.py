@@ -6,7 +6,7 @@ import pytest
 
 from agentmem.errors import Cancelled, ResourceExhausted, Unavailable
 from agentmem.v1 import inference_pb2, types_pb2
-from inference_service.domain import TokenEvent, ToolCall
+from inference_service.domain import CallPart, TokenEvent, ToolCall
 from inference_service.text.answering import AnswerDelta
 from inference_service.turns.stream import TurnStream
 from tests.inference_service.real_tokenizers import byte_level
@@ -52,6 +52,25 @@ async def test_started_deltas_finished() -> None:
     assert events[0].started == STARTED
     assert [list(e.delta.token_ids) for e in events[1:-1]] == [[0], [1], [2]]
     assert events[-1] == FINISHED
+
+
+async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
+    """What it is, and its arguments piece by piece; pieces that were not taken go together."""
+    turn, pieces = running(), (("get_weather", ""), ("", '{"city": '), ("", '"Par'), ("", 'is"}'))
+    reader = asyncio.create_task(read(turn))
+    turn.started(STARTED, byte_level())
+    await asyncio.sleep(0)
+    for number, (name, arguments) in enumerate(pieces):
+        turn.take(TokenEvent(number, None, (), "", parts=(CallPart("call-1", name, arguments),)))
+        for _ in range(2 if number < 2 else 0):
+            await asyncio.sleep(0)
+    turn.end()
+    parts = [list(event.delta.tool_call_parts) for event in await reader if event.HasField("delta")]
+    assert [[(part.id, part.name, part.arguments_json) for part in each] for each in parts] == [
+        [("call-1", "get_weather", "")],
+        [("call-1", "", '{"city": ')],
+        [("call-1", "", '"Paris"}')],
+    ]
 
 
 async def test_tokens_that_were_not_taken_are_joined() -> None:
