@@ -39,7 +39,10 @@ Packed = dict[str, npt.NDArray[Any]]
 
 
 class Store:
-    """Stages in a directory, and remembers what was published. `gate` holds staging up; `existing` needs no writing."""
+    """Stages in a directory, and remembers what was published.
+
+    `gate` holds staging up, `asked` says that it has begun; `existing` needs no writing.
+    """
 
     def __init__(self, directory: Path, fail: Exception | None = None) -> None:
         self.directory = directory
@@ -47,11 +50,12 @@ class Store:
         self.published: list[tuple[Version, list[cache_store_pb2.StoredFile], list[FileName]]] = []
         self.traces: list[tracing.Trace | None] = []
         self.existing: set[FileName] = set()
-        self.gate = asyncio.Event()
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
 
     async def stage(self, namespace: str, names: Iterable[FileName]) -> dict[FileName, str]:
         wanted = list(names)
+        self.asked.set()
         await self.gate.wait()
         return {
             name: str(self.directory / f"{name.kind}{name.chain_hash.hex()[:8]}.safetensors")
@@ -155,7 +159,7 @@ async def world(directory: Path, fail: Exception | None = None) -> AsyncIterator
         fingerprint="f",
         arenas=arenas,
         memory=SimpleNamespace(pool=pool, admission=SimpleNamespace(waiting=0)),
-        engine=SimpleNamespace(prompts=0),
+        engine=SimpleNamespace(prompts=0, running=0),
     )
     metrics = WorkerMetrics(registry)
     persister = Persister(engine, cast(Any, store), TransportSelector(cast(Any, store), "path", metrics), metrics)

@@ -89,3 +89,46 @@ async def test_a_file_gives_way_for_a_moment(tmp_path: Path, monkeypatch: pytest
         await w.persister.flush(10)
         assert len(w.store.published) == 1
         w.release(state)
+
+
+async def test_an_agent_at_work_is_written_once_for_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its newer state takes the place of one that rests while turns run, and has the full blocks of that."""
+    async with world(tmp_path) as w:
+        monkeypatch.setattr(persisting, "_REST_SECONDS", 60.0)
+        w.model.engine.running = 1
+        states = [(await w.state(version, tokens))[0] for version, tokens in ((1, 520), (2, 600))]
+        for state in states:
+            w.persister.publish(state)
+            await asyncio.sleep(0.05)
+        assert not w.store.asked.is_set()
+        w.model.engine.running = 0
+        await w.store.asked.wait()
+        await w.persister.flush(10)
+        assert [(version.number, len(files)) for version, files, _ in w.store.published] == [(2, 5)]
+        for state in states:
+            w.release(state)
+
+
+@pytest.mark.parametrize("ends", ["too long", "somebody waits", "memory is waited for", "half of the pool is taken"])
+async def test_a_state_rests_no_longer_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    async with world(tmp_path) as w:
+        monkeypatch.setattr(persisting, "_REST_SECONDS", 0.2 if ends == "too long" else 60.0)
+        w.model.engine.running = 1
+        state, _ = await w.state(1)
+        w.persister.publish(state)
+        await asyncio.sleep(0.05)
+        assert not w.store.asked.is_set()
+        if ends == "memory is waited for":
+            w.model.memory.admission.waiting = 1
+        waiting = asyncio.create_task(w.persister.wait_written(KEY)) if ends == "somebody waits" else None
+        taken = w.pool.full.allocate(4) if ends == "half of the pool is taken" else []
+        async with asyncio.timeout(10):
+            await w.store.asked.wait()
+        if waiting is not None:
+            await waiting
+        await w.persister.flush(10)
+        assert len(w.store.published) == 1
+        w.pool.full.release(taken)
+        w.release(state)

@@ -155,7 +155,7 @@ async def test_what_is_forgotten_is_not_written_and_what_is_being_written_is_wai
         for state in states:
             w.persister.publish(state)
             w.release(state)
-        await asyncio.sleep(0)
+        await w.store.asked.wait()
         forgetting = asyncio.create_task(w.persister.forget(KEY))
         for _ in range(10):
             await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_nobody_waits_for_a_state_that_was_given_up(tmp_path: Path) -> Non
         for state in states:
             w.persister.publish(state)
             w.release(state)
-        await asyncio.sleep(0)
+        await w.store.asked.wait()
         waiting = asyncio.create_task(w.persister.wait_written(states[1].key))
         await asyncio.sleep(0)
         w.persister.give_up(w.model)
