@@ -79,6 +79,7 @@ async def test_without_warm_db_the_store_serves_and_ledgers_are_what_they_were(d
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # It starts a store for each step.
 async def test_a_kill_while_it_is_made_anew_loses_nothing_of_it(data: Path, fault_shim: Path) -> None:
     await fill_branches(data)
     (data / "warm.db").unlink()

@@ -110,6 +110,7 @@ def old_template(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # It starts a store for each step.
 async def test_a_kill_at_any_step_of_the_first_start_loses_nothing(fault_shim: Path, old_template: Path) -> None:
     """All of the start is repeated: files, ledgers, snapshots, replays and the run are what they were."""
     counts, problems = await explore(fault_shim, old_template, [Scenario("first start", None)])
