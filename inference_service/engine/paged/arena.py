@@ -209,6 +209,8 @@ class DeviceArena(Arena):
 
     def put(self, placed: Sequence[Placed]) -> None:
         """Waits for passes, which may still write there. A block not written from its first token on is read first."""
+        if not placed:
+            return
         _wait()
         words = driver().page_locked(self.layout.words)
         for block, first, tensors in placed:

@@ -1,5 +1,7 @@
 """Blocks, checkpoints and files of KV that no model computed: what is kept, what memory it takes, and that it stays."""
 
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -267,3 +269,30 @@ def test_files_come_out_of_the_pool_as_they_went_in(kind: type[Arena], case: Cas
         assert store.checkpoints.read(captured)() == data_of(wanted)
         assert store.full.read_run(again.full.blocks, 0, tokens)() == data_of(cut(blocks, 0, tokens))
     assert store.checkpoints.read(checkpoint)() == data_of(file)
+
+
+@every_case
+@pytest.mark.parametrize("states", [False, True])
+def test_going_on_from_the_pool_waits_for_no_pass(
+    kind: type[Arena], case: Case, states: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of others run meanwhile: a turn that joins them would stop the engine until they have ended."""
+    made, tokens = geometry(case, 100, states=states), 300
+    each = made.checkpoint_pieces
+    store = KVStore(made, 4, 3 * each)
+    one = store.started(Start([0, 1], range(each)))
+    fed(store, one, random_kv(made, tokens), tokens)
+    start = Start([0, 2], range(2 * each, 3 * each), tokens, 256, (1, 2), checkpoint=store.capture(one), arrays=False)
+
+    def no_wait(wait: Callable[..., None]) -> Callable[..., None]:
+        def waiting(*of: object) -> None:
+            caller = inspect.currentframe().f_back.f_globals["__name__"]  # type: ignore[union-attr]
+            assert caller.startswith("tests."), "it waits for the device, and not because there is none here"
+            wait(*of)
+
+        return waiting
+
+    with monkeypatch.context() as patch:
+        for name in ("eval", "synchronize"):
+            patch.setattr(mx, name, no_wait(getattr(mx, name)))
+        assert store.started(start).length == tokens
