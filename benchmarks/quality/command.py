@@ -119,7 +119,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
         )
         for piece in texts:
             sums, _ = read(network, piece.token_ids, chosen, CHUNK)
-            found.pieces.append(ReadPiece(piece.kind, len(piece.token_ids) - 1, sums))
+            found.pieces.append(ReadPiece(piece.kind, sums))
             shown.advance(task)
             yield found
         for chat in chats:
@@ -139,7 +139,7 @@ def checked(
         except (RuntimeError, ValueError, NotImplementedError) as problem:
             missing[name] = str(problem).partition("\n")[0]
             continue
-        divergences[name] = sums[name].divergence / (len(token_ids) - 1)
+        divergences[name] = sum(each.divergence for each in sums[name].values()) / (len(token_ids) - 1)
         stored[name] = Stored(stored_bytes(caches[name]), stored_bytes(caches[name], _HALF))
     return divergences, stored, missing
 

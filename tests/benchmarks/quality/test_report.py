@@ -6,15 +6,19 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.plots import drawable
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures, prediction
 from benchmarks.quality.measuring import BASE, Answer, Sums
 from benchmarks.quality.report import PAPER, claims, plots, tables
+from benchmarks.quality.spread import counted
 from benchmarks.quality.variants import NAMES, PLAIN_4
 
 TOKENS = 1000
+SHARES = np.linspace(0, 2, TOKENS)
+"""Divergences of a piece's tokens, of their mean."""
 NATS = dict(
     zip(NAMES, (0.13, 0.06, 0.045, 0.042, 0.07, 0.04, 0.017, 0.01, 0.008, 0.004, 0.0004, 0.13, 0.0005), strict=True)
 )
@@ -25,7 +29,7 @@ BITS = dict(zip(NAMES, (4.5, 5.0, 4.5, 4.5, 4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5, 4
 def sums(nats: float, piece: int) -> Sums:
     """Of a piece whose loss and divergence are `nats` a token, more in odd pieces and less in even ones."""
     own = nats * (1.2 if piece % 2 else 0.8)
-    return Sums(TOKENS * (2.5 + own), TOKENS * own, round(TOKENS * (1 - nats)))
+    return Sums(TOKENS, TOKENS * (2.5 + own), TOKENS * own, round(TOKENS * (1 - nats)), counted(own * SHARES))
 
 
 def written(nats: dict[str, float] = NATS, pieces: int = 10, chats: int = 4) -> dict[str, Any]:
@@ -36,8 +40,9 @@ def written(nats: dict[str, float] = NATS, pieces: int = 10, chats: int = 4) -> 
         {name: Stored(100 * BITS[name] + 50, 100 * BITS[name]) for name in nats},
         {name: 2 * kl for name, kl in nats.items()},
         [
-            ReadPiece("prose" if piece < pieces / 2 else "code", TOKENS, {
-                BASE: Sums(2500.0, 0.0, TOKENS), **{name: sums(kl, piece) for name, kl in nats.items()}
+            ReadPiece("prose" if piece < pieces / 2 else "code", {
+                BASE: {0: Sums(TOKENS, 2500.0, 0.0, TOKENS, {})},
+                **{name: {0: sums(kl, piece)} for name, kl in nats.items()},
             })
             for piece in range(pieces)
         ],

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from benchmarks.quality.texts import CODE, DIALOGUE, KINDS, Kind, Piece, cut, dialogue, pieces, text_of
+from benchmarks.quality.texts import (
+    CODE,
+    DIALOGUE,
+    KINDS,
+    TOOLS,
+    Kind,
+    Piece,
+    cut,
+    dialogue,
+    pieces,
+    text_of,
+    tool_calls,
+)
 from tests.benchmarks.quality import real_model
 
 
@@ -26,6 +41,30 @@ def test_in_each_conversation_user_and_assistant_take_turns() -> None:
     ]
 
 
+def test_what_a_tool_found_is_asked_for_later() -> None:
+    def country(code: str, capital: list[str]) -> dict[str, Any]:
+        fields = dict.fromkeys(("region", "languages", "currencies", "latlng", "demonyms"), "x")
+        return {
+            "cca3": code,
+            "name": {"common": f"Land {code}"},
+            "capital": capital,
+            "borders": ["QQQ"],
+            "area": 1200,
+            **fields,
+        }
+
+    said = tool_calls([country("AAA", ["Aville"]), country("BBB", ["Beeton", "Beehaven"])])
+    assert [message["role"] for message in said] == ["user", "assistant"] * 6
+    call = json.loads(said[1]["content"].removeprefix("<tool_call>").removesuffix("</tool_call>"))
+    assert (call["name"], call["arguments"]["code"]) == ("get_country", "AAA")
+    result = json.loads(said[2]["content"].removeprefix("<tool_response>").removesuffix("</tool_response>"))
+    assert result["capital"] == ["Aville"] and set(result) == {"code", *call["arguments"]["fields"]}
+    assert said[3]["content"] == "Land AAA has 1 neighbours and 1,200 square kilometres."
+    assert [message["content"] for message in said[8:]] == [
+        "What is the capital of Land BBB?", "Beeton and Beehaven.", "What is the capital of Land AAA?", "Aville."
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_there_is_enough_of_every_kind() -> None:
     """80,000 tokens in pieces of 4,096, no kind more than a quarter of them."""
@@ -38,10 +77,10 @@ def test_there_is_enough_of_every_kind() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_only_dialogues_have_special_tokens(kind: Kind) -> None:
+def test_only_chats_have_special_tokens(kind: Kind) -> None:
     tokenizer = real_model.text().tokenizer
     found = [piece for piece in pieces(tokenizer, real_model.render, 1024, 1) if piece.kind == kind.name]
-    assert [bool(tokenizer.special_ids & {*piece.token_ids}) for piece in found] == [kind is DIALOGUE]
+    assert [bool(tokenizer.special_ids & {*piece.token_ids}) for piece in found] == [kind in (DIALOGUE, TOOLS)]
 
 
 @pytest.mark.slow
