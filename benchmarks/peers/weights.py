@@ -6,11 +6,8 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from benchmarks import smollm2
-from benchmarks.models import model_directory, model_name
+from benchmarks.models import model_directory, model_gguf, model_name
 from benchmarks.results import backend
-
-SMOLLM2 = "smollm2"
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,7 @@ def weights(model: str, gguf: Path | None, root: Path) -> Weights:
     On a CPU the directory is a copy in float32 under `root`: `mlx_lm.server` computes in the dtype of the file, and
     MLX's products in 16 bits are fifty times as slow there.
     """
-    name, directory = model_name(model), smollm2.directory() if model == SMOLLM2 else model_directory(model)
-    found = gguf or (smollm2.gguf() if model == SMOLLM2 else None)
+    name, directory, found = model_name(model), model_directory(model), gguf or model_gguf(model)
     if backend() == "gpu":
         return Weights(name, directory, found, "the file's")
     return Weights(name, in_float32(directory, root / f"{name}-float32"), found, "float32")

@@ -1,12 +1,13 @@
 """Perplexity, divergence and recall of a real language model with quantized KV, for every format, beside unquantized.
 
-    agentmem bench quality [--pieces N] [--length TOKENS] [--chats N] [--chat-tokens TOKENS] [--variants NAME …]
+    agentmem bench quality [--model MODEL] [--pieces N] [--length TOKENS] [--chats N] [--variants NAME …]
 
-SmolLM2-135M-Instruct in float32, out of a PyPI package, reads prose, speeches, code, a manual and dialogues out of
-public packages, and chats whose first facts are asked for at the end. Our formats are compared with what they are
-without one of their parts, and with mlx-lm's QuantizedKVCache. On a GPU all of the texts, in pieces of 4,096 tokens; on
-a CPU a small part, which takes a quarter of an hour with OpenBLAS. Packages are fetched once for each user, by pip and
-npm; where they cannot be had, nothing is measured.
+A model in float32 reads prose, speeches, code, a manual, dialogues and calls of tools out of public packages, and, if
+it knows chats, some whose first facts are asked for at the end. SmolLM2-135M-Instruct and Gemma 3 270M are out of
+packages, too. Our formats are compared with what they are without one of their parts, and with mlx-lm's
+QuantizedKVCache. On a GPU all of the texts, in pieces of 4,096 tokens; on a CPU a small part, which takes a quarter of
+an hour with OpenBLAS. Packages are fetched once for each user, by pip and npm; where they cannot be had, nothing is
+measured.
 
 Exit status 1 if a figure is missed.
 """
@@ -16,13 +17,15 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rich.progress import Progress
 
-from benchmarks import options, results, smollm2
+from benchmarks import options, results
 from benchmarks.loading import load
+from benchmarks.models import REAL, model_directory, model_name
 from benchmarks.packages import Unavailable
 from benchmarks.quality.chats import make_chats
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures
@@ -38,7 +41,8 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import attention_paths
 from inference_service.text.template import Template
 
-MODEL: Final = "SmolLM2-135M-Instruct"
+_TITLES: Final = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M (base)"}
+_DEFAULT: Final = REAL[0]
 CHUNK: Final = 512
 """Tokens that go through the network at once: no more than the engine's own chunks of a prompt."""
 SMALL: Final = {"pieces": 2, "length": 1024, "chats": 2, "chat_tokens": 1024}
@@ -56,14 +60,15 @@ __all__ = ["claims", "main", "plots", "tables"]
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure, print, written after each piece and each chat; the exit status."""
-    output = arguments.output or f"quality-{results.backend()}"
+    """Measure, print; written after each piece and each chat; the exit status."""
+    name = model_name(arguments.model)
+    output = arguments.output or "-".join(["quality", *([name] if name != _DEFAULT else []), results.backend()])
     with tempfile.TemporaryDirectory() as work:
         try:
             hashes = ContentHashes(Path(work) / "hashes.json")
             model = load(
-                MODEL,
-                str(smollm2.directory()),
+                name,
+                str(model_directory(arguments.model)),
                 dtype="float32",
                 pool_bytes=_POOL_BYTES,
                 batch_bytes=_BATCH_BYTES,
@@ -81,29 +86,25 @@ def main(arguments: argparse.Namespace) -> int:
 def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Measured]:
     """All that was measured so far, after each piece and each chat. Engine thread. Raises Unavailable."""
     network: Any = model.engine.model
-    assert model.template is not None
     assert model.calibration is not None
-    template = Template(model.template)
-
-    def render(messages: Sequence[Mapping[str, str]], answered: bool) -> str:
-        return template.render(MessagesInput(tuple(messages)), generation_prompt=answered)
-
+    render = _plain if model.template is None else partial(_by_template, Template(model.template))
     texts = pieces(model.tokenizer, render, arguments.length, arguments.pieces)
-    chats = make_chats(arguments.chats, arguments.chat_tokens, model.tokenizer, render)
+    count = arguments.chats if model.template is not None and model.geometry.resumes_anywhere else 0
+    chats = make_chats(count, arguments.chat_tokens, model.tokenizer, render)
     for name, format in formats().items():
         if name in arguments.variants:
             attention_paths(replace(model.geometry, format=format))
-    every = variants(model.geometry, model.calibration)
+    every = variants(network, model.geometry, model.calibration)
     chosen = {name: every[name] for name in NAMES if name in arguments.variants}
     check = quality.sample(model.tokenizer, quality.TOKENS)
-    divergences, stored, missing = checked(network, check, chosen)
+    divergences, stored, missing = checked(model, check, chosen)
     chosen = {name: chosen[name] for name in divergences}
-    group = model.geometry.full
+    groups = model.geometry.full_groups
     with Progress() as shown:
         task = shown.add_task("reading", total=len(texts) + len(chats))
         found = Measured(
             setup={
-                "model": MODEL,
+                "model": _TITLES.get(model_name(arguments.model), model_name(arguments.model)),
                 "dtype": model.geometry.dtype_name,
                 "length": arguments.length,
                 "chunk": CHUNK,
@@ -111,7 +112,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
                 "check_tokens": len(check),
                 "missing": missing,
             },
-            elements=len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim),
+            elements=sum(len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) for each in groups),
             stored=stored,
             check=divergences,
             pieces=[],
@@ -129,9 +130,10 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
 
 
 def checked(
-    network: Any, token_ids: Sequence[int], variants: Mapping[str, NewCaches]
+    model: LoadedModel, token_ids: Sequence[int], variants: Mapping[str, NewCaches]
 ) -> tuple[dict[str, float], dict[str, Stored], dict[str, str]]:
     """Of each variant the mean KL over the load check's sample, in nats, and its bytes; why others cannot run here."""
+    network: Any = model.engine.model
     divergences, stored, missing = {}, {}, {}
     for name, new_caches in variants.items():
         try:
@@ -140,8 +142,18 @@ def checked(
             missing[name] = str(problem).partition("\n")[0]
             continue
         divergences[name] = sum(each.divergence for each in sums[name].values()) / (len(token_ids) - 1)
-        stored[name] = Stored(stored_bytes(caches[name]), stored_bytes(caches[name], _HALF))
+        stored[name] = Stored(*(stored_bytes(caches[name], model.geometry, each) for each in (None, _HALF)))
     return divergences, stored, missing
+
+
+def _plain(messages: Sequence[Mapping[str, str]], answered: bool) -> str:
+    """A chat for a model that knows none."""
+    said = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+    return f"{said}assistant: " if answered else said
+
+
+def _by_template(template: Template, messages: Sequence[Mapping[str, str]], answered: bool) -> str:
+    return template.render(MessagesInput(tuple(messages)), generation_prompt=answered)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -149,6 +161,8 @@ def parser() -> argparse.ArgumentParser:
     default = ALL if results.backend() == "gpu" else SMALL
     found = options.parser(__doc__)
     shown = " (default: %(default)s)"
+    models = f"{', '.join(REAL)}, or NAME=DIRECTORY of a model"
+    found.add_argument("--model", default=_DEFAULT, help=models + shown)
     found.add_argument(
         "--pieces",
         type=options.at_least(1),

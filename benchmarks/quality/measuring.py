@@ -43,8 +43,13 @@ class Sums(NamedTuple):
         """Over the tokens of both."""
         spread = Counter(self.spread)
         spread.update(other.spread)
-        sums = (mine + others for mine, others in zip(self[:4], other[:4], strict=True))
-        return type(self)(*sums, dict(sorted(spread.items())))
+        return type(self)(
+            self.tokens + other.tokens,
+            self.loss + other.loss,
+            self.divergence + other.divergence,
+            self.same + other.same,
+            dict(sorted(spread.items())),
+        )
 
 
 def part(position: int) -> int:
@@ -127,7 +132,7 @@ def _logprobs(network: Any, inputs: mx.array, caches: list[Any], last: int | Non
 
 def _compared(base: mx.array, logprobs: mx.array, wanted: mx.array) -> Sums:
     """Of log-probabilities [n, vocabulary] of `wanted` [n]."""
-    loss: float = -mx.take_along_axis(logprobs, wanted[:, None], axis=-1).sum().item()  # type: ignore[assignment,operator]
+    loss: float = -mx.take_along_axis(logprobs, wanted[:, None], axis=-1).sum().item()  # type: ignore[assignment]
     if base is logprobs:
         return Sums(wanted.size, loss, 0.0, wanted.size, {})
     divergences = np.array((mx.exp(base) * (base - logprobs)).sum(axis=-1))

@@ -9,6 +9,8 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -130,11 +132,17 @@ def text_of(kind: Kind, render: Render) -> str:
 
 
 def dialogue(content: str) -> list[dict[str, str]]:
-    """A corpus file as one chat: in each of its conversations user and assistant take turns."""
+    """A corpus file as one chat: in each of its conversations user and assistant take turns. What one says at the end
+    of a conversation and at the beginning of the next is one message: some templates refuse two.
+    """
+    said = [
+        ("assistant" if number % 2 else "user", str(line).strip())
+        for lines in YAML(typ="safe", pure=True).load(content)["conversations"]
+        for number, line in enumerate(lines)
+    ]
     return [
-        {"role": "assistant" if number % 2 else "user", "content": str(line).strip()}
-        for said in YAML(typ="safe", pure=True).load(content)["conversations"]
-        for number, line in enumerate(said)
+        {"role": role, "content": "\n".join(line for _, line in lines)}
+        for role, lines in groupby(said, key=itemgetter(0))
     ]
 
 
@@ -165,9 +173,12 @@ def tool_calls(countries: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def pieces(tokenizer: Tokenizer, render: Render, length: int, most: int) -> list[Piece]:
-    """Up to `most` pieces of `length` tokens of each kind. Only chats have special tokens. Raises Unavailable."""
+    """Up to `most` pieces of `length` tokens of each kind, each with the tokens that begin all prompts. Only chats have
+    other special tokens. Raises Unavailable.
+    """
+    begin, length = [*tokenizer.prefix_ids], length - len(tokenizer.prefix_ids)
     return [
-        piece
+        Piece(kind.name, [*begin, *piece.token_ids])
         for kind in KINDS
         for piece in cut(kind.name, tokenizer.encode(text_of(kind, render), parse_special=kind in _CHATS), length, most)
     ]

@@ -1,6 +1,6 @@
 """The ways to keep KV that are compared: our formats, what they are without one of their parts, and mlx-lm's own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -11,6 +11,7 @@ from mlx_lm.models.cache import QuantizedKVCache
 from inference_service.engine.calibration import Calibration
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.network import Network
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 
 NewCaches = Callable[[], list[Any]]
@@ -46,8 +47,9 @@ def formats() -> dict[str, KVFormat]:
     }
 
 
-def variants(geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCaches]:
-    """All of `NAMES`, in that order. Engine thread."""
+def variants(network: Network, geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCaches]:
+    """All of `NAMES`, in that order; mlx-lm quantizes no windows. Engine thread."""
+    full = {layer for group in geometry.full_groups for layer in group.layers}
 
     def ours(name: str, format: KVFormat) -> NewCaches:
         own = replace(geometry, format=format)
@@ -56,7 +58,9 @@ def variants(geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCa
         return partial(own.new_caches, calibration.codecs(own) if name in RUNGS else ())
 
     def of_mlx_lm(bits: int) -> NewCaches:
-        return lambda: [QuantizedKVCache(_GROUP, bits) for _ in range(geometry.layers)]
+        return lambda: [
+            QuantizedKVCache(_GROUP, bits) if layer in full else own for layer, own in enumerate(network.own_caches())
+        ]
 
     return {
         **{name: ours(name, format) for name, format in formats().items()},
@@ -64,15 +68,17 @@ def variants(geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCa
     }
 
 
-def stored_bytes(caches: list[Any], scale_bytes: int | None = None) -> float:
-    """Bytes that a token's KV takes in caches that hold some; with `scale_bytes`, if scales and biases took so many.
+def stored_bytes(caches: Sequence[Any], geometry: Geometry, scale_bytes: int | None = None) -> float:
+    """Bytes that a token's KV takes in caches that hold some, but for windows, whose memory does not grow; with
+    `scale_bytes`, if scales and biases took so many.
 
     They have the compute dtype: in float32, in which this is measured, twice what they take in a model's own.
     """
     return sum(
         part.size * (part.itemsize if part.dtype == mx.uint32 or scale_bytes is None else scale_bytes) / part.shape[2]
-        for cache in caches
-        for part in _parts(cache)
+        for group in geometry.full_groups
+        for layer in group.layers
+        for part in _parts(caches[layer])
     )
 
 

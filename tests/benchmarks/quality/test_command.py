@@ -96,10 +96,9 @@ def test_what_cannot_run_here_is_left_out_and_said(demo: LoadedModel) -> None:
     def broken() -> list[Any]:
         raise NotImplementedError("no kernel for 2 bits\nsecond line")
 
-    network: Any = demo.engine.model
     token_ids = demo.tokenizer.encode("The boat is green . ", parse_special=False) * 8
     divergences, stored, missing = checked(
-        network, token_ids, {"4": partial(demo.geometry.new_caches, demo.codecs), "2": broken}
+        demo, token_ids, {"4": partial(demo.geometry.new_caches, demo.codecs), "2": broken}
     )
     assert divergences["4"] > 0
     assert stored["4"].here == demo.geometry.bytes_per_token > stored["4"].half

@@ -34,7 +34,7 @@ CHUNK = 64
 @pytest.fixture(scope="module")
 def every(demo: LoadedModel) -> dict[str, NewCaches]:
     assert demo.calibration is not None
-    return dict(variants(demo.geometry, demo.calibration))
+    return dict(variants(demo.engine.model, demo.geometry, demo.calibration))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_bytes_are_those_of_the_arrays(demo: LoadedModel, every: dict[str, NewCa
     _, caches = read(demo.engine.model, token_ids[:80], every, CHUNK)
     group = demo.geometry.full
     elements = len(group.layers) * group.kv_heads * (group.k_dim + group.v_dim)
-    half = {name: 8 * stored_bytes(caches[name], 2) / elements for name in every}
+    half = {name: 8 * stored_bytes(caches[name], demo.geometry, 2) / elements for name in every}
     assert half == pytest.approx(
         {
             **dict.fromkeys((PLAIN_4, NO_MEANS, BY_OPERATIONS, MLX_LM[4]), 4.5),
@@ -87,8 +87,8 @@ def test_bytes_are_those_of_the_arrays(demo: LoadedModel, every: dict[str, NewCa
             MLX_LM[8]: 8.5,
         }
     )
-    assert 8 * stored_bytes(caches["4"]) / elements == pytest.approx(5.0), "float32 scales"
-    assert stored_bytes(caches["4"]) == demo.geometry.bytes_per_token
+    assert 8 * stored_bytes(caches["4"], demo.geometry) / elements == pytest.approx(5.0), "float32 scales"
+    assert stored_bytes(caches["4"], demo.geometry) == demo.geometry.bytes_per_token
 
 
 @pytest.mark.slow

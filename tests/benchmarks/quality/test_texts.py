@@ -35,8 +35,7 @@ def test_in_each_conversation_user_and_assistant_take_turns() -> None:
     assert [(said["role"], said["content"]) for said in dialogue(content)] == [
         ("user", "How are you?"),
         ("assistant", "Well ."),
-        ("user", "Good."),
-        ("user", "7"),
+        ("user", "Good.\n7"),
         ("assistant", "Yes: 7"),
     ]
 
