@@ -82,8 +82,8 @@ class Calibration:
         """Return each layer's codec, of class `kind`. Engine thread."""
         dtype = geometry.dtype
         return [
-            kind(geometry.format, (mx.array(means.k).astype(dtype), mx.array(means.v).astype(dtype)))
-            for means in self.layers
+            kind(format, (mx.array(means.k).astype(dtype), mx.array(means.v).astype(dtype)))
+            for format, means in zip(geometry.formats, self.layers, strict=True)
         ]
 
     @classmethod

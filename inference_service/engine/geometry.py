@@ -135,7 +135,17 @@ class Geometry:
 
     def codecs(self) -> tuple[KVCodec, ...]:
         """Return a codec for each layer with KV, without centring."""
-        return (KVCodec(self.format),) * self.layers
+        return tuple(map(KVCodec, self.formats))
+
+    @property
+    def formats(self) -> tuple[KVFormat, ...]:
+        """The format of each layer with KV, in order."""
+        by_layer = {layer: self.format_of(group) for group in self.groups for layer in group.layers}
+        return tuple(by_layer[layer] for layer in self.kv_layers)
+
+    def format_of(self, group: LayerGroup) -> KVFormat:
+        """Return how a group's K and V are packed."""
+        return self.format.of_windows if group.window else self.format
 
     def block_shapes(self, tokens: int) -> TensorShapes:
         """Return the tensors of a block file: all full-attention layers. Empty if the model is recurrent throughout."""
@@ -151,10 +161,10 @@ class Geometry:
     def shapes(self, group: LayerGroup, tokens: int) -> TensorShapes:
         """Return the six tensors of `tokens` tokens of a layer group, by name in a file."""
         shapes: TensorShapes = {}
-        prefix = self.prefix(group)
+        prefix, format = self.prefix(group), self.format_of(group)
         for name in TENSORS:
             side, part = name.split(".")
-            width, by = (group.k_dim, self.format.k) if side == "k" else (group.v_dim, self.format.v)
+            width, by = (group.k_dim, format.k) if side == "k" else (group.v_dim, format.v)
             dtype = SAFETENSORS_DTYPE[mx.uint32 if part == "weights" else self.dtype]
             shapes[prefix + name] = (dtype, (len(group.layers), group.kv_heads, tokens, last_axes(width, by)[part]))
         return shapes
@@ -241,7 +251,8 @@ class Geometry:
         """Return the bytes of a token's quantized KV in all layers of a group."""
         if group is None:
             return 0.0
-        sides = ((group.k_dim, self.format.k), (group.v_dim, self.format.v))
+        format = self.format_of(group)
+        sides = ((group.k_dim, format.k), (group.v_dim, format.v))
         return len(group.layers) * group.kv_heads * sum(dim * bytes_per_element(self.dtype, by) for dim, by in sides)
 
 

@@ -148,10 +148,10 @@ def measure(
     return Quality(len(token_ids), {bits: found[bits] for bits in sorted(found, key=_size)})
 
 
-def _size(bits: str) -> tuple[int, int]:
-    """Return the sort key of bits by size; K's decide between equals."""
-    k, v = KVBits.parse(bits)
-    return k + v, k
+def _size(bits: str) -> tuple[int, int, int]:
+    """Return the sort key of bits by size; those of windows decide between equals, then K's."""
+    parsed = KVBits.parse(bits)
+    return parsed.k + parsed.v, sum(parsed.of_windows), parsed.k
 
 
 def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:

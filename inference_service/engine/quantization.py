@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 
 import mlx.core as mx
 
-from agentmem.kv.bits import KVBits
+from agentmem.kv.bits import KVBits, SideBits
 from inference_service.engine.device import on_cpu
 
 PLAIN: Final = "plain"
@@ -29,15 +29,20 @@ class Quantization(NamedTuple):
 
 @dataclass(frozen=True)
 class KVFormat:
-    """How K and V are packed: bits per element of each, elements per group, and the transform before (`codec`).
-
-    As text, bits are "4", or "5/4" for 5 and 4.
+    """How K and V are packed: bits per element of each, elements per group, and the transform before (`codec`). Layers
+    with a sliding window may have bits of their own.
     """
 
     k_bits: int = 4
     v_bits: int = 4
     group_size: int = 64
     scheme: str = ROTATED
+    windows: SideBits | None = None
+
+    @property
+    def bits(self) -> KVBits:
+        """Bits of K and V."""
+        return KVBits(self.k_bits, self.v_bits, self.windows)
 
     @property
     def k(self) -> Quantization:
@@ -49,13 +54,19 @@ class KVFormat:
         """Packing of V."""
         return Quantization(self.v_bits, self.group_size)
 
+    @property
+    def of_windows(self) -> Self:
+        """The format of layers with a sliding window."""
+        k, v = self.bits.of_windows
+        return replace(self, k_bits=k, v_bits=v, windows=None)
+
     def with_bits(self, bits: str) -> Self:
-        """Return this format with other bits, "4" or "5/4". Raises ValueError."""
-        k, v = KVBits.parse(bits)
-        return replace(self, k_bits=k, v_bits=v)
+        """Return this format with other bits, as `KVBits` are written. Raises ValueError."""
+        k, v, windows = KVBits.parse(bits)
+        return replace(self, k_bits=k, v_bits=v, windows=windows)
 
     def __str__(self) -> str:
-        return str(KVBits(self.k_bits, self.v_bits))
+        return str(self.bits)
 
 
 FOUR_BITS: Final = KVFormat()

@@ -72,7 +72,7 @@ def judged(
         for tokens in _PROMPTS:
             logits = network(mx.array(tokens), cache=made)
     group_size = quantization.group_size or _group_size(plain)
-    format = KVFormat(*(quantization.bits or kv_bits.DEFAULT), group_size)
+    bits = quantization.bits or kv_bits.DEFAULT
     probes = _probes(plain, shows_arrays=False)
     problem = _problem(model, Network(network), probes, backend)
     if shows_arrays := bool(problem):
@@ -88,6 +88,7 @@ def judged(
     dtype = next((probe.dtype for probe in probes if isinstance(probe, ProbeKV)), logits.dtype)
     packed = bool(full or sliding) and not shows_arrays
     heads, latents = (backend.heads, backend.latents) if packed else (first.kv_heads, False)
+    format = KVFormat(bits.k, bits.v, group_size, windows=bits.windows if sliding else None)
     geometry = Geometry(heads, dtype, format, first, sliding, states, shows_arrays, latents, tuple(others))
     return geometry, int(logits.shape[-1])
 

@@ -45,8 +45,8 @@ _Dim = Annotated[int, Field(strict=True, gt=0, le=1 << 20)]
 
 
 def _described(bits: KVBits) -> int | str:
-    """Bits in a file: 4, or "5/4" where those of K and V differ."""
-    return bits.k if bits.k == bits.v else str(bits)
+    """Bits in a file: 4, or as text where they are not the same everywhere."""
+    return bits.k if str(bits) == str(bits.k) else str(bits)
 
 
 def _as_described(bits: int | str) -> int | str:
@@ -78,8 +78,8 @@ _Arrays = Annotated[tuple[StateShape, ...], Field(min_length=1, max_length=64)]
 class KVGeometry:
     """The KV of all layers that have some, in the model's order, and the states of those that are recurrent.
 
-    `dtype` is that of scales and biases, as safetensors calls it. `bits` are those of K and V, or "5/4" where they
-    differ.
+    `dtype` is that of scales and biases, as safetensors calls it. `bits` are those of K and V: a number, or as text
+    where they differ ("5/4", "4w6").
     """
 
     dtype: Annotated[str, Field(pattern="^(F32|F16|BF16)$")]
@@ -96,7 +96,8 @@ class KVGeometry:
     def width(self, layer: int, part: str) -> int:
         """Return the elements per token and head of one part ("k.weights", …) of a layer."""
         shape, bits = self.layers[layer], KVBits.parse(str(self.bits))
-        dim, by = (shape.k_dim, bits.k) if part.startswith("k") else (shape.v_dim, bits.v)
+        k, v = bits.of_windows if shape.window else bits[:2]
+        dim, by = (shape.k_dim, k) if part.startswith("k") else (shape.v_dim, v)
         return dim * by // 32 if part.endswith("weights") else dim // self.group_size
 
 
@@ -195,7 +196,7 @@ def kv_geometry(geometry: Geometry) -> KVGeometry:
         layers.update(dict.fromkeys(group.layers, shape))
     shapes = tuple(layers[layer] for layer in geometry.kv_layers)
     by = geometry.format
-    bits, dtype = _described(KVBits(by.k_bits, by.v_bits)), SAFETENSORS_DTYPE[geometry.dtype]
+    bits, dtype = _described(by.bits), SAFETENSORS_DTYPE[geometry.dtype]
     states = geometry.states.arrays if geometry.states else ()
     described = tuple(tuple(StateShape(array.dtype, array.shape) for array in arrays) for arrays in states)
     return KVGeometry(dtype, bits, by.group_size, shapes, described)

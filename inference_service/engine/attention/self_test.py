@@ -137,7 +137,7 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
     tokens = geometry.piece_tokens if group.window else geometry.block_tokens
     paged, layout = _paged(geometry, group)
     k_mean, v_mean = _means(geometry, group, seed)
-    codec = KVCodec(geometry.format, (k_mean, v_mean))
+    codec = KVCodec(geometry.format_of(group), (k_mean, v_mean))
     firsts = _firsts(group, tokens, lengths)
     counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
     arena = DeviceArena(layout, sum(counts) + 1)
@@ -194,7 +194,10 @@ def _values(
     """Unpack the last layer's K and V in blocks, float32 [1, kv_heads, tokens, width]."""
     parts: dict[str, Any] = arena.arrays(blocks, tokens)
     prefix, sides = geometry.prefix(group), []
-    for side, by, mean in (("k", geometry.format.k, codec.k_mean), ("v", geometry.format.v, codec.v_mean)):
+    for side, by, mean in (
+        ("k", geometry.format_of(group).k, codec.k_mean),
+        ("v", geometry.format_of(group).v, codec.v_mean),
+    ):
         words, scales, biases = (mx.array(parts[f"{prefix}{side}.{part}"][-1:]) for part in Quantized._fields)
         if scales.dtype != geometry.dtype:
             scales, biases = scales.view(geometry.dtype), biases.view(geometry.dtype)
@@ -208,7 +211,7 @@ def _segments_error(lengths: tuple[int, ...], geometry: Geometry, group: LayerGr
     """Return the error over blocks in random order, few per segment; the last token is each row's own."""
     paged, layout = _paged(geometry, group)
     random, tokens, seed = partial(_random, geometry.dtype), paged.tokens, 7
-    codec = KVCodec(geometry.format, _means(geometry, group, seed))
+    codec = KVCodec(geometry.format_of(group), _means(geometry, group, seed))
     firsts = _firsts(group, tokens, lengths)
     counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
     arena = HostArena(layout, sum(counts), max(2, -(-sum(counts) // metal_attention.MOST_SEGMENTS)))
@@ -294,9 +297,11 @@ def _group_encoding_error(geometry: Geometry, group: LayerGroup) -> float:
         noise = mx.random.normal((1, group.kv_heads, 65, width), key=next(keys))
         sides.append((noise + mean[:, None]).astype(geometry.dtype))
         means.append(mean)
-    packed = KVCodec(geometry.format, (means[0], means[1])).encode(sides[0], sides[1])
+    packed = KVCodec(geometry.format_of(group), (means[0], means[1])).encode(sides[0], sides[1])
     errors = []
-    for x, mean, written, by in zip(sides, means, packed, (geometry.format.k, geometry.format.v), strict=True):
+    for x, mean, written, by in zip(
+        sides, means, packed, (geometry.format_of(group).k, geometry.format_of(group).v), strict=True
+    ):
         left = plain_values(written, by, mean, rotated=geometry.format.scheme != PLAIN)
         rounding = mx.abs(written.scales.astype(mx.float32)).mean() / 12**0.5
         errors.append(mx.square(left - x.astype(mx.float32)).mean().sqrt() / rounding)
@@ -320,11 +325,11 @@ def _group_arrays_error(geometry: Geometry, group: LayerGroup) -> float:
     widths = (group.k_dim, group.v_dim)
     means = tuple(mx.random.normal((group.kv_heads, width), key=next(keys)).astype(geometry.dtype) for width in widths)
     k, v = (mx.random.normal((1, group.kv_heads, 65, width), key=next(keys)).astype(geometry.dtype) for width in widths)
-    codec, rotated = KVCodec(geometry.format, (means[0], means[1])), geometry.format.scheme != PLAIN
+    codec, rotated = KVCodec(geometry.format_of(group), (means[0], means[1])), geometry.format.scheme != PLAIN
     packed = codec.encode(k, v)
     errors = []
     for found, each, mean, by in zip(
-        codec.decode(*packed), packed, means, (geometry.format.k, geometry.format.v), strict=True
+        codec.decode(*packed), packed, means, (geometry.format_of(group).k, geometry.format_of(group).v), strict=True
     ):
         truth = plain_values(each, by, mean, rotated=rotated)
         errors.append(mx.abs(found.astype(mx.float32) - truth).max() / mx.abs(truth).max())

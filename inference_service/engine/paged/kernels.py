@@ -47,7 +47,7 @@ class PagedGroup:
         """Return the group for blocks of `tokens` tokens."""
         prefix = geometry.prefix(group)
         return cls(
-            group.kv_heads, group.k_dim, group.v_dim, geometry.format, geometry.dtype, tokens,
+            group.kv_heads, group.k_dim, group.v_dim, geometry.format_of(group), geometry.dtype, tokens,
             tuple(layout.tensors[prefix + name].offset for name in TENSORS), layout.words, group.window or 0,
         )  # fmt: skip
 

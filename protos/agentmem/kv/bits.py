@@ -1,4 +1,4 @@
-"""Bits of K and V as users write them: "4" for both, "5/4" for 5 bits of K and 4 of V."""
+"""Bits of K and V as users write them: "4" for both, "5/4" for 5 of K and 4 of V, "4w6" for 6 in sliding windows."""
 
 from typing import Annotated, Final, NamedTuple, Self
 
@@ -6,25 +6,59 @@ from pydantic import BeforeValidator
 
 BITS: Final = (3, 4, 5, 6, 8)
 """Bits per element that K and V can have: those that MLX has kernels for."""
+_WINDOWS: Final = "w"
 
 
-class KVBits(NamedTuple):
-    """Bits per element of K and of V. As text "4", or "5/4" where they differ."""
+class SideBits(NamedTuple):
+    """Bits per element of K and of V in layers of one kind. As text "4", or "5/4" where they differ."""
 
     k: int
     v: int
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Bits of "4" or "5/4". Raises ValueError, which says what to give."""
-        sides = text.split("/")
-        if len(sides) > 2 or any(side not in map(str, BITS) for side in sides):
-            known = f"{', '.join(map(str, BITS[:-1]))} or {BITS[-1]}"
-            raise ValueError(f'must be "auto", or bits of K and V, as "4", or of each, as "5/4"; each {known}')
-        return cls(int(sides[0]), int(sides[-1]))
-
     def __str__(self) -> str:
         return str(self.k) if self.k == self.v else f"{self.k}/{self.v}"
+
+
+class KVBits(NamedTuple):
+    """Bits per element of K and of V; those of layers with a sliding window by themselves, if there are any.
+
+    As text "4", "5/4", "4w6" or "5/4w8/6". Windows do not grow with the context, so that bits are cheapest there.
+    """
+
+    k: int
+    v: int
+    windows: SideBits | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Bits of "4", "5/4" or "4w6". Raises ValueError, which says what to give."""
+        full, *windows = text.split(_WINDOWS)
+        if len(windows) > 1:
+            raise ValueError(_WANTED)
+        bits, of_windows = _sides(full), _sides(windows[0]) if windows else None
+        return cls(*bits, None if of_windows == bits else of_windows)
+
+    @property
+    def of_windows(self) -> SideBits:
+        """Bits in layers with a sliding window."""
+        return self.windows or SideBits(self.k, self.v)
+
+    def __str__(self) -> str:
+        full = str(SideBits(self.k, self.v))
+        return full if self.windows is None else f"{full}{_WINDOWS}{self.windows}"
+
+
+_WANTED: Final = (
+    f'must be "auto", or bits of K and V, as "4", or of each, as "5/4"; each {", ".join(map(str, BITS[:-1]))} or '
+    f'{BITS[-1]}; "4w6" has 6 in sliding windows'
+)
+
+
+def _sides(text: str) -> SideBits:
+    sides = text.split("/")
+    if len(sides) > 2 or any(side not in map(str, BITS) for side in sides):
+        raise ValueError(_WANTED)
+    return SideBits(int(sides[0]), int(sides[-1]))
 
 
 AUTO: Final = "auto"

@@ -34,8 +34,8 @@ pytestmark = pytest.mark.sampled(5)
 
 __all__ = ["prompt"]  # a fixture
 
-PAIRS = [str(KVBits(*pair)) for pair in product(BITS, BITS)]
-APART = ["3", "5/4", "6/3", "8/4"]
+PAIRS = [*(str(KVBits(*pair)) for pair in product(BITS, BITS)), "4w6", "5/4w8/3"]
+APART = ["3", "5/4", "6/3", "8/4", "4w6"]
 pairs = pytest.mark.parametrize("text", PAIRS)
 groups = pytest.mark.parametrize("group_size", [32, 64])
 
@@ -54,7 +54,7 @@ def test_what_is_counted_is_what_is_taken(text: str, group_size: int) -> None:
     full, sliding = LayerGroup((0, 2, 4), 2, 64, 128), LayerGroup((1, 3), 2, 128, 64, 64)
     made = packed(Geometry(4, mx.bfloat16, FOUR_BITS, full, sliding), text, group_size)
     tokens = 7
-    k_bits, v_bits = KVBits.parse(text)
+    k_bits, v_bits, _ = KVBits.parse(text)
     of_a_head = 64 * k_bits / 8 + 128 * v_bits / 8 + (64 + 128) * 2 * 2 / group_size
     assert made.bytes_per_token == len(full.layers) * full.kv_heads * of_a_head
 
@@ -63,7 +63,7 @@ def test_what_is_counted_is_what_is_taken(text: str, group_size: int) -> None:
             mx.random.normal((1, group.kv_heads, tokens, width)).astype(made.dtype)
             for width in (group.k_dim, group.v_dim)
         )
-        return len(group.layers) * sum(side.nbytes for side in KVCodec(made.format).encode(k, v))
+        return len(group.layers) * sum(side.nbytes for side in KVCodec(made.format_of(group)).encode(k, v))
 
     window_token_bytes = made.piece_bytes // made.piece_tokens
     assert when_packed(full) == tokens * made.bytes_per_token
@@ -93,7 +93,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def model(request: pytest.FixtureRequest, directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     hashes = ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json")
     found = load("tiny", str(directory), quantization=QuantizationSettings(KVBits.parse(request.param)), hashes=hashes)
-    assert str(found.geometry.format) == request.param
+    assert str(found.geometry.format) == (request.param if found.geometry.sliding else request.param.partition("w")[0])
     return found
 
 
@@ -131,10 +131,13 @@ class _OtherBits(KVCodec):
 
 
 def test_faulty_bits_are_found(model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    by = model.geometry.format
-    other = by.with_bits("4" if str(by) == "3" else str(KVBits(by.v_bits, by.k_bits)))
+    def other(by: KVFormat) -> KVFormat:
+        return by.with_bits(
+            str(KVBits(by.v_bits, by.k_bits)) if by.v_bits != by.k_bits else "4" if str(by) != "4" else "3"
+        )
+
     found = turn(model, prompt)
-    codecs = {layer: _OtherBits(codec, other) for layer, codec in model.arenas.codecs.items()}
+    codecs = {layer: _OtherBits(codec, other(codec.format)) for layer, codec in model.arenas.codecs.items()}
     monkeypatch.setattr(model.arenas, "codecs", codecs)
     faulty = turn(model, prompt)
     assert difference(told([found]), told([faulty])) > 10 * TOLERANCE

@@ -50,7 +50,7 @@ def test_places_are_gapless_aligned_and_shaped_as_promised(manifest: Manifest) -
             continue
         layer, part = name.removeprefix("layer_").split("_", 1)
         shape = manifest.geometry.layers[int(layer)]
-        k_bits, v_bits = KVBits.parse(str(manifest.geometry.bits))
+        k_bits, v_bits, _ = KVBits.parse(str(manifest.geometry.bits))
         dim, bits = (shape.k_dim, k_bits) if part.startswith("k") else (shape.v_dim, v_bits)
         width = dim * bits // 32 if part.endswith("weights") else dim // manifest.geometry.group_size
         tokens = manifest.kv_tokens - manifest.first_positions[int(layer)]
