@@ -162,9 +162,12 @@ def test_a_fault_of_the_kernel_shows_and_it_is_not_taken(
         pytest.skip("of kernels as g++ compiles them")
     changed = []
 
-    def faulty(*, header: str, **others: Any) -> Any:
-        changed.append(FAULTS[fault](header) != header)
-        return cuda_on_cpu(header=FAULTS[fault](header), **others)
+    def faulty(*, name: str, header: str, **others: Any) -> Any:
+        given = header
+        if name.startswith("skinny"):
+            header = FAULTS[fault](header)
+            changed.append(header != given)
+        return cuda_on_cpu(name=name, header=header, **others)
 
     monkeypatch.setattr(mx.fast, "cuda_kernel", faulty)
     network = nn.Linear(1024, 32, bias=False)
