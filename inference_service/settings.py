@@ -45,7 +45,8 @@ class WorkerSettings(ModelSettings):
     )
     kv_bits: KVBitsText = Field(
         AUTO,
-        description="bits per element of K and V, as 4, or of each, as 5/4 (3, 4, 5, 6 or 8); auto: as few as are good",
+        description="bits per element of K and V, as 4, or of each, as 5/4 (3, 4, 5, 6 or 8); 4w6: 6 in windows; "
+        "auto: as few as are good",
     )
     kv_group_size: Literal[32, 64] | None = Field(
         None, description="elements per quantization group; 64, or 32 where heads are no multiple of 64 wide"

@@ -15,9 +15,9 @@ It is ASCII, and its metadata are strings, as safetensors wants it:
     opening_bytes, context_policy        as in the contract; each is left out where it is 0
     template_time                        as in the contract; left out where it is empty
     kv_tokens, first_positions           how many tokens have KV, and where each layer's first one is; a JSON list
-    geometry                             JSON: dtype, bits (4, or "5/4" of K and V), group_size, layers with kv_heads,
-                                         k_dim, v_dim, window; and where recurrent layers have states, those: for each
-                                         layer a list of arrays with dtype and shape
+    geometry                             JSON: dtype, bits (4, "5/4" of K and V, or "4w6" where windows have others),
+                                         group_size, layers with kv_heads, k_dim, v_dim, window; and where recurrent
+                                         layers have states, those: for each layer a list of arrays with dtype and shape
     state_position                       how many tokens went into the states, as many as have KV; left out without
     tensor_checksum                      xxh3_128 of all bytes behind the header
     metadata_checksum                    xxh3_128 of the header without it, with sorted keys and without spaces

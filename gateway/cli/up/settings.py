@@ -33,8 +33,8 @@ class UpSettings(ModelSettings, ListenSettings):
     loaded_models: int | None = Field(None, ge=1, description="models that may be loaded at once (default: 1)")
     kv_bits: KVBitsText | None = Field(
         None,
-        description="bits per element of K and V, as 4, or of each, as 5/4 (3, 4, 5, 6 or 8); auto: as few as are good "
-        "(default: auto)",
+        description="bits per element of K and V, as 4, or of each, as 5/4 (3, 4, 5, 6 or 8); 4w6: 6 in windows; "
+        "auto: as few as are good (default: auto)",
     )
     data: Path = Field(layout.DATA, description="directory of all that is kept")
     run_dir: Path | None = Field(None, description="directory of the sockets (default: DATA/run)")
