@@ -20,6 +20,7 @@ _SERIES: Final = {
 }
 _MOST_PERPLEXITY: Final = {"4": 5.0, "5/4": 2.2, "6/4": 1.3}
 _MOST_NATS: Final = {"4": 0.045, "5/4": 0.020}
+_TAILS: Final = {"divergence_99": "99 %", "divergence_999": "99.9 %"}
 _MOST_BITS: Final = 4.5
 _LEAST_TOLD: Final = 0.95
 _FEW: Final = 4
@@ -30,7 +31,7 @@ _ENOUGH: Final = 5
 def tables(figures: dict[str, Any]) -> list[Table]:
     """All that was found."""
     recall = [_recall(figures)] if figures["recall"] else []
-    parts = [_parts(figures)] if len(_by_part(figures)) > 1 else []
+    parts = [_parts(figures)] if len(_any(figures).get("by_part", ())) > 1 else []
     return [_divergence(figures), _kinds(figures), *parts, *recall, _check(figures)]
 
 
@@ -94,6 +95,7 @@ def plots(figures: dict[str, Any]) -> list[Plot]:
 
 
 def _divergence(figures: dict[str, Any]) -> Table:
+    tails = [key for key in _TAILS if key in _any(figures)]
     rows = [
         [
             name,
@@ -101,14 +103,15 @@ def _divergence(figures: dict[str, Any]) -> Table:
             f"{of['bytes']:,.0f}",
             percent(of["ratio"], "+.2f", minus=1.0),
             interval(of["divergence"], ".3g"),
-            *(interval(of[key], ".2g") for key in ("divergence_99", "divergence_999")),
+            *(interval(of[key], ".2g") for key in tails),
             percent(of["same"]),
         ]
         for name, of in figures["variants"].items()
     ]
     missing = figures["missing"]
     without = f" Not on this device: {' and '.join(missing)}: {next(iter(missing.values()))}" if missing else ""
-    columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", "99 %", "99.9 %", "same first choice")
+    shown = [_TAILS[key] for key in tails]
+    columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", *shown, "same first choice")
     total, perplexity = sum(figures["tokens"].values()), figures["perplexity"]["all"]
     note = (
         f"{figures['model']} in {figures['dtype']}, {total:,} tokens in pieces of {figures['length']:,}, each token "
@@ -138,14 +141,14 @@ def _kinds(figures: dict[str, Any]) -> Table:
     return Table("By kind of text", ("K/V", *kinds), rows, note)
 
 
-def _by_part(figures: dict[str, Any]) -> dict[str, Any]:
-    """Of whichever variant: all have the same parts."""
-    found: dict[str, Any] = next(iter(figures["variants"].values()))["by_part"]
+def _any(figures: dict[str, Any]) -> dict[str, Any]:
+    """One variant: all have the same keys, older committed results have fewer."""
+    found: dict[str, Any] = next(iter(figures["variants"].values()))
     return found
 
 
 def _parts(figures: dict[str, Any]) -> Table:
-    places = [*_by_part(figures)]
+    places = [*_any(figures)["by_part"]]
     begins = (0, *EDGES)
     ends = (*(min(edge, figures["length"]) for edge in EDGES), figures["length"])
     names = [f"{begins[int(place)]:,} to {ends[int(place)]:,}" for place in places]

@@ -7,7 +7,10 @@ from agentmem.process.model_registry import read
 from agentmem.process.model_sources import DEMO
 from agentmem.process.models import ADAPTER_FILES, RegisteredModel
 
-BITS_WANTED = 'must be "auto", or bits of K and V, as "4", or of each, as "5/4"; each 3, 4, 5, 6 or 8'
+BITS_WANTED = (
+    'must be "auto", or bits of K and V, as "4", or of each, as "5/4"; each 3, 4, 5, 6 or 8; '
+    '"4w6" has 6 in sliding windows'
+)
 
 
 def adapter(directory: Path) -> Path:
