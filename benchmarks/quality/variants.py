@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import QuantizedKVCache
 
 from inference_service.engine.calibration import Calibration
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
@@ -17,24 +18,32 @@ NewCaches = Callable[[], list[Any]]
 """Makes empty caches, one per layer."""
 
 RUNGS: Final = ("4/3", "4", "5/4", "6/4", "8/4", "6", "8")
-"""Bits of K and V that are measured with the model's own scheme, in groups of 64."""
+"""Bits of K and V that are measured with our own scheme, rotated and calibrated, in groups of 64."""
 PLAIN_4: Final = "plain 4"
 PLAIN_4_32: Final = "plain 4, groups of 32"
-ROTATED_4: Final = "4 rotated"
-"""Centred and rotated, but not balanced: as models with latents and those that compute attention themselves have it."""
+NO_MEANS: Final = "4 without means"
+BY_OPERATIONS: Final = "4 by operations"
+"""Packed as on devices without a kernel of ours; on those the same as 4."""
 MLX_LM: Final = {4: "mlx-lm, 4 bits", 8: "mlx-lm, 8 bits"}
 """mlx-lm's QuantizedKVCache with its own attention, in groups of 64."""
-NAMES: Final = (PLAIN_4, PLAIN_4_32, ROTATED_4, *RUNGS, *MLX_LM.values())
+NAMES: Final = (PLAIN_4, PLAIN_4_32, NO_MEANS, BY_OPERATIONS, *RUNGS, *MLX_LM.values())
 _GROUP: Final = 64
 
 
-def formats(scheme: str) -> dict[str, KVFormat]:
-    """Those of our own caches, by their names; `scheme` is the model's."""
+class _ByOperations(KVCodec):
+    """Packs by MLX's operations, whatever kernel there is."""
+
+    encode = KVCodec.encode_by_operations
+
+
+def formats() -> dict[str, KVFormat]:
+    """Those of our own caches, by their names."""
     return {
         PLAIN_4: KVFormat(4, 4, _GROUP, PLAIN),
         PLAIN_4_32: KVFormat(4, 4, 32, PLAIN),
-        ROTATED_4: KVFormat(4, 4, _GROUP, ROTATED),
-        **{bits: KVFormat(group_size=_GROUP, scheme=scheme).with_bits(bits) for bits in RUNGS},
+        NO_MEANS: KVFormat(4, 4, _GROUP, ROTATED),
+        BY_OPERATIONS: KVFormat(4, 4, _GROUP, ROTATED),
+        **{bits: KVFormat(group_size=_GROUP, scheme=ROTATED).with_bits(bits) for bits in RUNGS},
     }
 
 
@@ -42,9 +51,11 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
     """All of `NAMES`, in that order; mlx-lm quantizes no windows. Engine thread."""
     full = {layer for group in geometry.full_groups for layer in group.layers}
 
-    def ours(format: KVFormat) -> NewCaches:
+    def ours(name: str, format: KVFormat) -> NewCaches:
         own = replace(geometry, format=format)
-        return partial(own.new_caches, () if format.scheme == PLAIN else calibration.codecs(own))
+        if name == BY_OPERATIONS:
+            return partial(own.new_caches, calibration.codecs(own, _ByOperations))
+        return partial(own.new_caches, calibration.codecs(own) if name in RUNGS else ())
 
     def of_mlx_lm(bits: int) -> NewCaches:
         return lambda: [
@@ -52,7 +63,7 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
         ]
 
     return {
-        **{name: ours(format) for name, format in formats(geometry.format.scheme).items()},
+        **{name: ours(name, format) for name, format in formats().items()},
         **{name: of_mlx_lm(bits) for bits, name in MLX_LM.items()},
     }
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, cluster_pb2, cluster_pb2_grpc, types_pb2
@@ -50,8 +49,7 @@ class Cluster:
     """Its machines by name."""
 
     machines: dict[str, Machine]
-    directory: Path
-    """The model's."""
+    oracle: Oracle
     conninfo: str
     """Where its ledger is, for libpq."""
 
@@ -72,9 +70,7 @@ class Cluster:
     async def check(self, turn: Turn, on: Machine, agent: str) -> None:
         """The log-probabilities are those of a recomputation of the whole ledger."""
         ledger = list((await on.stack.ledger(agent)).token_ids)
-        [calibration] = (on.stack.data / "worker" / "calibration").iterdir()
-        oracle = Oracle(self.directory, calibration=load_file(calibration))
-        wanted = oracle.logprobs_of(ledger, len(ledger) - len(turn.token_ids))
+        wanted = self.oracle.logprobs_of(ledger, len(ledger) - len(turn.token_ids))
         assert ledger[-len(turn.token_ids) :] == turn.token_ids and len(set(turn.token_ids)) > 3
         assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
 
@@ -115,7 +111,7 @@ async def cluster(
                 while await machine.stack.metric("gateway", _KNOWN, state="ready") < len(names):
                     await asyncio.sleep(0.1)
         try:
-            yield Cluster(machines, model, conninfo)
+            yield Cluster(machines, Oracle(model), conninfo)
         except BaseException:
             for machine in machines.values():
                 for log in ("store", "gateway", "worker"):
