@@ -31,7 +31,7 @@ _ENOUGH: Final = 5
 def tables(figures: dict[str, Any]) -> list[Table]:
     """All that was found."""
     recall = [_recall(figures)] if figures["recall"] else []
-    parts = [_parts(figures)] if len(_any(figures).get("by_part", ())) > 1 else []
+    parts = [_parts(figures)] if len(_one(figures).get("by_part", ())) > 1 else []
     return [_divergence(figures), _kinds(figures), *parts, *recall, _check(figures)]
 
 
@@ -95,7 +95,7 @@ def plots(figures: dict[str, Any]) -> list[Plot]:
 
 
 def _divergence(figures: dict[str, Any]) -> Table:
-    tails = [key for key in _TAILS if key in _any(figures)]
+    tails = {key: title for key, title in _TAILS.items() if key in _one(figures)}
     rows = [
         [
             name,
@@ -110,7 +110,7 @@ def _divergence(figures: dict[str, Any]) -> Table:
     ]
     missing = figures["missing"]
     without = f" Not on this device: {' and '.join(missing)}: {next(iter(missing.values()))}" if missing else ""
-    shown = [_TAILS[key] for key in tails]
+    shown = tails.values()
     columns = ("K/V", "bits", "bytes a token", "perplexity", "mean KL (nats)", *shown, "same first choice")
     total, perplexity = sum(figures["tokens"].values()), figures["perplexity"]["all"]
     note = (
@@ -141,14 +141,14 @@ def _kinds(figures: dict[str, Any]) -> Table:
     return Table("By kind of text", ("K/V", *kinds), rows, note)
 
 
-def _any(figures: dict[str, Any]) -> dict[str, Any]:
-    """One variant: all have the same keys, older committed results have fewer."""
+def _one(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return one variant: all have the same keys. Older committed results lack positions and tails."""
     found: dict[str, Any] = next(iter(figures["variants"].values()))
     return found
 
 
 def _parts(figures: dict[str, Any]) -> Table:
-    places = [*_any(figures)["by_part"]]
+    places = [*_one(figures)["by_part"]]
     begins = (0, *EDGES)
     ends = (*(min(edge, figures["length"]) for edge in EDGES), figures["length"])
     names = [f"{begins[int(place)]:,} to {ends[int(place)]:,}" for place in places]

@@ -145,8 +145,8 @@ class Model(_message.Message):
     pinned: _builtins.bool
     """It is never unloaded to make room for another."""
     kv_bits: _builtins.str
-    """Bits per element of K and V: "4", or "5/4" where those of K and V differ, "4w6" where layers with sliding
-    windows have others.
+    """Bits per element of K and V: "4", "5/4" where those of K and V differ, or "4w6" where layers with a sliding window
+    have others.
     """
     recommended_kv_bits: _builtins.str
     """The fewest bits of the ladder that are good for the model; empty where it has not run, and where none are."""

@@ -116,6 +116,34 @@ def test_tables_have_every_variant(found: dict[str, Any]) -> None:
     assert [row[0] for row in shown[3].rows][:2] == ["8", "mlx-lm, 8 bits"], "in the order of the check"
 
 
+def test_tails_are_shown_of_results_that_have_them(found: dict[str, Any]) -> None:
+    shown, four = tables(found)[0], found["variants"]["4"]
+    row = dict(zip(shown.columns, next(row for row in shown.rows if row[0] == "4"), strict=True))
+    assert four["divergence_99"]["value"] < four["divergence_999"]["value"]
+    assert row["99 %"].startswith(f"{four['divergence_99']['value']:.2g} (")
+    assert row["99.9 %"].startswith(f"{four['divergence_999']['value']:.2g} (")
+    without = ("divergence_99", "divergence_999", "by_part")
+    older = {name: {key: of[key] for key in of if key not in without} for name, of in found["variants"].items()}
+    before = tables({**found, "variants": older})[0]
+    assert [column for column in shown.columns if column not in before.columns] == ["99 %", "99.9 %"]
+    assert {len(row) for row in before.rows} == {len(before.columns)}
+
+
+def test_places_are_shown_where_there_are_several(found: dict[str, Any]) -> None:
+    several = {
+        name: {**of, "by_part": {"0": of["by_part"]["0"], "1": found["variants"]["8"]["by_part"]["0"]}}
+        for name, of in found["variants"].items()
+    }
+    [places] = [
+        table
+        for table in tables({**found, "length": 2000, "variants": several})
+        if table.title == "By position in the context"
+    ]
+    assert places.columns == ("K/V", "0 to 1,024", "1,024 to 2,000")
+    four = next(row for row in places.rows if row[0] == "4")
+    assert four[1].startswith("0.04 (") and four[2].startswith("0.0004 (")
+
+
 def test_without_chats_there_is_no_recall() -> None:
     assert [table.title for table in tables(written(chats=0))] == [
         "Perplexity and divergence of a real language model",
