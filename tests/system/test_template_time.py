@@ -65,7 +65,7 @@ async def test_the_next_day_computes_only_what_is_new(
 
 # The whole stack, whose clock goes on between any two renderings.
 
-TIMED = "It is {{ strftime_now('%S.%f') }}.\n" + CHATML
+TIMED = "It is {{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}.\n" + CHATML
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -105,9 +105,9 @@ async def test_agents_found_by_content_keep_theirs(timed: Stack) -> None:
     kept = (await client.agent(first["agentmem"]["agent_id"])).template_time
     assert kept
 
-    moved = await conversation.say("And now?", **{"X-Agent-Template-Time": "2026-03-05T21:45:07"})
+    moved = await conversation.say("And now?", **{"X-Agent-Template-Time": "1987-03-05T21:45:07"})
     assert moved["usage"]["prompt_tokens_details"]["cached_tokens"] < 16
-    assert (await client.agent(first["agentmem"]["agent_id"])).template_time == "2026-03-05T21:45:07"
+    assert (await client.agent(first["agentmem"]["agent_id"])).template_time == "1987-03-05T21:45:07"
     refused = await conversation.say("And now?", **{"X-Agent-Template-Time": "tomorrow"})
     assert refused["error"]["param"] == "X-Agent-Template-Time"
 
