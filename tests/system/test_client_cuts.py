@@ -79,7 +79,12 @@ async def test_an_answer_that_is_cut_anywhere_is_one_turn(stack: Stack, turn: Tu
     # The first bytes may be frames of HTTP/2 that belong to what was asked before: then the turn meets no outage.
     assert {size * part // 6 for part in range(1, 5)} <= cut, size
     assert {0, 1, 20} & cut, size
-    assert replayed & {size - end for end in ENDS}, "none was cut between its commit and its last event"
+    # A busy machine sends a text in more pieces, so that answers beside others end later than the one alone.
+    for later in range(0, 5 * ENDS[0], ENDS[0]):
+        if any(at >= size - ENDS[0] for at in replayed):
+            return
+        await asyncio.gather(*(cut_at(size + later + ENDS[0] - end) for end in ENDS[1:]))
+    pytest.fail("none was cut between its commit and its last event")
 
 
 async def test_a_file_of_an_agent_through_cuts(stack: Stack, tmp_path: object) -> None:
