@@ -30,8 +30,8 @@ from benchmarks.loading import load
 from benchmarks.models import DEMO
 from benchmarks.tables import Claim, Table, conclude
 from inference_service.engine import quality
-from inference_service.engine.calibration import TOKENS, calibrate
-from inference_service.engine.quality import measure, sample
+from inference_service.engine.calibrating import TOKENS, calibrate
+from inference_service.engine.quality import measure, other_text
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
@@ -112,7 +112,7 @@ def measured(model: LoadedModel, biases: Sequence[float], dialogues: Sequence[Di
     )
     for bias in biases:
         biased(network.model, bias)
-        calibration = calibrate(network, sample(model.tokenizer, TOKENS), ours)
+        calibration = calibrate(network, other_text(model.tokenizer, TOKENS), ours)
         said = measure(network, model.tokenizer, ours, quality.TOKENS, calibration)
         of_plain = measure(network, model.tokenizer, plain, quality.TOKENS)
         recommended = said.recommended or "8"

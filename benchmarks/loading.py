@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentmem.kv.hints import TurnHints
-from inference_service.engine.calibration import TOKENS, calibrate
+from inference_service.engine.calibrating import TOKENS, calibrate
 from inference_service.engine.device import has_own_memory, usable_bytes
-from inference_service.engine.quality import sample
-from inference_service.engine.quantization import ROTATED
+from inference_service.engine.quality import other_text
+from inference_service.engine.quantization import PLAIN
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
 from inference_service.models.kv_setup import KVSetup
@@ -45,8 +45,8 @@ def load(
     memory = sizes(free, info.geometry, info.context_length, *given, arrays=not has_own_memory())
     needs = replace(needs_of(info, info.context_length, usable_bytes(), pool_bytes, batch_bytes), activation_bytes=0)
     opened = OpenedModel(info, network, model_fingerprint(spec, info.geometry.dtype_name, hashes), needs)
-    text = sample(info.tokenizer, calibration_tokens)
-    calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme == ROTATED else None
+    text = other_text(info.tokenizer, calibration_tokens)
+    calibration = calibrate(network, text, info.geometry) if info.geometry.format.scheme != PLAIN else None
     loaded = take_memory(opened, paths, kernels, KVSetup(info.geometry.format, calibration), memory, 0, TurnHints())
     loaded.prepare()
     return loaded

@@ -18,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 from mlx_lm.models.cache import ArraysCache, CacheList, make_prompt_cache
 
-from inference_service.engine.calibration import TOKENS
-from inference_service.engine.quality import sample
-from inference_service.models.opening import ModelSpec, open_text
+from inference_service.engine.attention.backend import AttentionBackend
+from inference_service.engine.calibrating import TOKENS, calibrate
+from inference_service.engine.quality import other_text
+from inference_service.models.loaded import read_weights
+from inference_service.models.opening import ModelSpec, open_network, open_text
 
 
 class _DequantizedCache:
-    """Holds what quantization leaves of K and V, one pass long, by the scheme `rotated`.
+    """Holds what quantization leaves of K and V, one pass long, by the scheme `balanced`, or `rotated` without bases.
 
     `bits` must not be an attribute: mlx-lm would take the path of its own quantized caches. An indexer, whose K is its
     V, keeps the halves of K as both.
@@ -33,17 +35,16 @@ class _DequantizedCache:
     start_position = 0
     """Of chunked attention, whose model has a mask of its own."""
 
-    def __init__(self, packing: "_Packing", means: tuple[mx.array, mx.array]) -> None:
-        """`means` of K and of V are float32 [kv_heads, 1, width]."""
-        self._packing, self._means = packing, means
+    def __init__(self, packing: "_Packing", k: "_Measured", v: "_Measured") -> None:
+        self._packing, self._measured = packing, (k, v)
         self.offset = 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         assert not self.offset, "one pass only"
         self.offset += keys.shape[2]
         sides = _halves(keys) if keys is values else (keys, values)
-        self.k = _Side(self._packing, sides[0], self._means[0], self._packing.k_bits)
-        self.v = _Side(self._packing, sides[1], self._means[1], self._packing.v_bits)
+        self.k = _Side(self._packing, sides[0], self._measured[0], self._packing.k_bits)
+        self.v = _Side(self._packing, sides[1], self._measured[1], self._packing.v_bits)
         self.shown = self.k.values, self.v.values
         if keys is values:
             self.shown = (mx.concatenate(self.shown, axis=-1),) * 2
@@ -62,23 +63,6 @@ class _DequantizedCache:
         return _attention(queries, self.k.values, self.v.values, scale, mask, sinks)
 
 
-class _MeansCache(_DequantizedCache):
-    """Holds the means of K and V, rounded to float16 as they are kept; attention sees all as it is."""
-
-    def __init__(self) -> None:
-        self.offset = 0
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        sides = _halves(keys) if keys is values else (keys, values)
-        k, v = (x[0].astype(mx.float32).mean(axis=1).astype(mx.float16)[:, None] for x in sides)
-        self.means = k.astype(mx.float32), v.astype(mx.float32)
-        self.shown = self.keys, self.values = keys, values
-        return self.shown
-
-    def attend(self, queries: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
-        return _attention(queries, self.keys, self.values, scale, mask, sinks)
-
-
 def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
     """Along the last axis."""
     middle = x.shape[-1] // 2
@@ -93,23 +77,71 @@ class _Packing(NamedTuple):
     group: int | None
 
 
+class _Measured(NamedTuple):
+    """Of K or V: the mean, float32 [kv_heads, 1, width], and E, float64 [kv_heads, width, width], if there is one."""
+
+    mean: mx.array
+    basis: npt.NDArray[np.float64] | None
+
+
 class _Side:
-    """K or V [rows, kv_heads, tokens, width] centred, rotated and quantized.
+    """K or V [rows, kv_heads, tokens, width] centred, balanced, rotated and quantized.
 
     `values` are what that leaves, rotated back, with the mean. What a layer rounds next hangs on the last bits: it is
     rotated back as the engine does it; a matrix of signs must agree.
     """
 
-    def __init__(self, packing: _Packing, x: mx.array, mean: mx.array, bits: int) -> None:
-        width = x.shape[-1]
+    def __init__(self, packing: _Packing, x: mx.array, measured: _Measured, bits: int) -> None:
+        width, mean = x.shape[-1], measured.mean
         how = {"group_size": packing.group or (32 if width % 64 else 64), "bits": bits}
         missing = (0, -width % how["group_size"])
         filled = mx.pad(x, [(0, 0), (0, 0), (0, 0), missing])
         filled_mean = mx.pad(mean, [(0, 0), (0, 0), missing])
-        left = mx.dequantize(*mx.quantize(_rotated(filled - filled_mean), **how), **how)
-        back = _rotated_back(left)
-        assert mx.allclose(back, left @ mx.array(_rotation(filled.shape[-1]).T), rtol=1e-4, atol=1e-4)
-        self.values = (back + filled_mean)[..., :width]
+        if measured.basis is None:
+            left = _left(_rotated(filled - filled_mean), how)
+            back = _rotated_back(left)
+            assert mx.allclose(
+                back, left @ mx.array(_rotation(filled.shape[-1]).T.astype(np.float32)), rtol=1e-4, atol=1e-4
+            )
+            self.values = (back + filled_mean)[..., :width]
+            return
+        into = (_padded(measured.basis, missing[1]) @ _rotation(filled.shape[-1])).astype(np.float32)
+        out = mx.array(np.linalg.inv(into.astype(np.float64)).astype(np.float32))
+        packed = mx.addmm(-(filled_mean @ mx.array(into)), filled, mx.array(into))
+        left = _left(packed, how)
+        self.values = mx.addmm(filled_mean, left, out)[..., :width]
+
+
+def _left(x: mx.array, how: dict[str, int]) -> mx.array:
+    """What quantization leaves of x: MLX's codes, on the straight line of each group that is nearest to it.
+
+    What a layer rounds next hangs on the last bits: lines are found as the engine finds them; NumPy's must agree.
+    """
+    packed = mx.quantize(x, **how)
+    codes = mx.dequantize(*packed, **how)
+    if how["bits"] == 8:
+        return codes
+    scale, bias = (part[..., None] for part in packed[1:])
+    wanted, levels = (each.reshape(*scale.shape[:-1], how["group_size"]) for each in (x, codes))
+    mean, middle = (each.mean(axis=-1, keepdims=True) for each in (wanted, levels))
+    off = levels - middle
+    squares = (off * off).sum(axis=-1, keepdims=True)
+    wide = squares > scale * scale
+    slope = mx.where(wide, (wanted * off).sum(axis=-1, keepdims=True) / mx.where(wide, squares, 1.0), 1.0) * scale
+    fitted = mean - slope * ((middle - bias) / scale)
+    found = mx.dequantize(packed[0], slope[..., 0], fitted[..., 0], **how)
+    exact = _nearest(*(np.array(each, np.float64) for each in (wanted, levels)))
+    assert np.allclose(np.array(found).reshape(exact.shape), exact, rtol=1e-3, atol=1e-4)
+    return found
+
+
+def _nearest(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of each row of x the nearest a y + b."""
+    off = y - y.mean(axis=-1, keepdims=True)
+    squares = np.square(off).sum(axis=-1, keepdims=True)
+    slope = (off * x).sum(axis=-1, keepdims=True) / np.where(squares > 0, squares, 1)
+    found: npt.NDArray[np.float64] = slope * off + x.mean(axis=-1, keepdims=True)
+    return found
 
 
 def _attention(q: mx.array, k: mx.array, v: mx.array, scale: float, mask: Any, sinks: Any) -> mx.array:
@@ -128,13 +160,13 @@ def _signs(width: int) -> npt.NDArray[np.float32]:
 
 
 @cache
-def _rotation(width: int) -> npt.NDArray[np.float32]:
+def _rotation(width: int) -> npt.NDArray[np.float64]:
     """The signs, and Sylvester's matrix for each block, the largest power of two that divides the width."""
     one = np.ones((1, 1))
     while width % (2 * len(one)) == 0:
         one = np.block([[one, one], [one, -one]])
     blocks = np.kron(np.eye(width // len(one)), one / np.sqrt(len(one)))
-    return (np.diag(_signs(width)) @ blocks).astype(np.float32)
+    return np.asarray(np.diag(_signs(width).astype(np.float64)) @ blocks)
 
 
 def _rotated(x: mx.array) -> mx.array:
@@ -204,18 +236,38 @@ def _keep_latents(model: Any) -> None:
             layer.self_attn = _Latents(layer.self_attn)
 
 
-def _read(means: Mapping[str, npt.NDArray[np.float16]]) -> list[tuple[mx.array, mx.array]]:
-    def side(name: str, layer: int) -> mx.array:
-        return mx.array(means[f"{name}.{layer}"].astype(np.float32))[:, None]
+def _padded(matrices: npt.NDArray[np.float64], missing: int) -> npt.NDArray[np.float64]:
+    """Each with further ones on the diagonal."""
+    heads, width, _ = matrices.shape
+    padded = np.tile(np.eye(width + missing), (heads, 1, 1))
+    padded[:, :width, :width] = matrices
+    return padded
 
-    return [(side("k", layer), side("v", layer)) for layer in range(len(means) // 2)]
+
+def _read(calibration: Mapping[str, npt.NDArray[np.float16]]) -> list[tuple[_Measured, _Measured]]:
+    def side(name: str, layer: int) -> _Measured:
+        basis = calibration.get(f"{name}_basis.{layer}")
+        mean = mx.array(calibration[f"{name}.{layer}"].astype(np.float32))[:, None]
+        return _Measured(mean, None if basis is None else basis.astype(np.float64))
+
+    return [(side("k", layer), side("v", layer)) for layer in range(sum(name.startswith("k.") for name in calibration))]
+
+
+@cache
+def _calibrated(directory: Path) -> Mapping[str, npt.NDArray[np.float16]]:
+    """What a worker measures of a model: data, which has tests of its own."""
+    spec = ModelSpec("oracle", directory, dtype="float32")
+    info, network = open_network(spec, open_text(spec), AttentionBackend())
+    for _ in read_weights(info, network):
+        pass
+    return calibrate(network, other_text(info.tokenizer, TOKENS), info.geometry).arrays
 
 
 class Oracle:
     """Log-probabilities of every next token of a sequence, computed in float32 in one go, and remembered.
 
-    The means that K and V are centred on are measured here as well, on the text that the worker takes, unless they are
-    given, as float16 [kv_heads, width] by "k.LAYER" and "v.LAYER".
+    Means and bases are measured as a worker does it, on the text that it takes, unless they are given, by name as in
+    its file.
     """
 
     def __init__(
@@ -224,22 +276,16 @@ class Oracle:
         k_bits: int = 4,
         v_bits: int | None = None,
         group: int | None = None,
-        means: Mapping[str, npt.NDArray[np.float16]] | None = None,
+        calibration: Mapping[str, npt.NDArray[np.float16]] | None = None,
     ) -> None:
         self._model, _ = mlx_lm.load(str(directory))
         self._model.set_dtype(mx.float32)
         _patch(self._model)
         _keep_latents(self._model)
         packing = _Packing(k_bits, v_bits or k_bits, group)
-        layers = self._measured(directory) if means is None else _read(means)
-        self._new_caches = lambda: self._caches([_DequantizedCache(packing, each) for each in layers])
+        layers = _read(_calibrated(directory) if calibration is None else calibration)
+        self._new_caches = lambda: self._caches([_DequantizedCache(packing, *each) for each in layers])
         self._remembered = lru_cache(maxsize=64)(self._computed)
-
-    def _measured(self, directory: Path) -> list[tuple[mx.array, mx.array]]:
-        tokenizer = open_text(ModelSpec("oracle", directory)).tokenizer
-        caches = [_MeansCache() for _ in _with_kv(make_prompt_cache(self._model))]
-        mx.eval(self._model(mx.array([sample(tokenizer, TOKENS)]), cache=self._caches(caches)))
-        return [cache.means for cache in caches]
 
     def _caches(self, with_kv: Sequence[Any]) -> list[Any]:
         """The model's own caches, with these in the place of those with KV."""

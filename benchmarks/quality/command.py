@@ -32,7 +32,7 @@ from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, f
 from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, plots, tables
 from benchmarks.quality.texts import MOST, pieces
-from benchmarks.quality.variants import BY_OPERATIONS, NAMES, NewCaches, formats, stored_bytes, variants
+from benchmarks.quality.variants import NAMES, NewCaches, formats, stored_bytes, variants
 from benchmarks.tables import conclude
 from inference_service.domain import MessagesInput
 from inference_service.engine import quality
@@ -91,7 +91,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
     texts = pieces(model.tokenizer, render, arguments.length, arguments.pieces)
     count = arguments.chats if model.template is not None and model.geometry.resumes_anywhere else 0
     chats = make_chats(count, arguments.chat_tokens, model.tokenizer, render)
-    for name, format in formats().items():
+    for name, format in formats(model.geometry.format.scheme).items():
         if name in arguments.variants:
             attention_paths(replace(model.geometry, format=format))
     every = variants(network, model.geometry, model.calibration)
@@ -181,8 +181,7 @@ def parser() -> argparse.ArgumentParser:
         default=default["chat_tokens"],
         help="tokens of a chat at most" + shown,
     )
-    names = [name for name in NAMES if name != BY_OPERATIONS or results.backend() == "gpu"]
-    found.add_argument("--variants", nargs="+", choices=NAMES, default=names, metavar="NAME", help=_named())
+    found.add_argument("--variants", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=_named())
     found.add_argument("--output", help="name of the file under benchmarks/results (default: quality-BACKEND)")
     return found
 

@@ -5,15 +5,14 @@ from typing import Any, Final
 
 from benchmarks.plots import Band, Plot, Point
 from benchmarks.quality.measuring import EDGES
-from benchmarks.quality.variants import BY_OPERATIONS, MLX_LM, NO_MEANS, PLAIN_4, PLAIN_4_32, RUNGS
+from benchmarks.quality.variants import MLX_LM, PLAIN_4, PLAIN_4_32, ROTATED_4, RUNGS
 from benchmarks.tables import Claim, Table, interval, percent
 
 PAPER: Final = Band(-0.7, 3.0, "the paper's claim for 4 bits")
 """Change of perplexity in percent, as the paper (arXiv:2603.04428) claims it of its models."""
 _SERIES: Final = {
-    "ours: rotated, calibrated": RUNGS,
-    "ours, packed by MLX's operations": (BY_OPERATIONS,),
-    "rotated without means": (NO_MEANS,),
+    "ours": RUNGS,
+    "centred and rotated": (ROTATED_4,),
     "plain, groups of 64": (PLAIN_4,),
     "plain, groups of 32": (PLAIN_4_32,),
     "mlx-lm's QuantizedKVCache": tuple(MLX_LM.values()),
@@ -116,8 +115,8 @@ def _divergence(figures: dict[str, Any]) -> Table:
     note = (
         f"{figures['model']} in {figures['dtype']}, {total:,} tokens in pieces of {figures['length']:,}, each token "
         f"quantized when it is written, prefill in chunks of {figures['chunk']}; perplexity with unquantized KV "
-        f"{perplexity:.3f}. Rows named by bits alone are ours: rotated, centred on the model's own means, groups of "
-        '64; "plain" has neither, as releases before had it. Bits are those of an element with its share of scale '
+        f"{perplexity:.3f}. Rows named by bits alone are ours: centred, balanced and rotated, groups of 64; "
+        '"rotated" is not balanced, "plain" as it is. Bits are those of an element with its share of scale '
         "and bias in 16 bits. 95 % intervals by a paired bootstrap over pieces. The paper claims "
         f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models.{without}"
     )

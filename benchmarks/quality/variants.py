@@ -9,7 +9,6 @@ import mlx.core as mx
 from mlx_lm.models.cache import QuantizedKVCache
 
 from inference_service.engine.calibration import Calibration
-from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
@@ -18,32 +17,24 @@ NewCaches = Callable[[], list[Any]]
 """Makes empty caches, one per layer."""
 
 RUNGS: Final = ("4/3", "4", "5/4", "6/4", "8/4", "6", "8")
-"""Bits of K and V that are measured with our own scheme, rotated and calibrated, in groups of 64."""
+"""Bits of K and V that are measured with the model's own scheme, in groups of 64."""
 PLAIN_4: Final = "plain 4"
 PLAIN_4_32: Final = "plain 4, groups of 32"
-NO_MEANS: Final = "4 without means"
-BY_OPERATIONS: Final = "4 by operations"
-"""Packed as on devices without a kernel of ours; on those the same as 4."""
+ROTATED_4: Final = "4 rotated"
+"""Centred and rotated, but not balanced: as models with latents and those that compute attention themselves have it."""
 MLX_LM: Final = {4: "mlx-lm, 4 bits", 8: "mlx-lm, 8 bits"}
 """mlx-lm's QuantizedKVCache with its own attention, in groups of 64."""
-NAMES: Final = (PLAIN_4, PLAIN_4_32, NO_MEANS, BY_OPERATIONS, *RUNGS, *MLX_LM.values())
+NAMES: Final = (PLAIN_4, PLAIN_4_32, ROTATED_4, *RUNGS, *MLX_LM.values())
 _GROUP: Final = 64
 
 
-class _ByOperations(KVCodec):
-    """Packs by MLX's operations, whatever kernel there is."""
-
-    encode = KVCodec.encode_by_operations
-
-
-def formats() -> dict[str, KVFormat]:
-    """Those of our own caches, by their names."""
+def formats(scheme: str) -> dict[str, KVFormat]:
+    """Those of our own caches, by their names; `scheme` is the model's."""
     return {
         PLAIN_4: KVFormat(4, 4, _GROUP, PLAIN),
         PLAIN_4_32: KVFormat(4, 4, 32, PLAIN),
-        NO_MEANS: KVFormat(4, 4, _GROUP, ROTATED),
-        BY_OPERATIONS: KVFormat(4, 4, _GROUP, ROTATED),
-        **{bits: KVFormat(group_size=_GROUP, scheme=ROTATED).with_bits(bits) for bits in RUNGS},
+        ROTATED_4: KVFormat(4, 4, _GROUP, ROTATED),
+        **{bits: KVFormat(group_size=_GROUP, scheme=scheme).with_bits(bits) for bits in RUNGS},
     }
 
 
@@ -51,11 +42,9 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
     """All of `NAMES`, in that order; mlx-lm quantizes no windows. Engine thread."""
     full = {layer for group in geometry.full_groups for layer in group.layers}
 
-    def ours(name: str, format: KVFormat) -> NewCaches:
+    def ours(format: KVFormat) -> NewCaches:
         own = replace(geometry, format=format)
-        if name == BY_OPERATIONS:
-            return partial(own.new_caches, calibration.codecs(own, _ByOperations))
-        return partial(own.new_caches, calibration.codecs(own) if name in RUNGS else ())
+        return partial(own.new_caches, () if format.scheme == PLAIN else calibration.codecs(own))
 
     def of_mlx_lm(bits: int) -> NewCaches:
         return lambda: [
@@ -63,7 +52,7 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
         ]
 
     return {
-        **{name: ours(name, format) for name, format in formats().items()},
+        **{name: ours(format) for name, format in formats(geometry.format.scheme).items()},
         **{name: of_mlx_lm(bits) for bits, name in MLX_LM.items()},
     }
 

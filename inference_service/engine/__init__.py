@@ -21,7 +21,8 @@ attention/         attention over quantized K and V: the backend in models, kern
 products.py        products of rows with quantized weights; `product_speeds` chooses their way, `skinny` is a kernel for
                    few rows, `dequantizing` one for weights as a whole
 quantization.py    the quantization scheme of K and V
-codec.py           centring and rotation of K and V for quantization, with `rotation` and `calibration`
+codec.py           K and V centred, balanced and rotated for quantization, with `rotation` and `calibration`, which is
+                   measured by `calibrating`, with `balancing`
 cuda_kernel.py     makes our kernels for NVIDIA GPUs; `cuda_encoding` is one, which packs K and V; `metal_kernel` makes
                    those for Apple's
 geometry.py        the shape of a model's KV: layer groups, widths, bytes

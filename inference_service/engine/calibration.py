@@ -1,12 +1,12 @@
-"""Calibration: the means of a model's own K and V, which its codecs subtract. Measured once, then data.
+"""Calibration: means of a model's own K and V, which its codecs subtract, and their bases. Measured once, then data.
 
-Kinds of device differ in the last bits of means, and all KV depends on them. So means are kept in the data directory by
-the model's fingerprint, are part of KV's fingerprint, and travel with exports.
+Kinds of device differ in the last bits of what they measure, and all KV depends on them. So it is kept in the data
+directory by the model's fingerprint, is part of KV's fingerprint, and travels with exports.
 """
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -17,44 +17,57 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, load_file, save, save_file
 
 from agentmem.process import logs
-from inference_service.engine.codec import KVCodec
-from inference_service.engine.device import on_cpu
+from inference_service.engine import rotation
+from inference_service.engine.balancing import apart
+from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.network import Network
 from inference_service.engine.paged.alone import SequenceCaches
-from inference_service.engine.paged.passes import banded
-from inference_service.engine.pausing import compute, work_clock
-from inference_service.engine.quantization import PLAIN
+from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat
 
 log = logging.getLogger(__name__)
 
-TOKENS: Final = 1024
-"""Means over 128 tokens leave a quarter more divergence than over 1,024; more tokens gain nothing (SmolLM2)."""
-
-_FEWEST: Final = 128
-_SECONDS: Final = 60.0
-"""Rough limit on a CPU's time: slow models use fewer tokens."""
 _MOST_OFFERED: Final = 64
 """Means that may wait for their models to be loaded."""
 _NEAR: Final = 0.02
 """Tolerance, as a share of a layer's largest mean. SmolLM2's in bfloat16 and float32 are 0.006 apart."""
-_LARGEST: Final = float(np.finfo(np.float16).max)
+_APART: Final = 2.0
+"""Factor by which squared lengths may differ in two bases of one model."""
+_BASES: Final = ("k_basis", "v_basis")
+
+Half = npt.NDArray[np.float16]
 
 
-class LayerMeans(NamedTuple):
-    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width]."""
+class LayerCalibration(NamedTuple):
+    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width], and their bases (`balancing`), float16
+    [kv_heads, width, width]; None where nothing is known of the queries.
+    """
 
-    k: npt.NDArray[np.float16]
-    v: npt.NDArray[np.float16]
+    k: Half
+    v: Half
+    k_basis: Half | None = None
+    v_basis: Half | None = None
+
+    @property
+    def arrays(self) -> dict[str, Half]:
+        """By field, without what is None."""
+        return {name: side for name, side in self._asdict().items() if side is not None}
+
+    def codec(self, format: KVFormat, dtype: mx.Dtype, kind: type[KVCodec]) -> KVCodec:
+        """Return the layer's codec. Engine thread."""
+        k, v = (mx.array(mean).astype(dtype) for mean in (self.k, self.v))
+        if format.scheme != BALANCED or self.k_basis is None or self.v_basis is None:
+            return kind(format, (k, v))
+        k_basis, v_basis = (_basis(side, format.group_size, dtype) for side in (self.k_basis, self.v_basis))
+        return kind(format, (k, v), (k_basis, v_basis))
 
 
 class Calibration:
-    """The means of all layers with KV. Any thread, except `codecs`."""
+    """What was measured of all layers with KV. Any thread, except `codecs`."""
 
-    def __init__(self, layers: Sequence[LayerMeans]) -> None:
+    def __init__(self, layers: Sequence[LayerCalibration]) -> None:
         self.layers = tuple(layers)
         whole = hashlib.sha256()
-        for side in (side for means in layers for side in means):
+        for side in self.arrays.values():
             whole.update(repr(side.shape).encode() + side.tobytes())
         self.digest = whole.hexdigest()
 
@@ -65,40 +78,42 @@ class Calibration:
         return hash(self.digest)
 
     def fits(self, geometry: Geometry) -> bool:
-        """Return whether the means have the shape of the model's KV."""
+        """Return whether all has the shape of the model's KV."""
         groups = [group for layer in geometry.kv_layers for group in geometry.groups if layer in group.layers]
-        fill = geometry.format.group_size
+        fill, balanced = geometry.format.group_size, geometry.format.scheme == BALANCED
 
-        def fit(side: npt.NDArray[np.float16], kv_heads: int, width: int) -> bool:
-            heads, own = side.shape
-            return bool(heads == kv_heads and own + -own % fill == width)
+        def fit(mean: Half, basis: Half | None, kv_heads: int, width: int) -> bool:
+            heads, own = mean.shape
+            same = not balanced if basis is None else basis.shape == (heads, own, own)
+            return bool(heads == kv_heads and own + -own % fill == width) and same
 
         return len(self.layers) == len(groups) and all(
-            fit(means.k, groups[i].kv_heads, groups[i].k_dim) and fit(means.v, groups[i].kv_heads, groups[i].v_dim)
-            for i, means in enumerate(self.layers)
+            fit(own.k, own.k_basis, group.kv_heads, group.k_dim)
+            and fit(own.v, own.v_basis, group.kv_heads, group.v_dim)
+            for own, group in zip(self.layers, groups, strict=True)
         )
 
     def codecs(self, geometry: Geometry, kind: type[KVCodec] = KVCodec) -> list[KVCodec]:
         """Return each layer's codec, of class `kind`. Engine thread."""
-        dtype = geometry.dtype
         return [
-            kind(format, (mx.array(means.k).astype(dtype), mx.array(means.v).astype(dtype)))
-            for format, means in zip(geometry.formats, self.layers, strict=True)
+            own.codec(format, geometry.dtype, kind) for format, own in zip(geometry.formats, self.layers, strict=True)
         ]
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> Self:
         """Rebuild from `arrays`. Raises ValueError for other input."""
-        if not arrays or len(arrays) % 2:
+        layers, left = [], dict(arrays)
+        for layer in range(len([name for name in arrays if name.startswith("k.")])):
+            own = LayerCalibration(*(left.pop(f"{name}.{layer}", None) for name in LayerCalibration._fields))
+            if own.k is None or own.v is None or (own.k_basis is None) != (own.v_basis is None):
+                raise ValueError(f"means or bases of layer {layer} are missing")
+            if any(side.dtype != np.float16 or side.ndim != 2 + (name in _BASES) for name, side in own.arrays.items()):
+                raise ValueError(f"means or bases of layer {layer} are of another type")
+            if not all(np.isfinite(side).all() for side in own.arrays.values()):
+                raise ValueError(f"means or bases of layer {layer} are not finite")
+            layers.append(own)
+        if left or not layers:
             raise ValueError("there are no means of K and V of each layer")
-        layers = []
-        for layer in range(len(arrays) // 2):
-            means = LayerMeans(*(np.asarray(arrays.get(f"{side}.{layer}")) for side in "kv"))
-            if any(side.dtype != np.float16 or side.ndim != 2 for side in means):
-                raise ValueError(f"the means of layer {layer} are missing, or of another type")
-            if not all(np.isfinite(side).all() for side in means):
-                raise ValueError(f"the means of layer {layer} are not finite")
-            layers.append(means)
         return cls(layers)
 
     @classmethod
@@ -115,23 +130,39 @@ class Calibration:
         return save(self.arrays)
 
     def near(self, other: "Calibration") -> bool:
-        """Return whether both are means of one model, up to differences between devices."""
-
-        def same(a: npt.NDArray[np.float16], b: npt.NDArray[np.float16]) -> bool:
-            if a.shape != b.shape:
-                return False
-            largest = float(np.abs(b).max(initial=0))
-            return bool(np.abs(a.astype(np.float32) - b.astype(np.float32)).max(initial=0) <= _NEAR * largest)
-
+        """Return whether both were measured of one model, up to differences between devices."""
         pairs = zip(self.layers, other.layers, strict=False)
-        return len(self.layers) == len(other.layers) and all(same(a.k, b.k) and same(a.v, b.v) for a, b in pairs)
+        return len(self.layers) == len(other.layers) and all(
+            _near_means(a.k, b.k) and _near_means(a.v, b.v)
+            and _near_bases(a.k_basis, b.k_basis) and _near_bases(a.v_basis, b.v_basis)
+            for a, b in pairs
+        )  # fmt: skip
 
     @property
-    def arrays(self) -> dict[str, npt.NDArray[np.float16]]:
-        """The means by name, "k.LAYER" and "v.LAYER", as in a file."""
-        return {
-            f"{name}.{i}": side for i, means in enumerate(self.layers) for name, side in zip("kv", means, strict=True)
-        }
+    def arrays(self) -> dict[str, Half]:
+        """Means and bases by name, "k.LAYER", "k_basis.LAYER" and so on, as in a file."""
+        return {f"{name}.{i}": side for i, own in enumerate(self.layers) for name, side in own.arrays.items()}
+
+
+def _near_means(a: Half, b: Half) -> bool:
+    if a.shape != b.shape:
+        return False
+    largest = float(np.abs(b).max(initial=0))
+    return bool(np.abs(a.astype(np.float32) - b.astype(np.float32)).max(initial=0) <= _NEAR * largest)
+
+
+def _near_bases(a: Half | None, b: Half | None) -> bool:
+    if a is None or b is None or a.shape != b.shape:
+        return a is b
+    return all(apart(*of) <= _APART for of in zip(a.astype(np.float64), b.astype(np.float64), strict=True))
+
+
+def _basis(basis: Half, group_size: int, dtype: mx.Dtype) -> Basis:
+    """Return what a layer's K or V are multiplied with: E, with ones for what fills groups, times R."""
+    heads, width, _ = basis.shape
+    filled = np.tile(np.eye(width + -width % group_size), (heads, 1, 1))
+    filled[:, :width, :width] = basis
+    return Basis.of(filled @ rotation.matrix(filled.shape[-1]), dtype)
 
 
 def new_caches(geometry: Geometry, calibration: Calibration | None) -> SequenceCaches:
@@ -169,11 +200,9 @@ class Calibrations:
             return None
         return found if found.fits(geometry) else None
 
-    def of(
-        self, fingerprint: str, network: Network, token_ids: Sequence[int], geometry: Geometry
-    ) -> Calibration | None:
-        """Return a model's means, measured over `token_ids` and stored if unknown; None if the scheme needs none or the
-        model has no attention.
+    def of(self, fingerprint: str, geometry: Geometry, measure: Callable[[], Calibration]) -> Calibration | None:
+        """Return a model's calibration, measured and stored if unknown; None if the scheme needs none or the model has
+        no attention.
 
         Engine thread.
         """
@@ -181,7 +210,7 @@ class Calibrations:
             return None
         known = self.known(fingerprint, geometry)
         if known is None:
-            known = calibrate_in_time(network, token_ids, geometry)
+            known = measure()
             offered = self._offered.pop(fingerprint, None)
             if offered is not None and offered.near(known):
                 known = offered
@@ -201,58 +230,3 @@ class Calibrations:
 
     def _path(self, fingerprint: str) -> Path:
         return self._directory / f"{fingerprint}.safetensors"
-
-
-def calibrate(network: Network, token_ids: Sequence[int], geometry: Geometry) -> Calibration:
-    """Measure the means over one prefill of `token_ids` with unquantized KV. Engine thread.
-
-    Logits are never computed. Means that are not finite, or too large for float16, count as 0: such a channel is not
-    centred.
-    """
-    caches: list[Any] = list(geometry.new_caches())
-    with_kv = [_MeansCache() for _ in geometry.kv_layers]
-    for layer, cache in zip(geometry.kv_layers, with_kv, strict=True):
-        caches[layer] = cache
-    network(mx.array([list(token_ids)]), cache=caches)
-    compute(cache.means for cache in with_kv)
-    return Calibration([LayerMeans(*(_half(np.array(side)) for side in cache.means)) for cache in with_kv])
-
-
-def calibrate_in_time(
-    network: Network, token_ids: Sequence[int], geometry: Geometry, seconds: float = _SECONDS
-) -> Calibration:
-    """Calibrate; on a CPU, over as many tokens as it computes in `seconds`, judged by the time of the first ones."""
-    if not on_cpu() or len(token_ids) <= _FEWEST:
-        return calibrate(network, token_ids, geometry)
-    began = work_clock()
-    few = calibrate(network, token_ids[:_FEWEST], geometry)
-    affordable = int(_FEWEST * seconds / max(work_clock() - began, 1e-6))
-    return few if affordable < 2 * _FEWEST else calibrate(network, token_ids[:affordable], geometry)
-
-
-def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    return np.where(np.abs(means) <= _LARGEST, means, 0.0).astype(np.float16)
-
-
-class _MeansCache:
-    """Takes a whole text in one update, and keeps the means of K and V, float32 [kv_heads, width].
-
-    It must not have an attribute `bits`: mlx-lm would treat it as its own quantized cache.
-    """
-
-    def __init__(self) -> None:
-        self.offset = 0
-        self.means: list[mx.array] = []
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        self.means = [side[0].astype(mx.float32).mean(axis=1) for side in (keys, values)]
-        self.offset += keys.shape[2]
-        return keys, values
-
-    fetch_arrays = update_and_fetch
-
-    def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
-        return banded(n, n, window_size or n)
-
-    def arrays_mask(self, n: int, window_size: int | None, **_: Any) -> mx.array:
-        return self.make_mask(n, window_size)

@@ -1,8 +1,9 @@
 """The codec of a layer's KV: transforms of K and V before packing, and of queries and outputs in return.
 
-`plain` packs K and V as they are. `rotated` first centres and rotates them:
+`plain` packs K and V as they are. `rotated` first centres and rotates them, `balanced` has matrices of each KV head:
 
-    packed K = (K - mean of K) R        packed V = (V - mean of V) R        R = diag(signs) Hadamard
+    rotated     packed K = (K - mean of K) R        packed V = (V - mean of V) R        R = diag(signs) Hadamard
+    balanced    packed K = (K - mean of K) E R      packed V = (V - mean of V) F R
 
 - **Centred.** A constant subtracted from all keys of a head shifts all scores of a query by the same number, which the
   softmax ignores; only the logit of an attention sink has to be shifted, too. The mean of the values is added to the
@@ -11,27 +12,30 @@
 - **Rotated.** R is orthogonal, so rotated queries have the same scores with rotated keys, and an output over rotated
   values is rotated back, once per query. Rotation spreads an outlier channel over all, so that it sets no group's
   scale alone (QuIP#, Tseng et al. 2024; QuaRot, Ashkboos et al. 2024).
+- **Balanced.** Queries are multiplied by the inverse of E, so scores stay, and outputs by that of F. E and F are
+  measured with the means (`balancing`): errors are large where the model does not look, and small where it does.
 
 Packed K and V have the layout of `plain`, so kernels, pool and files are the same. Figures are in docs/concepts.
 
-The kernel for NVIDIA GPUs (encoding.cu) also fits scale and bias to the codes, which leaves SmolLM2 21 % less
-divergence. MLX's operations do not: ten more a layer would take longer than the rest of the codec. They also move a
-group's scale until zero is a level, instead of taking its range as it is. Lifting keys far from zero before, and
-lowering their biases after, keeps the range; that gains 4 %, which is within noise, for 4 µs a layer and step.
+MLX's operations move a group's scale until zero is a level, where the kernel for NVIDIA GPUs (encoding.cu) takes its
+range as it is. Lifting keys far from zero before, and lowering their biases after, keeps the range; that gains 4 %,
+which is within noise, for 4 µs a layer and step.
 
-Cost of `rotated` over `plain` on a CPU (two cores of an AMD EPYC, OpenBLAS, MLX 0.32.4, float32, by turns in one
-process): about 20 µs a layer of a one-row decode step. That is 0 to 3 %, but 4 % for one row of 512 tokens of the demo
-model, 256 wide; prompts of that model take 2 to 4 % longer with 512 tokens, and not measurably with 4,096. On an H200
-(Llama 3.1 8B, bfloat16) a prompt of 2,048 tokens takes 2 to 3 % longer; a decode step takes as long as with `plain`,
-with any bits: 8 and 32 rows of 4,096 tokens take 1 % less, and one row is within its noise of 5 %.
+Costs of the schemes are in docs/concepts.
 """
 
+from typing import NamedTuple, Self
+
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 
 from inference_service.engine.cuda_encoding import encoded
+from inference_service.engine.device import on_cpu
 from inference_service.engine.quantization import (
     FOUR_BITS,
     PLAIN,
+    ROTATED,
     KVFormat,
     Quantized,
     dequantize,
@@ -41,50 +45,157 @@ from inference_service.engine.quantization import (
 from inference_service.engine.rotation import rotated, rotated_back
 
 
+class Basis(NamedTuple):
+    """The matrices of a layer's K or V, E R and its inverse, [kv_heads, width, width]; widths are whole groups."""
+
+    into: mx.array
+    back: mx.array
+
+    @classmethod
+    def of(cls, matrices: npt.NDArray[np.float64], dtype: mx.Dtype) -> Self:
+        """Return matrices, rounded to a dtype, with the inverses of what they are then."""
+        into = mx.array(matrices.astype(np.float32)).astype(dtype)
+        back = np.linalg.inv(np.array(into.astype(mx.float32), dtype=np.float64))
+        return cls(into, mx.array(back.astype(np.float32)).astype(dtype))
+
+
 class KVCodec:
     """Packs and reads one layer's K and V. Engine thread only.
 
-    `means` of K and V are [kv_heads, width] in the compute dtype; without them, K and V are not centred. "The packed
-    basis" is that of packed K and V, and of queries and outputs over them; its widths are padded to whole groups.
+    `means` of K and V are [kv_heads, width] in the compute dtype; without them, K and V are not centred. `bases` of K
+    and V are for `balanced`; without them it packs as `plain`. "The packed basis" is that of packed K and V, and of
+    queries and outputs over them; its widths are padded to whole groups.
     """
 
-    def __init__(self, format: KVFormat = FOUR_BITS, means: tuple[mx.array, mx.array] | None = None) -> None:
+    def __init__(
+        self,
+        format: KVFormat = FOUR_BITS,
+        means: tuple[mx.array, mx.array] | None = None,
+        bases: tuple[Basis, Basis] | None = None,
+    ) -> None:
         self.format = format
-        self.rotates = format.scheme != PLAIN
+        self.rotates = format.scheme == ROTATED
         self.k_mean, self.v_mean = (
-            filled_up(mean, format.group_size)[:, None] if mean is not None and self.rotates else None
+            None if mean is None or format.scheme == PLAIN else filled_up(mean, format.group_size)[:, None]
             for mean in means or (None, None)
         )
         """Means subtracted from K and V, [kv_heads, 1, padded width]."""
+        self.k_basis: Basis | None = None
+        self.v_basis: Basis | None = None
+        self.output_mean = self.v_mean
+        """The mean that outputs of kernels lack, before `outputs`: [kv_heads, 1, padded v_dim]."""
+        if bases is not None:
+            self.k_basis, self.v_basis = bases
+        self._shifts = [
+            None if basis is None or mean is None else -(mean @ basis.into)
+            for basis, mean in ((self.k_basis, self.k_mean), (self.v_basis, self.v_mean))
+        ]
+        if self._shifts[1] is not None:
+            self.output_mean = -self._shifts[1]
+        self._both = self._as_one()
 
     @property
     def centred(self) -> bool:
         """True if means are subtracted from K and V."""
         return self.k_mean is not None
 
+    @property
+    def kernel_means(self) -> tuple[mx.array, mx.array] | None:
+        """Means of K and V that kernels subtract and add, [kv_heads, 1, padded width]."""
+        if self.k_basis is not None or self.k_mean is None or self.v_mean is None:
+            return None
+        return self.k_mean, self.v_mean
+
+    def balanced(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Return K [rows, kv_heads, n, k_dim] and V as kernels get them: where there are bases, centred, in these."""
+        if self.k_basis is None or self.v_basis is None:
+            return keys, values
+        keys, values = (filled_up(x, self.format.group_size) for x in (keys, values))
+        return _by_head(keys, self.k_basis.into, self._shifts[0]), _by_head(values, self.v_basis.into, self._shifts[1])
+
+    def unbalanced(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Return what `balanced` was given, padded."""
+        if self.k_basis is None or self.v_basis is None:
+            return keys, values
+        return _by_head(keys, self.k_basis.back, self.k_mean), _by_head(values, self.v_basis.back, self.v_mean)
+
+    def queries(self, queries: mx.array) -> mx.array:
+        """Return queries [rows, heads, n, padded k_dim] as kernels get them."""
+        return queries if self.k_basis is None else _by_head(queries, self.k_basis.back.swapaxes(1, 2))
+
+    def outputs(self, outputs: mx.array) -> mx.array:
+        """Return the model's outputs [rows, heads, n, padded v_dim] of those of kernels."""
+        return outputs if self.v_basis is None else _by_head(outputs, self.v_basis.back)
+
     def encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
         """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim]."""
-        if self.rotates and (packed := encoded(keys, values, self.k_mean, self.v_mean, self.format)) is not None:
+        keys, values = self.balanced(keys, values)
+        if (
+            self.format.scheme != PLAIN
+            and (packed := encoded(keys, values, self.kernel_means, self.format)) is not None
+        ):
             return packed
-        return self.encode_by_operations(keys, values)
-
-    def encode_by_operations(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
-        """Pack like `encode`, with MLX's operations alone, as on every device without a kernel."""
-        by = self.format
-        return (
-            quantize(self._packed_basis(keys, self.k_mean), by.k),
-            quantize(self._packed_basis(values, self.v_mean), by.v),
-        )
+        return self._encode(keys, values)
 
     def decode(self, keys: Quantized, values: Quantized) -> tuple[mx.array, mx.array]:
         """Return K and V [rows, kv_heads, n, padded width] in the model's own basis, with their means."""
         k, v = dequantize(keys, self.format.k), dequantize(values, self.format.v)
-        return (rotated_back(k, self.k_mean), rotated_back(v, self.v_mean)) if self.rotates else (k, v)
+        return (rotated_back(k, self.k_mean), rotated_back(v, self.v_mean)) if self.rotates else self.unbalanced(k, v)
+
+    def stored(self, keys: mx.array, values: mx.array) -> tuple[tuple[Quantized, Quantized], tuple[mx.array, mx.array]]:
+        """Return what `encode` packs, and what `decode` makes of that."""
+        if self._both is None or keys.shape[3] != values.shape[3]:
+            packed = self.encode(keys, values)
+            return packed, self.decode(*packed)
+        into, back, shift, mean = self._both
+        x = filled_up(mx.concatenate([keys, values], axis=1), self.format.group_size)
+        whole = quantize(_by_head(x, into, shift), self.format.k)
+        both = _by_head(dequantize(whole, self.format.k), back, mean)
+        k, v = (Quantized(*side) for side in zip(*(mx.split(part, 2, axis=1) for part in whole), strict=True))
+        arrays = mx.split(both, 2, axis=1)
+        return (k, v), (arrays[0], arrays[1])
 
     def release(self) -> None:
-        """Free the means. The codec must not be used afterwards."""
-        self.k_mean = self.v_mean = None
+        """Free means and bases. The codec must not be used afterwards."""
+        self.k_mean = self.v_mean = self.k_basis = self.v_basis = self.output_mean = None
+        self._shifts = [None, None]
+        self._both = None
+
+    def _as_one(self) -> tuple[mx.array, mx.array, mx.array, mx.array] | None:
+        """Return `into`, `back`, shifts and means of K's heads and then V's, if they are alike and MLX packs them: half
+        as many operations for a token. On a CPU they take a twentieth of a step of SmolLM2.
+        """
+        k, v = (self.k_basis, self._shifts[0], self.k_mean), (self.v_basis, self._shifts[1], self.v_mean)
+        if not on_cpu() or self.format.k != self.format.v:
+            return None
+        (k_basis, k_shift, k_mean), (v_basis, v_shift, v_mean) = k, v
+        if k_basis is None or k_shift is None or k_mean is None or v_basis is None or v_shift is None or v_mean is None:
+            return None
+        if k_mean.shape != v_mean.shape:
+            return None
+        both = ((k_basis.into, v_basis.into), (k_basis.back, v_basis.back), (k_shift, v_shift), (k_mean, v_mean))
+        into, back, shift, mean = (mx.concatenate(list(side)) for side in both)
+        return into, back, shift, mean
+
+    def _encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:
+        k_mean, v_mean = self.kernel_means or (None, None)
+        return (
+            quantize(self._packed_basis(keys, k_mean), self.format.k),
+            quantize(self._packed_basis(values, v_mean), self.format.v),
+        )
 
     def _packed_basis(self, x: mx.array, mean: mx.array | None) -> mx.array:
         x = filled_up(x, self.format.group_size)
         return rotated(x, mean) if self.rotates else x
+
+
+def _by_head(x: mx.array, by: mx.array, plus: mx.array | None = None) -> mx.array:
+    """Multiply [rows, heads, n, width] by the matrix [kv_heads, width, width] of each head's KV head, plus a row
+    [kv_heads, 1, width].
+    """
+    rows, heads, n, width = x.shape
+    each = x.reshape(rows, len(by), heads // len(by) * n, width)
+    if rows > 1:
+        each = each.swapaxes(0, 1).reshape(len(by), -1, width)
+    found = each @ by if plus is None else mx.addmm(plus, each, by)
+    return (found.reshape(len(by), rows, -1, width).swapaxes(0, 1) if rows > 1 else found).reshape(x.shape)

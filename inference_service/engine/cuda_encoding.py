@@ -11,8 +11,16 @@ from typing import Any, Final, NamedTuple
 import mlx.core as mx
 
 from inference_service.engine.cuda_kernel import CUDA_TYPES, available, kernel
-from inference_service.engine.quantization import KVFormat, Quantization, Quantized, dequantize, filled_up, last_axes
-from inference_service.engine.rotation import block_width, rotated
+from inference_service.engine.quantization import (
+    ROTATED,
+    KVFormat,
+    Quantization,
+    Quantized,
+    dequantize,
+    filled_up,
+    last_axes,
+)
+from inference_service.engine.rotation import block, rotated
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +53,15 @@ class _Encoder(NamedTuple):
 
 
 def encoded(
-    keys: mx.array, values: mx.array, k_mean: mx.array | None, v_mean: mx.array | None, by: KVFormat
+    keys: mx.array, values: mx.array, means: tuple[mx.array, mx.array] | None, by: KVFormat
 ) -> tuple[Quantized, Quantized] | None:
-    """Return K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] as a rotating `KVCodec` packs them.
+    """Return K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] as a `KVCodec` packs them, rotated where the
+    format says so.
 
     Means are [kv_heads, 1, width], padded to whole groups. None if the kernel does not know the types or heads, or does
     not work on this device; the same for all K and V of a layer.
     """
+    k_mean, v_mean = means or (None, None)
     encoder = _encoder_of(keys, values, k_mean, v_mean, by)
     return None if encoder is None else _encoded(encoder, keys, values, k_mean, v_mean)
 
@@ -104,7 +114,11 @@ def _proven(types: tuple[mx.Dtype | None, ...], k_dim: int, v_dim: int, by: KVFo
         for x, mean, found, format in zip(sides, (k_mean, v_mean), packed, (by.k, by.v), strict=True):
             wanted = filled_up(x, by.group_size).astype(mx.float32) - (0 if mean is None else mean.astype(mx.float32))
             whole = Quantized(found.weights, *(part.astype(mx.float32) for part in found[1:]))
-            error = mx.square(dequantize(whole, format) - rotated(wanted)).mean().sqrt()
+            error = (
+                mx.square(dequantize(whole, format) - (rotated(wanted) if by.scheme == ROTATED else wanted))
+                .mean()
+                .sqrt()
+            )
             if not (error <= mx.abs(whole.scales).mean()).item():
                 raise RuntimeError(f"what the kernel packs is {error.item():.2g} off")
     except RuntimeError as failure:
@@ -118,18 +132,20 @@ def _encoder(dtype: mx.Dtype, k_dim: int, v_dim: int, centred: bool, by: KVForma
     axes = [*last_axes(k_width, by.k).values(), *last_axes(v_width, by.v).values()]
     inputs = ["keys", "values", *["k_mean", "v_mean"] * centred]
     rows = [f"{array} + int64_t(at) * {axis}" for array, axis in zip(_OUTPUTS, axes, strict=True)]
-    k = _side("keys", "k_mean" if centred else None, k_width, by.k, dtype, rows[:3])
-    v = _side("values", "v_mean" if centred else None, v_width, by.v, dtype, rows[3:])
+    k = _side("keys", "k_mean" if centred else None, k_width, by.k, block(k_width, by), dtype, rows[:3])
+    v = _side("values", "v_mean" if centred else None, v_width, by.v, block(v_width, by), dtype, rows[3:])
     source, files = _ENCODE.format(warps=_WARPS, k=k, v=v), ["rotation.cu", "encoding.cu"]
     return _Encoder(kernel("encoding", inputs, _OUTPUTS, source, files, max(k_width, v_width)), axes)
 
 
-def _side(x: str, mean: str | None, width: int, by: Quantization, dtype: mx.Dtype, outputs: list[str]) -> str:
+def _side(
+    x: str, mean: str | None, width: int, by: Quantization, block: int, dtype: mx.Dtype, outputs: list[str]
+) -> str:
     return _SIDE.format(
         x=x,
         type=CUDA_TYPES[dtype],
         width=width,
-        block=block_width(width),
+        block=block,
         mean=f"{mean} + head * {mean}_strides[0], {mean}_strides[2]" if mean else "nullptr, 0",
         outputs=", ".join(outputs),
         **by._asdict(),

@@ -164,6 +164,14 @@ def sample(tokenizer: Tokenizer, tokens: int) -> list[int]:
     return [*tokenizer.prefix_ids, *tokenizer.encode(text, parse_special=False)][:tokens]
 
 
+def other_text(tokenizer: Tokenizer, tokens: int) -> list[int]:
+    """Return the last `tokens` tokens of the sample, after the tokenizer's prefix, for calibration: what is measured on
+    the first ones does not know them.
+    """
+    prefix, text = tokenizer.prefix_ids, _SAMPLE.read_text(encoding="utf-8")
+    return [*prefix, *tokenizer.encode(text, parse_special=False)[len(prefix) - tokens :]]
+
+
 def divergences(
     model: Network,
     token_ids: Sequence[int],

@@ -12,12 +12,16 @@ from typing import Final, NamedTuple, Self
 
 import mlx.core as mx
 
-from agentmem.kv.bits import KVBits, SideBits
+from agentmem.kv.bits import BITS, KVBits, SideBits
 from inference_service.engine.device import on_cpu
 
 PLAIN: Final = "plain"
 ROTATED: Final = "rotated"
-"""Transforms of K and V before packing; see `codec`. ROTATED is the default."""
+BALANCED: Final = "balanced"
+"""Transforms of K and V before packing; see `codec`."""
+
+
+MOST_BITS: Final = BITS[-1]
 
 
 class Quantization(NamedTuple):
@@ -121,8 +125,41 @@ class Quantized(NamedTuple):
 
 
 def quantize(x: mx.array, by: Quantization) -> Quantized:
-    """Quantize [..., width] along the last axis, padded with zeros to whole groups."""
-    return Quantized(*mx.quantize(filled_up(x, by.group_size), group_size=by.group_size, bits=by.bits))
+    """Quantize [..., width], whole groups, along the last axis. Codes are MLX's; but of 8 bits, whose error that is
+    lost in, scales and biases are those of least squared error for the codes.
+
+    That takes a quarter of SmolLM2's divergence with 4 bits, and two thirds of the largest ones.
+    """
+    packed = Quantized(*mx.quantize(x, group_size=by.group_size, bits=by.bits))
+    if by.bits == MOST_BITS:
+        return packed
+    scales, biases = (part.astype(mx.float32)[..., None] for part in packed[1:])
+    values = dequantize(Quantized(packed.weights, scales[..., 0], biases[..., 0]), by)
+    x, values = (each.reshape(*scales.shape[:-1], by.group_size) for each in (x, values))
+    mean, mean_of_codes = x.astype(mx.float32).mean(axis=-1, keepdims=True), values.mean(axis=-1, keepdims=True)
+    products, squares = _products(x, values, mean_of_codes)
+    wide = products.sum(axis=-1, keepdims=True), squares.sum(axis=-1, keepdims=True)
+    scale = _scale(scales, *wide).astype(x.dtype)
+    bias = _bias(scale, scales, biases, mean, mean_of_codes).astype(x.dtype)
+    return packed._replace(scales=scale[..., 0], biases=bias[..., 0])
+
+
+# One operation each: at a decode step an operation costs its launch.
+@partial(mx.compile, shapeless=True)
+def _products(x: mx.array, values: mx.array, mean: mx.array) -> tuple[mx.array, mx.array]:
+    off = values - mean
+    return x.astype(mx.float32) * off, off * off
+
+
+@partial(mx.compile, shapeless=True)
+def _scale(scales: mx.array, products: mx.array, squares: mx.array) -> mx.array:
+    wide = squares > scales * scales  # Else there is no range.
+    return mx.where(wide, products / mx.where(wide, squares, 1.0), 1.0) * scales
+
+
+@partial(mx.compile, shapeless=True)
+def _bias(scale: mx.array, scales: mx.array, biases: mx.array, mean: mx.array, mean_of_codes: mx.array) -> mx.array:
+    return mean - scale.astype(mx.float32) * ((mean_of_codes - biases) / scales)
 
 
 def filled_up(x: mx.array, group_size: int) -> mx.array:

@@ -9,6 +9,10 @@ from functools import lru_cache, partial
 from typing import Final
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from inference_service.engine.quantization import ROTATED, KVFormat
 
 _SIGNS: Final = b"agentmem.rotated"
 
@@ -30,10 +34,23 @@ def block_width(width: int) -> int:
     return width & -width
 
 
+def block(width: int, by: KVFormat) -> int:
+    """Return the elements that kernels mix; 0 where the format has no rotation, or has it in its matrices."""
+    return block_width(width) if by.scheme == ROTATED else 0
+
+
 def signs(width: int) -> Sequence[int]:
     """Return the signs of R, 1 or -1: bits of SHAKE-256. KV in files depends on them, so they never change."""
     bits = int.from_bytes(hashlib.shake_256(_SIGNS).digest(-(-width // 8)), "little")
     return [1 - 2 * (bits >> at & 1) for at in range(width)]
+
+
+def matrix(width: int) -> npt.NDArray[np.float64]:
+    """Return R [width, width], of Sylvester's Hadamard matrices."""
+    at, block = np.arange(width), block_width(width)
+    parity = np.array([each.bit_count() % 2 for each in range(block)])
+    one = (1.0 - 2.0 * parity[at[:block, None] & at[None, :block]]) / np.sqrt(block)
+    return np.asarray(np.array(signs(width))[:, None] * np.kron(np.eye(width // block), one), dtype=np.float64)
 
 
 def sign_words(width: int) -> str:

@@ -23,7 +23,7 @@ from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.mlx_lm_adapter import model_classes
 from inference_service.engine.network import Network, flat
-from inference_service.engine.quantization import KVFormat
+from inference_service.engine.quantization import BALANCED, ROTATED, KVFormat
 from inference_service.models.latents import keep_latents
 from inference_service.models.probing import ProbeKV, Probes, ProbeStates, group_layers, state_group
 
@@ -88,7 +88,8 @@ def judged(
     dtype = next((probe.dtype for probe in probes if isinstance(probe, ProbeKV)), logits.dtype)
     packed = bool(full or sliding) and not shows_arrays
     heads, latents = (backend.heads, backend.latents) if packed else (first.kv_heads, False)
-    format = KVFormat(bits.k, bits.v, group_size, windows=bits.windows if sliding else None)
+    scheme = BALANCED if packed and not latents else ROTATED  # Else queries are not seen, or K is V.
+    format = KVFormat(bits.k, bits.v, group_size, scheme, windows=bits.windows if sliding else None)
     geometry = Geometry(heads, dtype, format, first, sliding, states, shows_arrays, latents, tuple(others))
     return geometry, int(logits.shape[-1])
 

@@ -10,13 +10,15 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agentmem.kv.bits import DEFAULT, KVBits
 from agentmem.process import logs
-from inference_service.engine.calibration import TOKENS, Calibration, Calibrations
+from inference_service.engine.calibrating import TOKENS, calibrate_in_time
+from inference_service.engine.calibration import Calibration, Calibrations
 from inference_service.engine.network import Network
-from inference_service.engine.quality import LADDER, MOST_NATS, Quality, QualityChecks, sample
+from inference_service.engine.quality import LADDER, MOST_NATS, Quality, QualityChecks, other_text
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelInfo
@@ -54,7 +56,9 @@ class KVSetups:
     def of(self, fingerprint: str, network: Network, info: ModelInfo) -> KVSetup:
         """What a loaded network's KV is to be. Measures what is not known, which takes some prefills."""
         geometry, tokenizer = info.geometry, info.tokenizer
-        calibration = self.calibrations.of(fingerprint, network, sample(tokenizer, TOKENS), geometry)
+        text = other_text(tokenizer, TOKENS)
+        measure = partial(calibrate_in_time, network, text, geometry)
+        calibration = self.calibrations.of(fingerprint, geometry, measure)
         quality = None
         if self._qualities is not None:
             quality = self._qualities.of(fingerprint, network, tokenizer, geometry, calibration)

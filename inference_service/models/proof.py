@@ -88,8 +88,8 @@ def prove(
 ) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
     """Run the network in both phases, alone and in rows, and attention's self-test, which chooses kernels.
 
-    `speeds` None takes products as MLX is given them. Where the scheme `rotated` fails on this backend, the model comes
-    back with `plain`. `network.rows_together` and `network.rides` say afterwards what a pass may have. Raises
+    `speeds` None takes products as MLX is given them. Where its scheme fails on this backend, the model comes back with
+    `plain`. `network.rows_together` and `network.rides` say afterwards what a pass may have. Raises
     FailedPrecondition where no scheme is right, and for a model whose tokens see later ones.
     """
     try:
@@ -100,7 +100,7 @@ def prove(
             raise
         info = info.with_format(replace(geometry.format, scheme=PLAIN))
         reports, kernels = _proved(info, network)
-        message = "K and V are quantized as they are, which costs quality: rotating them fails on this backend"
+        message = "K and V are quantized as they are, which costs quality: transforming them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
     reports = [*reports, *fastest_products(network, info.geometry, speeds)]
     began = work_clock()

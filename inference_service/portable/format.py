@@ -125,7 +125,7 @@ class Manifest:
 
     `state_position` is how many tokens went into the recurrent layers' states; 0 where there are none.
     `fingerprint` is that of the KV, `model_fingerprint` of the model's files; that is empty in files of version 1.
-    `calibration` is the means that K and V are centred on, as safetensors; empty where they are not centred.
+    `calibration` is means and bases of K and V, as safetensors; empty where they are not centred.
     """
 
     key: AgentKey

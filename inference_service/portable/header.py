@@ -6,8 +6,8 @@ It is ASCII, and its metadata are strings, as safetensors wants it:
     agent_id, model_id, namespace        whose it was
     fingerprint, tokenizer_hash          of what made the KV, and the tokens
     model_fingerprint                    of the model's files
-    calibration                          the means that K and V are centred on, safetensors in base64; left out where
-                                         there are none
+    calibration                          means and bases of K and V, safetensors in base64; left out where there are
+                                         none
     total_tokens, token_sequence         the ledger's tokens: how many, and a JSON list of them
     offsets                              each token's end in the text, in bytes; a JSON list
     prompt_text, prompt_text_encoding    the text in base64, for it may end inside a character

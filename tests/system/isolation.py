@@ -84,7 +84,7 @@ def _imported(namespace: str) -> list[Message]:
     # The rest of bob's file does not matter: its key is refused, or its header is.
     return [
         agent_pb2.ImportAgentRequest(key=key(namespace)),
-        agent_pb2.ImportAgentRequest(chunk=EXPORTED[0]),
+        *(agent_pb2.ImportAgentRequest(chunk=chunk) for chunk in EXPORTED),
     ]
 
 

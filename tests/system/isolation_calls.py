@@ -20,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, workflow_pb2
 from tests.system import isolation
+from tests.system.files import CHUNK
 from tests.system.isolation import KEPT, LABEL, PROMPT, RPCS, SNAPSHOT, TURN, Rpc, key
 from tests.system.isolation_routes import BOBS_RUN, ROUTES, Http
 from tests.system.stack import Stack, chat
@@ -127,7 +128,7 @@ async def furnish(bob: Caller, settled: Callable[[Caller], Awaitable[None]] = se
     await settled(bob)
     file_of_bobs = (await all_of(bob))["file"]
     assert isinstance(file_of_bobs, bytes)
-    isolation.EXPORTED[:] = [file_of_bobs[: 256 * 1024]]
+    isolation.EXPORTED[:] = [file_of_bobs[at : at + CHUNK] for at in range(0, min(4 * CHUNK, len(file_of_bobs)), CHUNK)]
 
 
 async def finished(bob: Caller, **fields: Any) -> inference_pb2.Finished:

@@ -59,7 +59,7 @@ class Running:
     @cached_property
     def oracle(self) -> Oracle:
         """The model as its files are now, with the means that were measured by the tokenizer of its first load."""
-        return Oracle(self.directory, means=load_file(calibration(self.stack, self.directory)))
+        return Oracle(self.directory, calibration=load_file(calibration(self.stack, self.directory)))
 
     async def turn(self, agent: str, text: str = "And now?") -> Turn:
         """A turn that goes on, after a probe that says the same of it; its answer is held against recomputation."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, cluster_pb2, cluster_pb2_grpc, types_pb2
@@ -49,7 +50,8 @@ class Cluster:
     """Its machines by name."""
 
     machines: dict[str, Machine]
-    oracle: Oracle
+    directory: Path
+    """The model's."""
     conninfo: str
     """Where its ledger is, for libpq."""
 
@@ -70,7 +72,9 @@ class Cluster:
     async def check(self, turn: Turn, on: Machine, agent: str) -> None:
         """The log-probabilities are those of a recomputation of the whole ledger."""
         ledger = list((await on.stack.ledger(agent)).token_ids)
-        wanted = self.oracle.logprobs_of(ledger, len(ledger) - len(turn.token_ids))
+        [calibration] = (on.stack.data / "worker" / "calibration").iterdir()
+        oracle = Oracle(self.directory, calibration=load_file(calibration))
+        wanted = oracle.logprobs_of(ledger, len(ledger) - len(turn.token_ids))
         assert ledger[-len(turn.token_ids) :] == turn.token_ids and len(set(turn.token_ids)) > 3
         assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
 
@@ -111,7 +115,7 @@ async def cluster(
                 while await machine.stack.metric("gateway", _KNOWN, state="ready") < len(names):
                     await asyncio.sleep(0.1)
         try:
-            yield Cluster(machines, Oracle(model), conninfo)
+            yield Cluster(machines, model, conninfo)
         except BaseException:
             for machine in machines.values():
                 for log in ("store", "gateway", "worker"):

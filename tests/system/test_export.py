@@ -101,7 +101,7 @@ async def test_kv_that_is_centred_otherwise_is_left_out_and_its_means_are_taken_
         there = await with_means.client()
         key = types_pb2.AgentKey(namespace="default", agent_id="b")
         answer = await there.agents.ImportAgent(messages(file, key), timeout=60)
-        assert "centred on other means" in answer.kv_misfit
+        assert "packed with other means or bases" in answer.kv_misfit
         assert (answer.agent.tokens, answer.agent.warm_tokens) == (tokens, 0)
         assert await with_means.ledger("b") == await stack.ledger("a")
         turn = await there.say("b", "And now?", **ARGUMENTS)

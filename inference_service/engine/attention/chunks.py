@@ -9,8 +9,8 @@ import mlx.core as mx
 from agentmem.kv.bits import BITS
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
-from inference_service.engine.quantization import PLAIN, KVFormat, Quantization
-from inference_service.engine.rotation import block_width
+from inference_service.engine.quantization import KVFormat, Quantization
+from inference_service.engine.rotation import block
 
 FILES: Final = ("rotation.cu", "attention/quantized.cu")
 """Device code compiled before each kernel's own."""
@@ -85,7 +85,8 @@ def joined(
     v_mean: mx.array | None,
     merge_kernel: MergeKernel | None = None,
 ) -> mx.array:
-    """Join the chunks' results, out of the packed basis and with the mean of V: [rows, heads, n, v_dim].
+    """Join the chunks' results, out of the packed basis and with the mean of V: [rows, heads, n, v_dim]. `v_mean` is
+    the one that they lack.
 
     `stats` [rows, heads, n, chunks, 2] and `partial` [rows, heads, n, chunks, v_dim] are float32, over packed K and V;
     `queries` [rows, heads, n, k_dim] are the model's, padded to packed K's width; the output has their dtype. `sinks`
@@ -109,7 +110,7 @@ def joined(
         output_shapes=[(rows, heads, n, v_dim)],
         output_dtypes=[dtype],
     )
-    return out  # type: ignore[no-any-return]
+    return codec.outputs(out)
 
 
 def unit(bits: int) -> int:
@@ -120,11 +121,6 @@ def unit(bits: int) -> int:
 def readable(width: int, by: Quantization) -> bool:
     """Return whether rows of this width can be unpacked: whole units, none of them in two groups."""
     return by.bits in BITS and not width % unit(by.bits) and not by.group_size % unit(by.bits)
-
-
-def block(width: int, by: KVFormat) -> int:
-    """Return the elements that the rotation mixes; 0 without rotation."""
-    return 0 if by.scheme == PLAIN else block_width(width)
 
 
 def merge_inputs(*, sinks: bool, centred: bool) -> list[str]:

@@ -9,14 +9,14 @@ import numpy as np
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.blockfile import TENSORS
-from inference_service.engine.codec import KVCodec
+from inference_service.engine import rotation
+from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged import attention, kernels, metal_attention
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
-from inference_service.engine.quantization import PLAIN, Quantization, Quantized, dequantize
-from inference_service.engine.rotation import block_width, signs
+from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat, Quantization, Quantized, dequantize
 
 ROUNDING: Final = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 """Errors that rounding explains."""
@@ -137,7 +137,7 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
     tokens = geometry.piece_tokens if group.window else geometry.block_tokens
     paged, layout = _paged(geometry, group)
     k_mean, v_mean = _means(geometry, group, seed)
-    codec = KVCodec(geometry.format_of(group), (k_mean, v_mean))
+    codec = _codec(geometry.format_of(group), (k_mean, v_mean), seed)
     firsts = _firsts(group, tokens, lengths)
     counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
     arena = DeviceArena(layout, sum(counts) + 1)
@@ -194,16 +194,17 @@ def _values(
     """Unpack the last layer's K and V in blocks, float32 [1, kv_heads, tokens, width]."""
     parts: dict[str, Any] = arena.arrays(blocks, tokens)
     prefix, sides = geometry.prefix(group), []
-    for side, by, mean in (
-        ("k", geometry.format_of(group).k, codec.k_mean),
-        ("v", geometry.format_of(group).v, codec.v_mean),
+    backs = _backs(codec, (group.k_dim, group.v_dim))
+    for side, by, mean, back in (
+        ("k", codec.format.k, codec.k_mean, backs[0]),
+        ("v", codec.format.v, codec.v_mean, backs[1]),
     ):
         words, scales, biases = (mx.array(parts[f"{prefix}{side}.{part}"][-1:]) for part in Quantized._fields)
         if scales.dtype != geometry.dtype:
             scales, biases = scales.view(geometry.dtype), biases.view(geometry.dtype)
         packed = Quantized(words, scales.astype(mx.float32), biases.astype(mx.float32))
         given = mx.zeros((group.kv_heads, 1)) if mean is None else mean[:, 0]
-        sides.append(plain_values(packed, by, given, rotated=geometry.format.scheme != PLAIN))
+        sides.append(plain_values(packed, by, given, back))
     return sides[0], sides[1]
 
 
@@ -211,7 +212,7 @@ def _segments_error(lengths: tuple[int, ...], geometry: Geometry, group: LayerGr
     """Return the error over blocks in random order, few per segment; the last token is each row's own."""
     paged, layout = _paged(geometry, group)
     random, tokens, seed = partial(_random, geometry.dtype), paged.tokens, 7
-    codec = KVCodec(geometry.format_of(group), _means(geometry, group, seed))
+    codec = _codec(geometry.format_of(group), _means(geometry, group, seed), seed)
     firsts = _firsts(group, tokens, lengths)
     counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
     arena = HostArena(layout, sum(counts), max(2, -(-sum(counts) // metal_attention.MOST_SEGMENTS)))
@@ -297,12 +298,11 @@ def _group_encoding_error(geometry: Geometry, group: LayerGroup) -> float:
         noise = mx.random.normal((1, group.kv_heads, 65, width), key=next(keys))
         sides.append((noise + mean[:, None]).astype(geometry.dtype))
         means.append(mean)
-    packed = KVCodec(geometry.format_of(group), (means[0], means[1])).encode(sides[0], sides[1])
+    codec = _codec(geometry.format_of(group), (means[0], means[1]), seed=6)
+    packed, backs = codec.encode(sides[0], sides[1]), _backs(codec, (group.k_dim, group.v_dim))
     errors = []
-    for x, mean, written, by in zip(
-        sides, means, packed, (geometry.format_of(group).k, geometry.format_of(group).v), strict=True
-    ):
-        left = plain_values(written, by, mean, rotated=geometry.format.scheme != PLAIN)
+    for x, mean, written, by, back in zip(sides, means, packed, (codec.format.k, codec.format.v), backs, strict=True):
+        left = plain_values(written, by, mean, back)
         rounding = mx.abs(written.scales.astype(mx.float32)).mean() / 12**0.5
         errors.append(mx.square(left - x.astype(mx.float32)).mean().sqrt() / rounding)
     largest: float = mx.stack(errors).max().item()  # type: ignore[assignment]
@@ -325,34 +325,60 @@ def _group_arrays_error(geometry: Geometry, group: LayerGroup) -> float:
     widths = (group.k_dim, group.v_dim)
     means = tuple(mx.random.normal((group.kv_heads, width), key=next(keys)).astype(geometry.dtype) for width in widths)
     k, v = (mx.random.normal((1, group.kv_heads, 65, width), key=next(keys)).astype(geometry.dtype) for width in widths)
-    codec, rotated = KVCodec(geometry.format_of(group), (means[0], means[1])), geometry.format.scheme != PLAIN
-    packed = codec.encode(k, v)
+    codec = _codec(geometry.format_of(group), (means[0], means[1]), seed=10)
+    packed, backs = codec.encode(k, v), _backs(codec, widths)
     errors = []
-    for found, each, mean, by in zip(
-        codec.decode(*packed), packed, means, (geometry.format_of(group).k, geometry.format_of(group).v), strict=True
+    for found, each, mean, by, back in zip(
+        codec.decode(*packed), packed, means, (codec.format.k, codec.format.v), backs, strict=True
     ):
-        truth = plain_values(each, by, mean, rotated=rotated)
+        truth = plain_values(each, by, mean, back)
         errors.append(mx.abs(found.astype(mx.float32) - truth).max() / mx.abs(truth).max())
     largest: float = mx.stack(errors).max().item()  # type: ignore[assignment]
     return largest
 
 
-def plain_values(x: Quantized, by: Quantization, mean: mx.array, *, rotated: bool) -> mx.array:
+def plain_values(x: Quantized, by: Quantization, mean: mx.array, back: mx.array | None) -> mx.array:
     """Return the values of packed K or V, float32 [rows, kv_heads, tokens, width]: the reference for codecs.
 
-    `mean` [kv_heads, width] and the rotation apply only if `rotated`. The rotation is a matrix of signs and Sylvester's
-    Hadamard matrices, multiplied on the CPU: GPUs multiply float32 matrices in fewer bits.
+    `back` is the matrix out of the packed basis, for all heads or each; without one, `mean` [kv_heads, width] is not
+    added. Multiplied on the CPU: GPUs multiply float32 matrices in fewer bits.
     """
     values = dequantize(x, by).astype(mx.float32)
-    if not rotated:
+    if back is None:
         return values
-    width = values.shape[-1]
-    at, block = np.arange(width), block_width(width)
-    parity = np.array([bin(each).count("1") % 2 for each in range(block)])
-    one = (1.0 - 2.0 * parity[at[:block, None] & at[None, :block]]) / np.sqrt(block)
-    rotation = np.array(signs(width))[:, None] * np.kron(np.eye(width // block), one)
-    back = mx.array(rotation.T.astype(np.float32))
     return mx.matmul(values, back, stream=mx.cpu) + mean.astype(mx.float32)[:, None]
+
+
+def out_of_rotation(width: int) -> mx.array:
+    """Return the transpose of R, float32 [width, width]."""
+    return mx.array(rotation.matrix(width).T.astype(np.float32))
+
+
+def _codec(format: KVFormat, means: tuple[mx.array, mx.array], seed: int) -> KVCodec:
+    """Return a codec with these means, and with random bases if the format has any."""
+    if format.scheme != BALANCED:
+        return KVCodec(format, means)
+    random = np.random.default_rng(seed)
+    bases = []
+    for mean in means:
+        heads, width = mean.shape[0], mean.shape[1] + -mean.shape[1] % format.group_size
+        tilt = random.normal(size=(heads, width, width)) / (2 * width**0.5)
+        bases.append(Basis.of((np.eye(width) + tilt) @ rotation.matrix(width), mean.dtype))
+    return KVCodec(format, means, (bases[0], bases[1]))
+
+
+def _backs(codec: KVCodec, widths: tuple[int, int]) -> tuple[mx.array | None, mx.array | None]:
+    """Return the matrices of K and V out of the packed basis, float32."""
+    if codec.format.scheme == PLAIN:
+        return None, None
+    if codec.k_basis is None or codec.v_basis is None:
+        k, v = map(out_of_rotation, widths)
+    else:
+        k, v = (
+            mx.array(np.linalg.inv(np.array(each.into.astype(mx.float32), np.float64)).astype(np.float32))
+            for each in (codec.k_basis, codec.v_basis)
+        )
+    return k, v
 
 
 def plain_attention(

@@ -45,7 +45,7 @@ class SequenceKVCache(ArrayKVCache):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         self.tokens += int(keys.shape[2])
-        k, v = self.codec.decode(*self.codec.encode(keys, values))
+        _, (k, v) = self.codec.stored(keys, values)
         return self.working.append(k[..., : keys.shape[-1]], v[..., : values.shape[-1]])
 
 

@@ -76,13 +76,13 @@ def flash_decoding(
     tiles, blocks = heads // together, tables.blocks.shape[1]
     chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _BLOCKS)
     stats, partial = attend(
-        inputs=[queries, tables.blocks, tables.spans, layer, after],
+        inputs=[codec.queries(queries), tables.blocks, tables.spans, layer, after],
         grid=(chunks * _THREADS, tiles, rows),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, group.v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
+    return joined(stats, partial, queries, scale, sinks, codec, codec.output_mean)
 
 
 @lru_cache(maxsize=64)
@@ -181,13 +181,13 @@ def flash_runs(
     blocks = group.kv_heads * shares.shape[0]
     chunks = -(-tiles // min(-(-tiles // max(1, _PREFILL_BLOCKS // blocks)), _LONGEST // _TILE))
     stats, partial = _prefill_kernel(group, float(scale))(
-        inputs=[queries, tables.blocks, tables.spans, shares, layer, after],
+        inputs=[codec.queries(queries), tables.blocks, tables.spans, shares, layer, after],
         grid=(chunks * _THREADS, blocks, 1),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(count, heads, 1, chunks, 2), (count, heads, 1, chunks, group.v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean)
+    return joined(stats, partial, queries, scale, sinks, codec, codec.output_mean)
 
 
 def _check(group: PagedGroup) -> None:

@@ -128,6 +128,11 @@ class BlockKVCache(KVCache):
         self._written: mx.array | None = None
 
     @property
+    def dtype(self) -> mx.Dtype:
+        """The dtype of K and V, to which some models return from attention in float32."""
+        return self._group.dtype
+
+    @property
     def state(self) -> list[mx.array]:
         return [] if self._written is None else [self._written]
 

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple, Self
 import mlx.core as mx
 
 from agentmem.kv.blockfile import TENSORS
-from inference_service.engine.attention.chunks import block
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.quantization import KVFormat, last_axes
+from inference_service.engine.rotation import block
 
 _WARPS: Final = 4
 """Warps of a thread block; each takes a row."""
@@ -159,8 +159,9 @@ def write(
     if keys.dtype != group.dtype or values.dtype != group.dtype:
         raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
     rows, heads, n, _ = keys.shape
-    inputs = [keys, values, *_means(codec), tables.blocks, tables.spans, floors, layer]
-    [written] = _writer(group, codec.centred)(
+    keys, values = codec.balanced(keys, values)
+    inputs = [keys, values, *(codec.kernel_means or ()), tables.blocks, tables.spans, floors, layer]
+    [written] = _writer(group, codec.kernel_means is not None)(
         inputs=inputs,
         grid=(-(-rows * heads * n // _WARPS) * _WARPS * 32, 2, 1),
         threadgroup=(_WARPS * 32, 1, 1),
@@ -175,22 +176,19 @@ def decoded(
 ) -> tuple[mx.array, mx.array]:
     """Return K and V [rows, kv_heads, total, width] as arrays in the model's own basis, with their means.
 
-    Each row begins at its position in `begins`, int32 [rows]; zeros follow its end. `after` is the output of `write`.
+    Each row begins at its position in `begins`, int32 [rows]; what follows its end says nothing. `after` is the output
+    of `write`.
     """
     rows, heads = tables.blocks.shape[0], group.kv_heads
-    inputs = [*_means(codec), tables.blocks, tables.spans, layer, begins, mx.array([total]), after]
-    k, v = _decoder(group, codec.centred)(
+    inputs = [*(codec.kernel_means or ()), tables.blocks, tables.spans, layer, begins, mx.array([total]), after]
+    k, v = _decoder(group, codec.kernel_means is not None)(
         inputs=inputs,
         grid=(-(-rows * heads * total // _WARPS) * _WARPS * 32, 2, 1),
         threadgroup=(_WARPS * 32, 1, 1),
         output_shapes=[(rows, heads, total, group.k_dim), (rows, heads, total, group.v_dim)],
         output_dtypes=[group.dtype, group.dtype],
     )
-    return k, v
-
-
-def _means(codec: KVCodec) -> list[mx.array]:
-    return [] if codec.k_mean is None or codec.v_mean is None else [codec.k_mean, codec.v_mean]
+    return codec.unbalanced(k, v)
 
 
 @lru_cache(maxsize=64)

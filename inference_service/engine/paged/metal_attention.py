@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
 
-from inference_service.engine.attention.chunks import block, joined, merge_inputs, parts, split
+from inference_service.engine.attention.chunks import joined, merge_inputs, parts, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.metal_kernel import METAL_TYPES, kernel
 from inference_service.engine.paged.kernels import PagedGroup
@@ -24,7 +24,7 @@ from inference_service.engine.quantization import (
     filled_up,
     last_axes,
 )
-from inference_service.engine.rotation import rotated
+from inference_service.engine.rotation import block, rotated
 
 THREADGROUP_BYTES: Final = 32 * 1024
 """Most memory of a threadgroup."""
@@ -140,6 +140,7 @@ def flash_decoding(
     Errors of the compiler or driver surface as RuntimeError when the result is evaluated.
     """
     queries = filled_up(queries, codec.format.group_size)
+    balanced = codec.queries(queries)
     rows, heads, n, _ = queries.shape
     if n != 1 or queries.dtype != group.dtype:
         raise ValueError(f"{n} queries of {queries.dtype} over blocks of {group.dtype}")
@@ -149,7 +150,7 @@ def flash_decoding(
     tiles, blocks = heads // together, places.blocks.shape[1]
     chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _THREADGROUPS)
     stats, partial = attend(
-        inputs=[queries, places.blocks, places.spans, layer, *segments],
+        inputs=[balanced, places.blocks, places.spans, layer, *segments],
         grid=(chunks * 32 * _SIMDGROUPS, tiles, rows),
         threadgroup=(32 * _SIMDGROUPS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, group.v_dim)],
@@ -157,9 +158,9 @@ def flash_decoding(
     )
     stats, partial = (
         mx.concatenate(list(each), axis=3)
-        for each in zip((stats, partial), _own_chunk(queries, own, codec, scale), strict=True)
+        for each in zip((stats, partial), _own_chunk(balanced, own, codec, scale), strict=True)
     )
-    return joined(stats, partial, queries, scale, sinks, codec, codec.v_mean, _merge_kernel)
+    return joined(stats, partial, queries, scale, sinks, codec, codec.output_mean, _merge_kernel)
 
 
 def _own_chunk(

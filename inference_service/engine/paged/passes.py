@@ -215,8 +215,7 @@ class ArrayKVCache(KVCache):
         return packed + [array for working in kept if working is not None for array in working.state]
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        self.packed = self.codec.encode(keys, values)
-        k, v = self.codec.decode(*self.packed)
+        self.packed, (k, v) = self.codec.stored(keys, values)
         k, v = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
         if not self.of.rows:
             return self._working(self.of.pieces[0].sequence).append(k, v)

@@ -197,6 +197,11 @@ def _rows(states: States) -> int:
     return next((int(array.shape[0]) for array in states.arrays), 1)
 
 
+def with_slack(tokens: int) -> int:
+    """Return the capacity of arrays for so many tokens."""
+    return -(-tokens // SLACK) * SLACK
+
+
 class WorkingKV:
     """One layer's K and V of one sequence as arrays [1, kv_heads, capacity, width] in the model's own basis.
 
@@ -220,7 +225,7 @@ class WorkingKV:
         self._make_room(n)
         end = self.filled + n
         if not self._arrays:
-            room = -(-end // SLACK) * SLACK
+            room = with_slack(end)
             self._arrays = [mx.zeros((*x.shape[:2], room, x.shape[3]), dtype=x.dtype) for x in new]
         for array, x in zip(self._arrays, new, strict=True):
             array[:, :, self.filled : end] = x
@@ -228,12 +233,16 @@ class WorkingKV:
         k, v = (array[:, :, end - shown : end] for array in self._arrays)
         return k, v
 
+    def take(self, keys: mx.array, values: mx.array, filled: int) -> None:
+        """Take arrays as they are, of which the first `filled` tokens count. Nothing was appended before."""
+        self._arrays, self.filled = [keys, values], filled
+
     def _make_room(self, n: int) -> None:
         """Drop tokens that a window does not need, or grow, if n more do not fit."""
         kept = self._kept(n)
         if not self._arrays or (kept == self.filled and self.filled + n <= int(self._arrays[0].shape[2])):
             return
-        room = -(-(kept + n) // SLACK) * SLACK - kept
+        room = with_slack(kept + n) - kept
         held = [array[:, :, self.filled - kept : self.filled] for array in self._arrays]
         self._arrays = [
             mx.concatenate([each, mx.zeros((*each.shape[:2], room, each.shape[3]), dtype=each.dtype)], axis=2)

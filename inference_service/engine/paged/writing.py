@@ -12,7 +12,7 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import HostTensors, LayerGroup
 from inference_service.engine.paged.arena import Arena, HostArena
 from inference_service.engine.paged.passes import ArrayKVCache, KVCache, Pass, StatesCache
-from inference_service.engine.paged.sequence import BlockTable, Sequence, States, WorkingKV
+from inference_service.engine.paged.sequence import BlockTable, Sequence, States, WorkingKV, with_slack
 from inference_service.engine.quantization import Quantized
 
 
@@ -44,21 +44,25 @@ class Home(NamedTuple):
                 k, v = (
                     Quantized(*(packed[f"{side}.{part}"][at : at + 1] for part in Quantized._fields)) for side in "kv"
                 )
-                working.append(*codec_of(layer).decode(k, v))
+                working.take(*codec_of(layer).decode(k, v), sequence.length - start)
             found.append(working)
         return found
 
     def _gathered(
         self, table: BlockTable, start: int, end: int, dtype: mx.Dtype, rows: Items[int]
     ) -> dict[str, mx.array]:
-        """Return the six tensors [layers, kv_heads, tokens, width] of these layers, tokens `start` up to `end`."""
+        """Return the six tensors [layers, kv_heads, room, width] of these layers, `start` up to `end`, then zeros."""
         assert isinstance(self.arena, HostArena)
         views = [self.arena.layout.views(self.arena.words(block)) for block in table.of(start, end)]
-        first = table.first + (start - table.first) // table.tokens * table.tokens
-        found = {}
+        before, found = (start - table.first) % table.tokens, {}
         for name in TENSORS:
             parts = [view[self.prefix + name][rows[0] : rows[-1] + 1] for view in views]
-            whole = np.concatenate(parts, axis=2)[:, :, start - first : end - first]
+            layers, heads, _, width = parts[0].shape
+            whole = np.zeros((layers, heads, with_slack(end - start), width), parts[0].dtype)
+            for i, part in enumerate(parts):
+                at = i * table.tokens - before
+                own = part[:, :, max(0, -at) : end - start - at]
+                whole[:, :, max(0, at) : max(0, at) + own.shape[2]] = own
             array = mx.array(whole)
             found[name] = array if name.endswith("weights") or array.dtype == dtype else array.view(dtype)
         return found

@@ -153,8 +153,9 @@ class Model(_message.Message):
     kv_bits_reason: _builtins.str
     """Why kv_bits are what they are, of a loaded model: as they were set, or what "auto" went by."""
     kv_scheme: _builtins.str
-    """What is done to K and V before they are packed: "rotated" (centred on the calibration's means, then rotated), or
-    "plain", where this backend cannot rotate right.
+    """What is done to K and V before they are packed: "balanced" (centred on the calibration's means, in its bases, and
+    rotated); "rotated", without bases, for models with latents and those whose layers compute attention themselves; or
+    "plain", where this backend can do neither right.
     """
     recurrent_layers: _builtins.int
     """Layers with a recurrent state: state space, gated delta net, linear attention, short convolution."""
@@ -182,7 +183,7 @@ class Model(_message.Message):
 
     @_builtins.property
     def calibration(self) -> Global___Calibration:
-        """The means that a loaded model's K and V are centred on; absent with the scheme "plain"."""
+        """The means and bases of a loaded model's K and V; absent with the scheme "plain"."""
 
     @_builtins.property
     def sampling(self) -> _types_pb2.Sampling:
@@ -239,7 +240,9 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class Calibration(_message.Message):
-    """Calibration is the means of a model's own K and V, measured at its first load and kept from then on."""
+    """Calibration is the means of a model's own K and V, and the bases that they are packed in, measured at its first load
+    and kept from then on.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -247,7 +250,7 @@ class Calibration(_message.Message):
     LARGEST_K_MEANS_FIELD_NUMBER: _builtins.int
     LARGEST_V_MEANS_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
-    """Names all of the means; it is a part of Model.fingerprint."""
+    """Names all of it; it is a part of Model.fingerprint."""
     @_builtins.property
     def largest_k_means(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """By layer, the largest mean of a channel of K, without its sign."""

@@ -25,7 +25,7 @@ from benchmarks.models import DEMO
 from inference_service.engine.paged.checkpoints import Start
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.store import KVStore
-from inference_service.engine.quantization import ROTATED
+from inference_service.engine.quantization import BALANCED
 from inference_service.models.loaded import LoadedModel
 
 LENGTH, DECODED = 320, 64
@@ -74,7 +74,7 @@ def figures(run: Run) -> dict[str, Any]:
 
 def test_the_demo_model(figures: dict[str, Any]) -> None:
     [model] = figures["models"].values()
-    assert (model["architecture"], model["dtype"], model["scheme"]) == ("llama", "float32", ROTATED)
+    assert (model["architecture"], model["dtype"], model["scheme"]) == ("llama", "float32", BALANCED)
     for bits in ("4", "8"):
         of = model["by_bits"][bits]
         assert of["ratio"]["high"] < 1.001

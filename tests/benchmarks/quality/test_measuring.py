@@ -15,12 +15,11 @@ from benchmarks.demo_model.tokenizer import render
 from benchmarks.quality.chats import Chat, Question
 from benchmarks.quality.measuring import BASE, Sums, answers, read
 from benchmarks.quality.variants import (
-    BY_OPERATIONS,
     MLX_LM,
     NAMES,
-    NO_MEANS,
     PLAIN_4,
     PLAIN_4_32,
+    ROTATED_4,
     RUNGS,
     NewCaches,
     stored_bytes,
@@ -69,9 +68,9 @@ def test_more_bits_are_closer(demo: LoadedModel, every: dict[str, NewCaches], to
     found, _ = read(demo.engine.model, token_ids, every, CHUNK)
     kl = {name: parts[0].divergence for name, parts in found.items()}
     assert kl["4/3"] > kl["4"] > kl["5/4"] > kl["8"] > 0
-    assert kl[PLAIN_4] == pytest.approx(kl[MLX_LM[4]], rel=0.05), "the same codes, by other kernels"
+    assert kl[PLAIN_4] < kl[MLX_LM[4]], "the same codes, with scales of least squared error"
     assert kl[MLX_LM[8]] < kl[MLX_LM[4]] / 10
-    assert len({f"{each:.3e}" for each in (kl["4"], kl[NO_MEANS], kl[PLAIN_4], kl[PLAIN_4_32])}) == 4
+    assert len({f"{each:.3e}" for each in (kl["4"], kl[ROTATED_4], kl[PLAIN_4], kl[PLAIN_4_32])}) == 4
 
 
 def test_bytes_are_those_of_the_arrays(demo: LoadedModel, every: dict[str, NewCaches], token_ids: list[int]) -> None:
@@ -81,7 +80,7 @@ def test_bytes_are_those_of_the_arrays(demo: LoadedModel, every: dict[str, NewCa
     half = {name: 8 * stored_bytes(caches[name], demo.geometry, 2) / elements for name in every}
     assert half == pytest.approx(
         {
-            **dict.fromkeys((PLAIN_4, NO_MEANS, BY_OPERATIONS, MLX_LM[4]), 4.5),
+            **dict.fromkeys((PLAIN_4, ROTATED_4, MLX_LM[4]), 4.5),
             **dict(zip(RUNGS, (4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5), strict=True)),
             PLAIN_4_32: 5.0,
             MLX_LM[8]: 8.5,

@@ -34,7 +34,7 @@ WITH_KV = [writer for writer in WRITERS if writer not in STATES]
 RECURRENT = [*HYBRIDS, *STATES]
 POSITIONED = [writer for writer in WITH_KV if writer not in (*WITHOUT_POSITIONS, write_kimi_linear)]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
-REPEATS, LENGTHS = (1, 9, 16, 3), (24, 10, 14, 30)
+REPEATS, LENGTHS = (2, 9, 15, 5), (30, 14, 18, 36)
 
 
 def names(writers: Items[Callable[[Path], Path]]) -> list[str]:

@@ -1,6 +1,8 @@
 """Calibration: that the means are the model's own, that they are kept as data, and what of a file is refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,14 +13,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from safetensors.numpy import save_file
 
 from benchmarks.loading import load
-from inference_service.engine.calibration import (
-    TOKENS,
-    Calibration,
-    Calibrations,
-    LayerMeans,
-    calibrate,
-    calibrate_in_time,
-)
+from inference_service.engine.calibrating import TOKENS, calibrate, calibrate_in_time
+from inference_service.engine.calibration import Calibration, Calibrations, LayerCalibration
 from inference_service.engine.device import on_cpu
 from inference_service.engine.network import Network
 from inference_service.engine.quality import sample
@@ -36,6 +32,10 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load("tiny", str(write_llama(path / "llama")), hashes=ContentHashes(path / "hashes.json"))
 
 
+def measuring(model: LoadedModel, token_ids: list[int]) -> Callable[[], Calibration]:
+    return partial(calibrate, model.engine.model, token_ids, model.geometry)
+
+
 @pytest.mark.slow("write_gemma3", "write_gpt_oss")
 @pytest.mark.parametrize("write", [write_llama, write_gemma3, write_gpt_oss, write_deepseek2])
 def test_means_are_those_of_what_mlx_lm_keeps(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -49,8 +49,8 @@ def test_means_are_those_of_what_mlx_lm_keeps(write, tmp_path: Path) -> None:  #
     caches = make_prompt_cache(network)
     mx.eval(network(mx.array([tokens]), cache=caches))
     found = calibrate(Network(network), tokens, model.geometry)
-    for cache, means in zip(caches, found.layers, strict=True):
-        for side, mean in zip((cache.keys, cache.values), means, strict=True):
+    for cache, own in zip(caches, found.layers, strict=True):
+        for side, mean in zip((cache.keys, cache.values), own[:2], strict=True):
             assert np.allclose(np.array(side[0, :, : len(tokens)].mean(axis=1)), mean, atol=2e-3)
 
 
@@ -82,15 +82,15 @@ def test_what_is_kept_comes_back_bit_for_bit(llama: LoadedModel, tmp_path: Path)
 
 def test_it_is_measured_once(llama: LoadedModel, tmp_path: Path) -> None:
     kept = Calibrations(tmp_path)
-    first = kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry)
+    first = kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3]))
     assert first is not None
-    assert kept.of(NAME, llama.engine.model, [4, 5, 6], llama.geometry) == first, "another text, and not read"
-    assert kept.of("other", llama.engine.model, [4, 5, 6], llama.geometry) != first
+    assert kept.of(NAME, llama.geometry, measuring(llama, [4, 5, 6])) == first, "another text, and not read"
+    assert kept.of("other", llama.geometry, measuring(llama, [4, 5, 6])) != first
 
 
 def test_the_plain_scheme_needs_none(llama: LoadedModel, tmp_path: Path) -> None:
     geometry = replace(llama.geometry, format=replace(llama.geometry.format, scheme=PLAIN))
-    assert Calibrations(tmp_path).of(NAME, llama.engine.model, [1, 2, 3], geometry) is None
+    assert Calibrations(tmp_path).of(NAME, geometry, measuring(llama, [1, 2, 3])) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -101,12 +101,12 @@ def test_a_damaged_file_is_measured_again(text: bytes | None, llama: LoadedModel
     kept.keep(NAME, llama.calibration)
     path.write_bytes(path.read_bytes()[:-10] if text is None else text)
     assert kept.known(NAME, llama.geometry) is None
-    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) is not None
+    assert kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3])) is not None
     assert kept.known(NAME, llama.geometry) is not None
 
 
 def test_means_of_another_model_are_not_taken(llama: LoadedModel, tmp_path: Path) -> None:
-    kept, means = Calibrations(tmp_path), LayerMeans(*(np.zeros((2, 128), np.float16) for _ in range(2)))
+    kept, means = Calibrations(tmp_path), LayerCalibration(*(np.zeros((2, 128), np.float16) for _ in range(2)))
     kept.keep(NAME, Calibration([means] * llama.geometry.layers))
     assert kept.known(NAME, llama.geometry) is None
 
@@ -114,10 +114,36 @@ def test_means_of_another_model_are_not_taken(llama: LoadedModel, tmp_path: Path
 def test_a_disk_that_takes_nothing_costs_a_measurement_only(llama: LoadedModel, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     kept = Calibrations(tmp_path / "file" / "calibration")
-    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) is not None
+    assert kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3])) is not None
+
+
+@pytest.mark.parametrize(("factor", "taken"), [(1.2, True), (1.5, False), (0.0, False)])
+def test_bases_of_another_place_are_taken_if_they_are_near(factor: float, taken: bool, llama: LoadedModel) -> None:
+    """Axes of equal length can be any, with any sign; only lengths of rows count."""
+    measured = measuring(llama, list(range(3, 90)))()
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(64, 64)))[0]
+    first, *others = measured.layers
+    assert first.k_basis is not None
+    turned = ((first.k_basis.astype(np.float64) @ turn) * factor).astype(np.float16)
+    assert Calibration([first._replace(k_basis=turned), *others]).near(measured) == taken
+    assert not Calibration([first._replace(k_basis=None, v_basis=None), *others]).near(measured)
+
+
+def test_logits_that_are_not_finite_leave_bases_as_they_are(llama: LoadedModel) -> None:
+    key = llama.engine.model.model.layers[0].self_attn.k_proj
+    before = key.weight
+    key.weight = before * float("nan")
+    try:
+        found = calibrate(llama.engine.model, [1, 2, 3], llama.geometry)
+    finally:
+        key.weight = before
+    assert found.fits(llama.geometry)
+    for own in found.layers:
+        assert (own.k_basis == np.eye(64)).all() and (own.v_basis == np.eye(64)).all()
 
 
 HALF = np.zeros((2, 64), np.float16)
+BASIS = np.zeros((2, 64, 64), np.float16)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +156,10 @@ HALF = np.zeros((2, 64), np.float16)
         {"k.0": HALF, "v.0": HALF[0]},
         {"k.0": HALF, "v.0": HALF + np.float16("nan")},
         {"k.0": HALF, "v.0": HALF + np.float16("inf")},
+        {"k.0": HALF, "v.0": HALF, "k_basis.0": BASIS},
+        {"k.0": HALF, "v.0": HALF, "k_basis.0": BASIS, "v_basis.0": HALF},
+        {"k.0": HALF, "v.0": HALF, "k_basis.0": BASIS, "v_basis.0": BASIS + np.float16("nan")},
+        {"k.0": HALF, "v.0": HALF, "k_basis.1": BASIS, "v_basis.1": BASIS},
     ],
 )
 def test_arrays_that_are_no_means_are_refused(arrays: dict[str, np.ndarray], tmp_path: Path) -> None:  # type: ignore[type-arg]
@@ -154,7 +184,7 @@ def test_a_mean_that_half_precision_cannot_hold_is_not_taken(llama: LoadedModel)
 def offered(llama: LoadedModel, factor: float) -> tuple[Calibration, Calibration | None]:
     """What is offered, the measured means times `factor`, and what is then kept."""
     measured = calibrate(llama.engine.model, [1, 2, 3], llama.geometry)
-    others = [LayerMeans(*(side * np.float16(factor) for side in means)) for means in measured.layers]
+    others = [own._replace(k=own.k * np.float16(factor), v=own.v * np.float16(factor)) for own in measured.layers]
     return Calibration(others), measured
 
 
@@ -167,10 +197,10 @@ def test_means_of_another_place_are_taken_if_they_are_near(
     offer, measured = offered(llama, factor)
     kept.offer(NAME, offer)
     kept.offer("another", offer)
-    found = kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry)
+    found = kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3]))
     assert found == (offer if taken else measured) == kept.known(NAME, llama.geometry)
     kept.offer(NAME, measured)
-    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) == found, "what is known stays"
+    assert kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3])) == found, "what is known stays"
 
 
 def test_means_of_another_shape_are_not_near(llama: LoadedModel, tmp_path: Path) -> None:
@@ -178,4 +208,4 @@ def test_means_of_another_shape_are_not_near(llama: LoadedModel, tmp_path: Path)
     _, measured = offered(llama, 1.0)
     assert measured is not None
     kept.offer(NAME, Calibration(measured.layers[:1]))
-    assert kept.of(NAME, llama.engine.model, [1, 2, 3], llama.geometry) == measured
+    assert kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3])) == measured

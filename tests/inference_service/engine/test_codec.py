@@ -11,7 +11,13 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine import codec as codecs
 from inference_service.engine import rotation
-from inference_service.engine.attention.self_test import ROUNDING, arrays_error, encoding_error, plain_values
+from inference_service.engine.attention.self_test import (
+    ROUNDING,
+    arrays_error,
+    encoding_error,
+    out_of_rotation,
+    plain_values,
+)
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize
@@ -61,7 +67,7 @@ def test_scores_over_keys_with_an_outlier_and_a_mean_are_several_times_closer(bi
         by = KVFormat(bits, bits, 64, scheme)
         codec = KVCodec(by, (mean, mean))
         packed, _ = codec.encode(keys, keys)
-        left = plain_values(packed, by.k, mean, rotated=scheme == ROTATED)
+        left = plain_values(packed, by.k, mean, out_of_rotation(64) if scheme == ROTATED else None)
         off = queries @ (left - keys).swapaxes(2, 3)
         # A number that is the same in all scores of a query is not seen by the softmax.
         errors[scheme] = mx.square(off - off.mean(axis=3, keepdims=True)).mean()
@@ -139,7 +145,7 @@ def test_signs_that_change_between_writing_and_reading_are_no_small_error(monkey
     k = random(1, 2, 20, 64)
     codec = KVCodec()
     packed, _ = codec.encode(k, k)
-    right = mx.abs(plain_values(packed, codec.format.k, mx.zeros((2, 64)), rotated=True) - k).max()
+    right = mx.abs(plain_values(packed, codec.format.k, mx.zeros((2, 64)), out_of_rotation(64)) - k).max()
     others = np.array(signs(64))
     others[3] *= -1
     monkeypatch.setattr(rotation, "_signs", lambda width, dtype: mx.array(others, dtype))

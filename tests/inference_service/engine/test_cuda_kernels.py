@@ -23,7 +23,7 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import attention, kernels
 from inference_service.engine.paged.kernels import PagedGroup, Tables
-from inference_service.engine.quantization import PLAIN, KVFormat, dequantize
+from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat, dequantize
 from inference_service.models.proof import attention_paths
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 from tests.inference_service.engine.geometries import NARROW, OF_16_BITS, PAIRS, SHAPES, geometry
@@ -80,6 +80,25 @@ def test_the_scheme_that_does_not_rotate_is_right() -> None:
     assert one_query_error(shape) < 1e-4
     assert unpacking_error(shape) < 1e-4
     assert few_queries_error(with_bits(geometry(dtype=mx.float16), 5, 4, PLAIN)) < 5e-3
+
+
+@pytest.mark.slow
+def test_bases_of_heads_are_right() -> None:
+    """Also with windows and sinks, and in 16 bits."""
+    for shape in (geometry(), geometry(k_dim=96, v_dim=32, heads=6, window=40)):
+        balanced = with_bits(shape, 5, 4, BALANCED)
+        assert one_query_error(balanced) < 1e-4
+        assert unpacking_error(balanced) < 1e-4
+    assert few_queries_error(with_bits(geometry(v_dim=128, dtype=mx.float16), 5, 4, BALANCED)) < 5e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("left_out", ["queries", "outputs", "unbalanced"])
+def test_a_basis_that_is_left_out_is_found(left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KVCodec, left_out, lambda _, *arrays: arrays if len(arrays) > 1 else arrays[0])
+    test = unpacking_error if left_out == "unbalanced" else one_query_error
+    with pytest.raises(FailedPrecondition, match="wrong on this backend"):
+        test(with_bits(geometry(), 4, 4, BALANCED))
 
 
 @needs_cuda

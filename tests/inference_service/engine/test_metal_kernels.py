@@ -21,7 +21,7 @@ from inference_service.engine.paged.kernels import PagedGroup
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.metal_attention import MOST_SEGMENTS, Places, flash_decoding
 from inference_service.engine.paged.store import Kernels
-from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantized
+from inference_service.engine.quantization import BALANCED, PLAIN, ROTATED, KVFormat, Quantized
 from inference_service.models import proof
 from tests.inference_service.engine.geometries import NARROW, OF_16_BITS, PAIRS, SHAPES, geometry
 from tests.inference_service.engine.metal_on_cpu import MetalOnCPU
@@ -60,7 +60,7 @@ def test_bits_of_k_and_v_apart_are_right(k: int, v: int, metal_kernels: None, mo
 @pytest.mark.slow
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("scheme", [PLAIN, ROTATED])
+@pytest.mark.parametrize("scheme", [PLAIN, ROTATED, BALANCED])
 @pytest.mark.parametrize(("k", "v"), PAIRS)
 def test_types_and_schemes_are_right(
     k: int, v: int, scheme: str, dtype: mx.Dtype, metal_kernels: None, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks import smollm2
 from benchmarks.packages import Unavailable
-from inference_service.engine.calibration import calibrate
+from inference_service.engine.calibrating import calibrate
 from inference_service.engine.paged.arena import HostArena
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence
@@ -43,7 +43,7 @@ class World:
         self.network, self.geometry = self._model.network, self._model.geometry
         self.ids = sample(self._model.tokenizer, TOKENS)
         self.calibration = calibrate(self.network, self.ids[:128], self.geometry)
-        self.oracle = Oracle(directory, means=self.calibration.arrays)
+        self.oracle = Oracle(directory, calibration=self.calibration.arrays)
 
     @cached_property
     def cold(self) -> mx.array:

@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from agentmem.errors import FailedPrecondition
-from inference_service.engine.calibration import Calibration, LayerMeans
+from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quantization import PLAIN, KVFormat
 from inference_service.models import fingerprint
@@ -170,7 +170,7 @@ def test_a_memory_that_cannot_be_written_is_not_missed(path: Path, tmp_path: Pat
 
 def test_a_fingerprint_of_kv_names_all_that_it_depends_on() -> None:
     geometry = Geometry(4, mx.float32, KVFormat(), LayerGroup((0, 1), 2, 64, 64))
-    means = [Calibration([LayerMeans(*(np.full((2, 64), x, np.float16),) * 2)] * 2) for x in (0.0, 1.0)]
+    means = [Calibration([LayerCalibration(*(np.full((2, 64), x, np.float16),) * 2)] * 2) for x in (0.0, 1.0)]
     first = fingerprint.kv_fingerprint("model", geometry, means[0])
     assert first == fingerprint.kv_fingerprint("model", replace(geometry), Calibration(means[0].layers))
     formats = [KVFormat(8, 8), KVFormat(5, 4), KVFormat(group_size=32), KVFormat(scheme=PLAIN)]

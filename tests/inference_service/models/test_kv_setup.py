@@ -11,10 +11,10 @@ import pytest
 
 from agentmem.kv.hints import TurnHints
 from agentmem.process.models import RegisteredModel
-from inference_service.engine import quality, rotation
-from inference_service.engine.calibration import Calibration, LayerMeans
+from inference_service.engine import codec, quality
+from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.engine.quality import LADDER, Quality
-from inference_service.engine.quantization import PLAIN, ROTATED
+from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.engine.thread import EngineThread
 from inference_service.models import loading
 from inference_service.models.kv_setup import choose
@@ -156,7 +156,8 @@ def others(value: bytes, *, bits: str = "", far: bool = False) -> bytes:
     found = json.loads(value)
     means = Calibration.of_bytes(base64.b64decode(found["means"]))
     moved = [
-        LayerMeans(*(np.nextafter(side, np.float16(2)) + np.float16(far) for side in layer)) for layer in means.layers
+        LayerCalibration(*(np.nextafter(side, np.float16(2)) + np.float16(far) for side in layer))
+        for layer in means.layers
     ]
     found["means"] = base64.b64encode(Calibration(moved).bytes).decode()
     return json.dumps({**found, "bits": bits or found["bits"]}).encode()
@@ -208,14 +209,14 @@ async def test_a_shared_setup_that_does_not_fit_is_left(
 
 
 @pytest.mark.slow
-async def test_a_backend_that_rotates_wrongly_gets_the_plain_scheme(
+async def test_a_backend_that_multiplies_wrongly_gets_the_plain_scheme(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = await place.load("4")
-    assert good.geometry.format.scheme == ROTATED and good.calibration is not None
+    assert good.geometry.format.scheme == BALANCED and good.calibration is not None
     monkeypatch.setattr(loading, "ATTENTION", type(loading.ATTENTION)())  # what was proved is remembered
-    monkeypatch.setattr(rotation, "_transformed", lambda x, *_: x[..., ::-1])
+    monkeypatch.setattr(codec, "_by_head", lambda x, *_: x[..., ::-1])
     found = await place.load("4")
     assert found.geometry.format.scheme == PLAIN
     assert found.calibration is None and found.fingerprint != good.fingerprint
-    assert "rotating them fails on this backend" in caplog.text
+    assert "transforming them fails on this backend" in caplog.text

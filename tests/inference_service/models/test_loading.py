@@ -15,7 +15,7 @@ from agentmem.kv.bits import KVBits
 from benchmarks.loading import load
 from inference_service.domain import MessagesInput
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.quantization import FOUR_BITS, KVFormat
+from inference_service.engine.quantization import BALANCED, FOUR_BITS, KVFormat
 from inference_service.models import opening
 from inference_service.models.capability import QuantizationSettings
 from inference_service.models.fingerprint import ContentHashes
@@ -55,14 +55,14 @@ def test_geometry_comes_from_the_model(tmp_path: Path, hashes: ContentHashes) ->
 
 def test_kv_in_8_bits_and_groups_of_32(tmp_path: Path, hashes: ContentHashes) -> None:
     model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(KVBits(8, 8), 32))
-    assert model.geometry.format == KVFormat(8, 8, 32)
+    assert model.geometry.format == KVFormat(8, 8, 32, BALANCED)
     assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 16))
     assert model.geometry.block_shapes(5)["v.scales"] == ("F32", (2, 2, 5, 2))
 
 
 def test_bits_of_k_and_v_apart(tmp_path: Path, hashes: ContentHashes) -> None:
     model = loaded(write_llama(tmp_path / "m"), hashes, quantization=QuantizationSettings(KVBits(5, 3), 32))
-    assert model.geometry.format == KVFormat(5, 3, 32)
+    assert model.geometry.format == KVFormat(5, 3, 32, BALANCED)
     assert model.geometry.block_shapes(5)["k.weights"] == ("U32", (2, 2, 5, 10))
     assert model.geometry.block_shapes(5)["v.weights"] == ("U32", (2, 2, 5, 6))
     # 2 layers x 2 heads x 64 elements x (5 + 3 bits, and two float32 per group of 32 in each)

@@ -11,7 +11,7 @@ from agentmem.kv.blockfile import TENSORS
 from agentmem.kv.ledger import Ledger, TurnPlace
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.calibration import Calibration, LayerMeans
+from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.portable import header
 from inference_service.portable.format import DTYPE_BYTES, SLACK, KVGeometry, LayerShape, Manifest, StateShape
 
@@ -79,7 +79,7 @@ def recurrent(**changes: int) -> File:
 def means(seed: int = 0) -> Calibration:
     """Of one layer."""
     rng = np.random.default_rng(seed)
-    return Calibration([LayerMeans(*(rng.normal(size=(2, 64)).astype(np.float16) for _ in "kv"))])
+    return Calibration([LayerCalibration(*(rng.normal(size=(2, 64)).astype(np.float16) for _ in "kv"))])
 
 
 @st.composite

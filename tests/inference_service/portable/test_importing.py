@@ -10,7 +10,7 @@ from agentmem.errors import DataLoss, FailedPrecondition, PermissionDenied
 from agentmem.kv.blockfile import BlockHeader, FileName
 from agentmem.kv.ledger import Ledger, TurnPlace
 from agentmem.validation import AgentKey
-from inference_service.engine.calibration import Calibration, LayerMeans
+from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.engine.geometry import Geometry, LayerGroup, StateArray, StateGroup
 from inference_service.engine.quantization import FOUR_BITS, KVFormat
 from inference_service.portable.format import (
@@ -26,7 +26,7 @@ from inference_service.portable.importing import _files, check_fit, check_namesp
 
 HERE = Geometry(4, mx.bfloat16, FOUR_BITS, LayerGroup((1, 3), 2, 192, 128), LayerGroup((0, 2), 1, 64, 64, window=512))
 SLIDING, FULL = LayerShape(1, 64, 64, 512), LayerShape(2, 192, 128)
-MEANS = Calibration([LayerMeans(np.ones((2, 64), np.float16), np.zeros((2, 64), np.float16))])
+MEANS = Calibration([LayerCalibration(np.ones((2, 64), np.float16), np.zeros((2, 64), np.float16))])
 PIECES = [b"", b"a", b"\xf0\x9f", b"\x98\x80"]
 
 
@@ -101,7 +101,7 @@ def test_another_models_file(change: dict[str, Any], reason: str) -> None:
         ({"geometry": replace(manifest().geometry, group_size=32)}, "has group_size 32, and model 'm' here group_size"),
         ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL))}, "has 2 layers, and"),
         ({"geometry": replace(manifest().geometry, layers=(SLIDING, FULL, FULL, FULL))}, "layer 2"),
-        ({"fingerprint": "other", "calibration": b""}, "centred on other means"),
+        ({"fingerprint": "other", "calibration": b""}, "packed with other means or bases"),
         ({"fingerprint": "other", "model_fingerprint": "", "calibration": b""}, "older version"),
         ({"fingerprint": "other"}, "another format"),
     ],

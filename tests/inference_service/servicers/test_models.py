@@ -12,7 +12,7 @@ from agentmem.errors import InvalidArgument, NotFound
 from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
-from inference_service.engine.calibration import Calibration, LayerMeans
+from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Quality
 from inference_service.engine.quantization import FOUR_BITS
@@ -44,7 +44,7 @@ LOADED = SimpleNamespace(
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
     quality=Quality(128, {"4": 0.5, "5/4": 0.001}),
     setup=SimpleNamespace(reason="because"),
-    calibration=Calibration([LayerMeans(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
+    calibration=Calibration([LayerCalibration(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
     memory=SimpleNamespace(sizes=Sizes(Space(33, 9), 700)),

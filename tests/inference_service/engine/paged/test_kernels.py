@@ -162,7 +162,7 @@ def values(packed: Any, case: Case, codec: KVCodec) -> list[mx.array]:
     by, means = case.made()[0].format, (codec.k_mean, codec.v_mean)
     exact = [Quantized(x.weights, x.scales.astype(mx.float32), x.biases.astype(mx.float32)) for x in packed]
     return [
-        self_test.plain_values(each, how, mean[:, 0], rotated=True)  # type: ignore[index]
+        self_test.plain_values(each, how, mean[:, 0], self_test.out_of_rotation(each.scales.shape[-1] * how.group_size))  # type: ignore[index]
         for each, how, mean in zip(exact, (by.k, by.v), means, strict=True)
     ]
 

@@ -1,0 +1,101 @@
+"""Bases of K and V in which quantization costs attention least.
+
+Packing errs by a share of the whole row, whatever the basis, and rotation spreads that evenly. A score sees the error
+through its query. With K E packed in place of K, and Q E^-T in place of Q, scores stay, and the squared errors of all
+scores are in proportion to
+
+    sum over keys k and queries q of  weight (k P k^T) (q P^-1 q^T)        where P = E E^T
+
+For fixed weights its least value is at the P with P A P = B, the geometric mean of A^-1 and B, where A is the weighted
+second moment of the keys and B that of the queries. The weight is the softmax's slope p (1 - p) times the summand: so
+rare large errors, the tail of the divergence, count most. It follows P in a few rounds. For V the sum is over values
+and outputs, which are taken as they are: the weight is p^2, and B is 1.
+
+Of what 4 bits cost SmolLM2-135M (nats, code) half is left, of Gemma 3 270M a third. Scaling channels alone (as
+SmoothQuant does, Xiao et al. 2023), a diagonal P, leaves four fifths of it.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[Any]
+
+_ROUNDS: Final = 4
+_RIDGE: Final = 1e-2
+"""Share of the mean eigenvalue that each gets, so that directions which few tokens have stay bounded."""
+
+
+class Bases(NamedTuple):
+    """E of K and V, float64 [kv_heads, width, width], of determinants 1 or -1."""
+
+    k: Matrix
+    v: Matrix
+
+
+def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable[mx.array]) -> Bases:
+    """Return the bases for K [kv_heads, n, k_dim] and V [kv_heads, n, v_dim], less their means, and queries
+    [kv_heads, rows, k_dim], all float32; `weights` has each KV head's attention [rows, n]. Engine thread.
+    """
+    found = [
+        (_of_keys(k, q, p * (1 - p)), _of_values(v, p))
+        for k, v, q, p in zip(keys, values, queries, weights, strict=True)
+    ]
+    return Bases(*(np.stack(side) for side in zip(*found, strict=True)))
+
+
+def apart(a: Matrix, b: Matrix) -> float:
+    """Return the largest factor by which a squared length differs in two bases; infinite if one of them is none."""
+    try:
+        between = np.linalg.solve(a, b)
+        ratios = np.linalg.eigvalsh(between @ between.swapaxes(-1, -2))
+    except np.linalg.LinAlgError:
+        return np.inf
+    least, most = float(ratios.min()), float(ratios.max())
+    return max(most, 1 / least) if least > 0 else np.inf
+
+
+def _of_keys(keys: mx.array, queries: mx.array, slopes: mx.array) -> Matrix:
+    mx.eval(slopes)
+    p: Matrix = np.eye(keys.shape[1])
+    for _ in range(_ROUNDS):
+        of_keys, of_queries = _squares(keys, p), _squares(queries, np.linalg.inv(p))
+        by_keys, by_queries = slopes.T @ mx.square(of_queries), slopes @ mx.square(of_keys)
+        p = _mean(_moment(keys, of_keys * by_keys), _moment(queries, of_queries * by_queries))
+    return _root(p)
+
+
+def _of_values(values: mx.array, weights: mx.array) -> Matrix:
+    moment = _moment(values, mx.square(weights).sum(axis=0)[:, None])
+    return _root(_mean(moment, np.eye(len(moment))))
+
+
+def _squares(rows: mx.array, p: Matrix) -> mx.array:
+    """Return x P x^T of each row x [n, width]: [n, 1]."""
+    return ((rows @ mx.array(p.astype(np.float32))) * rows).sum(axis=1, keepdims=True)
+
+
+def _moment(rows: mx.array, weights: mx.array) -> Matrix:
+    """Return the second moment of rows [n, width] with weights [n, 1], of mean eigenvalue 1, with the ridge."""
+    found = np.array((rows * weights).T @ rows, dtype=np.float64)
+    width, trace = len(found), float(np.trace(found))
+    return (found * (width / trace) if trace > 0 else np.eye(width)) + _RIDGE * np.eye(width)
+
+
+def _mean(a: Matrix, b: Matrix) -> Matrix:
+    """Return the positive definite P of determinant 1 in proportion to the one with P A P = B."""
+    lower = np.linalg.cholesky(a)
+    inverse = np.linalg.inv(lower)
+    lengths, axes = np.linalg.eigh(lower.T @ b @ lower)
+    half = (axes * np.sqrt(lengths)).T @ inverse  # Its square in the basis of `axes` is P, but for one more root.
+    p = half.T @ (half / np.sqrt(lengths)[:, None])
+    return np.asarray(p / np.exp(np.linalg.slogdet(p)[1] / len(p)), dtype=np.float64)
+
+
+def _root(p: Matrix) -> Matrix:
+    """Return E with E E^T = P: its axes, each times the root of its eigenvalue."""
+    lengths, axes = np.linalg.eigh(p)
+    return np.asarray(axes * np.sqrt(lengths), dtype=np.float64)

@@ -1,0 +1,110 @@
+"""Bases of K and V: that they are the best there are, what they gain, and what no text can spoil."""
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from inference_service.engine import balancing
+from inference_service.engine.attention.self_test import plain_attention
+from inference_service.engine.balancing import apart, bases
+from inference_service.engine.codec import Basis, KVCodec
+from inference_service.engine.quantization import BALANCED, ROTATED, KVFormat
+from inference_service.engine.rotation import matrix
+
+Array = npt.NDArray[np.float64]
+WIDTH, TOKENS = 32, 300
+
+
+class Head:
+    """K, V and queries of one head, whose channels have lengths of their own, mixed; and its attention."""
+
+    def __init__(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+
+        def rows() -> Array:
+            mixed = np.linalg.qr(random.normal(size=(WIDTH, WIDTH)))[0] * np.exp(random.normal(size=WIDTH))
+            return np.asarray(random.normal(size=(TOKENS, WIDTH)) @ mixed.T)
+
+        self.k, self.v, self.q = rows(), rows(), rows()
+        self.scale = 4 / np.linalg.norm(self.q @ self.k.T, axis=1).mean() * TOKENS**0.5
+        scores = np.where(np.tri(TOKENS, dtype=bool), self.q @ self.k.T * self.scale, -np.inf)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        self.p = weights / weights.sum(axis=1, keepdims=True)
+
+    def found(self) -> tuple[Array, Array]:
+        one = (mx.array(x[None].astype(np.float32)) for x in (self.k, self.v, self.q))
+        made = bases(*one, [mx.array(self.p.astype(np.float32))])
+        return made.k[0], made.v[0]
+
+    def cost(self, basis: Array) -> float:
+        """What `balancing` makes small, computed as it is written there: the sum of the summands' squares."""
+        k, q = self.k @ basis, self.q @ np.linalg.inv(basis).T
+        errors = np.square(k).sum(axis=1) * np.square(q).sum(axis=1)[:, None]
+        return float((self.p * (1 - self.p) * np.square(errors)).sum())
+
+    def off(self, scheme: str) -> float:
+        """The mean squared error of the output with 4 bits."""
+        k, v = (mx.array(x[None, None].astype(np.float32)) for x in (self.k, self.v))
+        means = (k.mean(axis=2)[0], v.mean(axis=2)[0])
+        bases = [Basis.of((basis @ matrix(WIDTH))[None], mx.float32) for basis in self.found()]
+        codec = KVCodec(KVFormat(4, 4, 32, scheme), means, (bases[0], bases[1]) if scheme == BALANCED else None)
+        q = mx.array(self.q[None, None].astype(np.float32))
+        right, found = (plain_attention(q, *x, self.scale) for x in ((k, v), codec.decode(*codec.encode(k, v))))
+        return float(mx.square(right - found).mean().item())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_basis_nearby_costs_less(seed: int) -> None:
+    """The least value, up to the ridge and the last round: any other basis costs more, the farther the more."""
+    head = Head(seed)
+    best, _ = head.found()
+    random = np.random.default_rng(seed)
+    least = head.cost(best)
+    assert head.cost(np.eye(WIDTH)) > 1.3 * least
+    for _ in range(20):
+        other = best @ (np.eye(WIDTH) + 0.3 * random.normal(size=(WIDTH, WIDTH)) / WIDTH**0.5)
+        assert head.cost(other) > 0.995 * least
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_are_nearer(seed: int) -> None:
+    head = Head(seed)
+    assert head.off(BALANCED) < 0.75 * head.off(ROTATED)
+
+
+def test_weights_of_a_basis_that_is_no_inverse_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the moments exchanged, errors grow where the model looks."""
+    mean = balancing._mean
+    monkeypatch.setattr(balancing, "_mean", lambda a, b: mean(b, a))
+    head = Head(0)
+    assert head.cost(head.found()[0]) > head.cost(np.eye(WIDTH))
+
+
+def test_values_of_equal_weight_are_whitened() -> None:
+    """Up to the ridge: P is the root of the inverse of their moment."""
+    head = Head(4)
+    head.p = np.full((TOKENS, TOKENS), 1 / TOKENS)
+    _, v = head.found()
+    p = v @ v.T
+    whitened = head.v.T @ head.v @ p @ p
+    assert np.allclose(whitened / np.trace(whitened) * WIDTH, np.eye(WIDTH), atol=0.3)
+    assert np.linalg.det(p) == pytest.approx(1.0)
+
+
+def test_a_text_of_one_token_gives_a_basis() -> None:
+    k = mx.random.normal((1, 1, WIDTH), key=mx.random.key(0))
+    found = bases(k, k, k, [mx.ones((1, 1))])
+    for side in found:
+        assert np.isfinite(side).all()
+        assert abs(np.linalg.det(side[0])) == pytest.approx(1.0)
+        assert np.linalg.cond(side[0]) < 100
+
+
+def test_bases_are_apart_as_far_as_lengths_in_them() -> None:
+    random = np.random.default_rng(0)
+    a = random.normal(size=(WIDTH, WIDTH))
+    turned = a @ np.linalg.qr(random.normal(size=(WIDTH, WIDTH)))[0]
+    assert apart(a, turned) == pytest.approx(1.0)
+    assert apart(a, 2 * turned) == pytest.approx(apart(2 * turned, a)) == pytest.approx(4.0)
+    assert apart(np.zeros((2, 2)), np.eye(2)) == apart(np.eye(2), np.zeros((2, 2))) == np.inf
