@@ -11,20 +11,14 @@ import mlx.core as mx
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, LayerGroup, StateArray, StateGroup
 from inference_service.engine.paged.alone import SequenceStates
-from inference_service.engine.paged.passes import KVCache
-
-
-class _Alone:
-    """The pass of one sequence whose caches count for themselves."""
-
-    rows = False
+from inference_service.engine.paged.passes import KVCache, Pass
 
 
 class ProbeKV(KVCache):
     """A layer with K and V, of which it shows nothing but to attention through us; or as arrays."""
 
     def __init__(self, window: int, *, shows_arrays: bool) -> None:
-        super().__init__(_Alone(), 0, KVCodec(), window)  # type: ignore[arg-type]
+        super().__init__(Pass([]), 0, KVCodec(), window)
         self._shows_arrays = shows_arrays
         self._written: list[tuple[mx.array, mx.array]] = []
 

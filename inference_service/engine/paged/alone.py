@@ -7,21 +7,15 @@ from typing import Any
 import mlx.core as mx
 
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.paged.passes import ArrayKVCache, StatesCache
+from inference_service.engine.paged.passes import ArrayKVCache, Pass, StatesCache
 from inference_service.engine.paged.sequence import Sequence, WorkingKV
-
-
-class _Alone:
-    """A pass for caches that count their own tokens."""
-
-    rows = False
 
 
 class SequenceKVCache(ArrayKVCache):
     """One layer's K and V of one sequence."""
 
     def __init__(self, layer: int, codec: KVCodec, window: int) -> None:
-        super().__init__(_Alone(), layer, codec, window, _nothing)  # type: ignore[arg-type]
+        super().__init__(Pass([]), layer, codec, window, _nothing)
         self.working = WorkingKV(window)
         self.tokens = 0
 

@@ -31,7 +31,7 @@ class Pass:
 
     def __init__(self, pieces: Items[Piece], *, rows: bool | None = None, ends: bool = False) -> None:
         """`rows`: the model gets rows [T, 1]; by default with several pieces. `ends`: logits are wanted of each piece's
-        last token alone.
+        last token alone. Without pieces it is of a sequence in no pool, whose caches count its tokens.
         """
         self.pieces = list(pieces)
         self.rows = len(self.pieces) > 1 if rows is None else rows
@@ -45,7 +45,7 @@ class Pass:
             at = [start + i for (_, n), start in zip(self.pieces, self.starts, strict=True) for i in range(n)]
             self.offset: int | mx.array = mx.array(at, dtype=mx.int32)
         else:
-            self.offset = self.starts[0]
+            self.offset = self.starts[0] if self.starts else 0
 
     def spans(self) -> Iterator[tuple[Sequence, int, int, int]]:
         """Yield each piece's sequence, first row, end row, and first token's position."""
