@@ -244,17 +244,19 @@ def _padded(matrices: npt.NDArray[np.float64], missing: int) -> npt.NDArray[np.f
     return padded
 
 
-def _read(calibration: Mapping[str, npt.NDArray[np.float16]]) -> list[tuple[_Measured, _Measured]]:
+def _read(calibration: Mapping[str, npt.NDArray[Any]]) -> list[tuple[_Measured, _Measured]]:
     def side(name: str, layer: int) -> _Measured:
-        basis = calibration.get(f"{name}_basis.{layer}")
         mean = mx.array(calibration[f"{name}.{layer}"].astype(np.float32))[:, None]
-        return _Measured(mean, None if basis is None else basis.astype(np.float64))
+        if (axes := calibration.get(f"{name}_axes.{layer}")) is None:
+            return _Measured(mean, None)
+        lengths = calibration[f"{name}_lengths.{layer}"].astype(np.float64)
+        return _Measured(mean, axes.astype(np.float64) / 127 @ (lengths[:, :, None] * np.eye(lengths.shape[1])))
 
     return [(side("k", layer), side("v", layer)) for layer in range(sum(name.startswith("k.") for name in calibration))]
 
 
 @cache
-def _calibrated(directory: Path) -> Mapping[str, npt.NDArray[np.float16]]:
+def _calibrated(directory: Path) -> Mapping[str, npt.NDArray[Any]]:
     """What a worker measures of a model: data, which has tests of its own."""
     spec = ModelSpec("oracle", directory, dtype="float32")
     info, network = open_network(spec, open_text(spec), AttentionBackend())

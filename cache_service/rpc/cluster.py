@@ -9,7 +9,7 @@ import grpc
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import cluster_pb2 as pb
 from agentmem.v1 import cluster_pb2_grpc
-from agentmem.validation import MAX_RECORD_BYTES, AgentKey, check_text
+from agentmem.validation import MAX_SETUP_BYTES, AgentKey, check_text
 from cache_service.cluster import nodes
 from cache_service.cluster.keys import ApiKey
 from cache_service.cluster.membership import Membership, Report
@@ -45,8 +45,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
 
     async def ShareSetup(self, request: pb.ShareSetupRequest, context: Context) -> pb.ShareSetupResponse:
         name = check_text("name", request.name)
-        if len(request.value) > MAX_RECORD_BYTES:
-            raise InvalidArgument("value", f"must have at most {MAX_RECORD_BYTES} bytes")
+        if len(request.value) > MAX_SETUP_BYTES:
+            raise InvalidArgument("value", f"must have at most {MAX_SETUP_BYTES} bytes")
         kept = await self._database.write(nodes.share, name, request.value)
         return pb.ShareSetupResponse(value=kept)
 

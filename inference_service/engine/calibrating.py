@@ -13,7 +13,7 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
-from inference_service.engine.paged.passes import KVCache, banded
+from inference_service.engine.paged.passes import KVCache, Pass, banded
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.quantization import BALANCED
 
@@ -60,17 +60,11 @@ def _half(means: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     return np.where(np.abs(means) <= _LARGEST, means, 0.0).astype(np.float16)
 
 
-class _Alone:
-    """The pass of one sequence whose caches count for themselves."""
-
-    rows = False
-
-
 class _Measuring(KVCache):
     """Takes a whole text in one update. Keeps what was measured of K, V and the queries over them."""
 
     def __init__(self, window: int) -> None:
-        super().__init__(_Alone(), 0, KVCodec(), window)  # type: ignore[arg-type]
+        super().__init__(Pass([]), 0, KVCodec(), window)
         self.means: list[mx.array] = []
         self._sides: tuple[mx.array, mx.array] | None = None
         self._bases: Bases | None = None
@@ -94,7 +88,8 @@ class _Measuring(KVCache):
     def found(self) -> LayerCalibration:
         """All that was measured, as it is kept."""
         k, v = (_half(np.array(side)) for side in self.means)
-        return LayerCalibration(k, v, *(side.astype(np.float16) for side in self._bases or ()))
+        found = LayerCalibration(k, v)
+        return found.with_bases(*self._bases) if self._bases else found
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         self.fetch_arrays(keys, values)

@@ -32,33 +32,66 @@ _NEAR: Final = 0.02
 """Tolerance, as a share of a layer's largest mean. SmolLM2's in bfloat16 and float32 are 0.006 apart."""
 _APART: Final = 2.0
 """Factor by which squared lengths may differ in two bases of one model."""
-_BASES: Final = ("k_basis", "v_basis")
+MOST_PORTABLE: Final = 32 << 20
+"""Most bytes of a calibration that goes to other machines: Llama 3.1 8B's are 9 MB, Gemma 3 12B's 50. Without it, KV
+from another kind of device is computed again here; one kind measures the same everywhere.
+"""
+_PER_AXIS: Final = 127.0
 
 Half = npt.NDArray[np.float16]
+Matrix = npt.NDArray[np.float64]
 
 
 class LayerCalibration(NamedTuple):
-    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width], and their bases (`balancing`), float16
-    [kv_heads, width, width]; None where nothing is known of the queries.
+    """Means of one layer's K (after RoPE) and V, float16 [kv_heads, width], and their bases (`balancing`): axes, int8
+    [kv_heads, width, width], in 127ths, and the lengths of those, float16 [kv_heads, width]. There are none where
+    nothing is known of the queries.
     """
 
     k: Half
     v: Half
-    k_basis: Half | None = None
-    v_basis: Half | None = None
+    k_axes: npt.NDArray[np.int8] | None = None
+    v_axes: npt.NDArray[np.int8] | None = None
+    k_lengths: Half | None = None
+    v_lengths: Half | None = None
+
+    def with_bases(self, k: Matrix, v: Matrix) -> Self:
+        """Return it with bases, of which rounding to a 127th costs nothing: the cost is flat around the best."""
+        lengths = [np.sqrt(np.square(side).sum(axis=1)) for side in (k, v)]
+        axes = [np.rint(side / own[:, None] * _PER_AXIS) for side, own in zip((k, v), lengths, strict=True)]
+        (k_axes, v_axes), (k_lengths, v_lengths) = axes, (own.astype(np.float16) for own in lengths)
+        return self._replace(
+            k_axes=k_axes.astype(np.int8), v_axes=v_axes.astype(np.int8), k_lengths=k_lengths, v_lengths=v_lengths
+        )
 
     @property
-    def arrays(self) -> dict[str, Half]:
+    def bases(self) -> tuple[Matrix, Matrix] | None:
+        """E of K and V, [kv_heads, width, width]; None if there are none."""
+        if self.k_axes is None or self.v_axes is None or self.k_lengths is None or self.v_lengths is None:
+            return None
+        k, v = (
+            axes / _PER_AXIS * lengths.astype(np.float64)[:, None]
+            for axes, lengths in ((self.k_axes, self.k_lengths), (self.v_axes, self.v_lengths))
+        )
+        return k, v
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """By field, without what is None."""
         return {name: side for name, side in self._asdict().items() if side is not None}
 
     def codec(self, format: KVFormat, dtype: mx.Dtype, kind: type[KVCodec]) -> KVCodec:
         """Return the layer's codec. Engine thread."""
         k, v = (mx.array(mean).astype(dtype) for mean in (self.k, self.v))
-        if format.scheme != BALANCED or self.k_basis is None or self.v_basis is None:
+        if format.scheme != BALANCED or (bases := self.bases) is None:
             return kind(format, (k, v))
-        k_basis, v_basis = (_basis(side, format.group_size, dtype) for side in (self.k_basis, self.v_basis))
+        k_basis, v_basis = (_basis(of, format.group_size, dtype, keys=of is bases[0]) for of in bases)
         return kind(format, (k, v), (k_basis, v_basis))
+
+
+_OF_MEANS: Final = {"k", "v"}
+_TYPES: Final = {"": (np.dtype("f2"), 2), "axes": (np.dtype("i1"), 3), "lengths": (np.dtype("f2"), 2)}
+"""Type and dimensions of an array, by its name behind the side."""
 
 
 class Calibration:
@@ -82,14 +115,17 @@ class Calibration:
         groups = [group for layer in geometry.kv_layers for group in geometry.groups if layer in group.layers]
         fill, balanced = geometry.format.group_size, geometry.format.scheme == BALANCED
 
-        def fit(mean: Half, basis: Half | None, kv_heads: int, width: int) -> bool:
+        def fit(mean: Half, axes: Any, lengths: Half | None, kv_heads: int, width: int) -> bool:
             heads, own = mean.shape
-            same = not balanced if basis is None else basis.shape == (heads, own, own)
+            if axes is None or lengths is None:
+                same = not balanced
+            else:
+                same = axes.shape == (heads, own, own) and lengths.shape == (heads, own)
             return bool(heads == kv_heads and own + -own % fill == width) and same
 
         return len(self.layers) == len(groups) and all(
-            fit(own.k, own.k_basis, group.kv_heads, group.k_dim)
-            and fit(own.v, own.v_basis, group.kv_heads, group.v_dim)
+            fit(own.k, own.k_axes, own.k_lengths, group.kv_heads, group.k_dim)
+            and fit(own.v, own.v_axes, own.v_lengths, group.kv_heads, group.v_dim)
             for own, group in zip(self.layers, groups, strict=True)
         )
 
@@ -105,9 +141,12 @@ class Calibration:
         layers, left = [], dict(arrays)
         for layer in range(len([name for name in arrays if name.startswith("k.")])):
             own = LayerCalibration(*(left.pop(f"{name}.{layer}", None) for name in LayerCalibration._fields))
-            if own.k is None or own.v is None or (own.k_basis is None) != (own.v_basis is None):
+            if (
+                len(own.arrays) not in (len(_OF_MEANS), len(LayerCalibration._fields))
+                or not set(own.arrays) >= _OF_MEANS
+            ):
                 raise ValueError(f"means or bases of layer {layer} are missing")
-            if any(side.dtype != np.float16 or side.ndim != 2 + (name in _BASES) for name, side in own.arrays.items()):
+            if any((side.dtype, side.ndim) != _TYPES[name.partition("_")[2]] for name, side in own.arrays.items()):
                 raise ValueError(f"means or bases of layer {layer} are of another type")
             if not all(np.isfinite(side).all() for side in own.arrays.values()):
                 raise ValueError(f"means or bases of layer {layer} are not finite")
@@ -118,29 +157,30 @@ class Calibration:
 
     @classmethod
     def of_bytes(cls, text: bytes) -> Self:
-        """Rebuild from `bytes`. Raises ValueError for other input."""
+        """Rebuild from `portable`. Raises ValueError for other input."""
         try:
             return cls.of_arrays(load(text))
         except (SafetensorError, KeyError, TypeError) as error:
             raise ValueError("no means in safetensors") from error
 
     @property
-    def bytes(self) -> bytes:
-        """The means as safetensors; equal means give equal bytes."""
-        return save(self.arrays)
+    def portable(self) -> bytes:
+        """What other machines get, as safetensors; equal ones give equal bytes. Empty if it is too large for that."""
+        found = save(self.arrays)
+        return found if len(found) <= MOST_PORTABLE else b""
 
     def near(self, other: "Calibration") -> bool:
         """Return whether both were measured of one model, up to differences between devices."""
         pairs = zip(self.layers, other.layers, strict=False)
         return len(self.layers) == len(other.layers) and all(
             _near_means(a.k, b.k) and _near_means(a.v, b.v)
-            and _near_bases(a.k_basis, b.k_basis) and _near_bases(a.v_basis, b.v_basis)
+            and _near_bases(a.bases, b.bases)
             for a, b in pairs
         )  # fmt: skip
 
     @property
-    def arrays(self) -> dict[str, Half]:
-        """Means and bases by name, "k.LAYER", "k_basis.LAYER" and so on, as in a file."""
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Means and bases by name, "k.LAYER", "k_axes.LAYER" and so on, as in a file."""
         return {f"{name}.{i}": side for i, own in enumerate(self.layers) for name, side in own.arrays.items()}
 
 
@@ -151,18 +191,21 @@ def _near_means(a: Half, b: Half) -> bool:
     return bool(np.abs(a.astype(np.float32) - b.astype(np.float32)).max(initial=0) <= _NEAR * largest)
 
 
-def _near_bases(a: Half | None, b: Half | None) -> bool:
-    if a is None or b is None or a.shape != b.shape:
+def _near_bases(a: tuple[Matrix, Matrix] | None, b: tuple[Matrix, Matrix] | None) -> bool:
+    if a is None or b is None:
         return a is b
-    return all(apart(*of) <= _APART for of in zip(a.astype(np.float64), b.astype(np.float64), strict=True))
+    return all(
+        one.shape == other.shape and all(apart(*of) <= _APART for of in zip(one, other, strict=True))
+        for one, other in zip(a, b, strict=True)
+    )
 
 
-def _basis(basis: Half, group_size: int, dtype: mx.Dtype) -> Basis:
+def _basis(basis: Matrix, group_size: int, dtype: mx.Dtype, *, keys: bool) -> Basis:
     """Return what a layer's K or V are multiplied with: E, with ones for what fills groups, times R."""
     heads, width, _ = basis.shape
     filled = np.tile(np.eye(width + -width % group_size), (heads, 1, 1))
     filled[:, :width, :width] = basis
-    return Basis.of(filled @ rotation.matrix(filled.shape[-1]), dtype)
+    return Basis.of(filled @ rotation.matrix(filled.shape[-1]), dtype, keys=keys)
 
 
 def new_caches(geometry: Geometry, calibration: Calibration | None) -> SequenceCaches:

@@ -24,7 +24,7 @@ which is within noise, for 4 µs a layer and step.
 Costs of the schemes are in docs/concepts.
 """
 
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import mlx.core as mx
 import numpy as np
@@ -44,19 +44,35 @@ from inference_service.engine.quantization import (
 )
 from inference_service.engine.rotation import rotated, rotated_back
 
+_FEW_ROWS: Final = 64
+"""Most rows for which kernels multiply with bases; for more, what they read of them costs more than a launch."""
+_WIDEST: Final = 256
+"""Widest rows for which kernels do: beyond, what their warps share does not fit."""
+
 
 class Basis(NamedTuple):
-    """The matrices of a layer's K or V, E R and its inverse, [kv_heads, width, width]; widths are whole groups."""
+    """The matrices of a layer's K or V, [kv_heads, width, width]; widths are whole groups. `back` and `across` are one
+    in memory.
+    """
 
     into: mx.array
+    """E R."""
     back: mx.array
+    """The inverse of `into`."""
+    across: mx.array
+    """The transpose of `back`."""
 
     @classmethod
-    def of(cls, matrices: npt.NDArray[np.float64], dtype: mx.Dtype) -> Self:
-        """Return matrices, rounded to a dtype, with the inverses of what they are then."""
+    def of(cls, matrices: npt.NDArray[np.float64], dtype: mx.Dtype, *, keys: bool) -> Self:
+        """Return matrices, rounded to a dtype, with the inverses of what they are then, in rows as kernels read them:
+        `across` of keys, for queries, and `back` of values.
+        """
         into = mx.array(matrices.astype(np.float32)).astype(dtype)
-        back = np.linalg.inv(np.array(into.astype(mx.float32), dtype=np.float64))
-        return cls(into, mx.array(back.astype(np.float32)).astype(dtype))
+        back = np.linalg.inv(np.array(into.astype(mx.float32), dtype=np.float64)).astype(np.float32)
+        in_rows = mx.array(back.swapaxes(1, 2).copy() if keys else back).astype(dtype)
+        turned = in_rows.swapaxes(1, 2)
+        mx.eval(into, turned)
+        return cls(into, turned, in_rows) if keys else cls(into, in_rows, turned)
 
 
 class KVCodec:
@@ -106,6 +122,15 @@ class KVCodec:
             return None
         return self.k_mean, self.v_mean
 
+    def kernel_bases(self, rows: int) -> tuple[Basis, Basis] | None:
+        """Return the bases of K and V if kernels for NVIDIA GPUs are to multiply so many rows with them, and to
+        subtract and add the means themselves.
+        """
+        if rows > _FEW_ROWS or not self.centred or self.k_basis is None or self.v_basis is None:
+            return None
+        bases = self.k_basis, self.v_basis
+        return bases if max(basis.into.shape[-1] for basis in bases) <= _WIDEST else None
+
     def balanced(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Return K [rows, kv_heads, n, k_dim] and V as kernels get them: where there are bases, centred, in these."""
         if self.k_basis is None or self.v_basis is None:
@@ -121,7 +146,7 @@ class KVCodec:
 
     def queries(self, queries: mx.array) -> mx.array:
         """Return queries [rows, heads, n, padded k_dim] as kernels get them."""
-        return queries if self.k_basis is None else _by_head(queries, self.k_basis.back.swapaxes(1, 2))
+        return queries if self.k_basis is None else _by_head(queries, self.k_basis.across)
 
     def outputs(self, outputs: mx.array) -> mx.array:
         """Return the model's outputs [rows, heads, n, padded v_dim] of those of kernels."""
@@ -175,6 +200,10 @@ class KVCodec:
             return None
         both = ((k_basis.into, v_basis.into), (k_basis.back, v_basis.back), (k_shift, v_shift), (k_mean, v_mean))
         into, back, shift, mean = (mx.concatenate(list(side)) for side in both)
+        k_heads, v_heads = slice(None, len(k_mean)), slice(len(k_mean), None)
+        self.k_basis, self.v_basis = (
+            Basis(into[of], back[of], mx.contiguous(back[of].swapaxes(1, 2))) for of in (k_heads, v_heads)
+        )  # Views, so that there is one copy; `across` is made where kernels read it.
         return into, back, shift, mean
 
     def _encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:

@@ -1,4 +1,5 @@
-// K and V of new tokens on their way into a cache: centred, rotated and packed; comes behind rotation.cu.
+// K and V of new tokens on their way into a cache: centred, rotated or in their bases, and packed; comes behind
+// rotation.cu and matrices.cu.
 //
 // A warp takes one row, a token of a KV head, and computes in float32. So what is written does not depend on how many
 // rows and tokens are written with it.
@@ -17,27 +18,17 @@ __device__ __forceinline__ float sum_of_warp(float x) {
   return x;
 }
 
-// Packs a row of `given` elements, filled up with zeros; rotated if BLOCK is not 0. Codes are of scale and bias of each group's whole range, as they
-// would be kept, rounded. What is kept has the least squared error for these codes; but of 8 bits, which is lost in that
-// rounding.
-template <typename T, int BITS, int GROUP, int WIDTH, int BLOCK>
-__device__ void encode_row(
-    const T* row, int64_t step, int given, const T* mean, int64_t mean_step, uint32_t* words, T* scales, T* biases) {
+// Packs a row, of which a lane has every 32nd element. Codes are of scale and bias of each group's whole range, as they
+// would be kept, rounded. What is kept has the least squared error for these codes; but of 8 bits, which is lost in
+// that rounding.
+template <typename T, int BITS, int GROUP, int WIDTH>
+__device__ __forceinline__ void pack_row(const float (&x)[WIDTH / 32], uint32_t* words, T* scales, T* biases) {
   constexpr int LEVELS = (1 << BITS) - 1, SHARE = GROUP / 32;
   static_assert(WIDTH % GROUP == 0 && GROUP % 32 == 0, "the row does not split so");
   int lane = threadIdx.x % 32;
-  float x[WIDTH / 32];
-#pragma unroll
-  for (int j = 0; j < WIDTH / 32; ++j) {
-    int i = 32 * j + lane;
-    x[j] = i < given ? static_cast<float>(row[i * step]) : 0.0f;
-    if (mean != nullptr) x[j] -= static_cast<float>(mean[i * mean_step]);
-    if constexpr (BLOCK != 0) x[j] = with_sign(x[j] * inverse_root(BLOCK), i);
-  }
-  if constexpr (BLOCK != 0) transform_row<WIDTH, BLOCK>(x);
 #pragma unroll
   for (int g = 0; g < WIDTH / GROUP; ++g) {
-    float* own = x + g * SHARE;
+    const float* own = x + g * SHARE;
     float low = own[0], high = own[0];
 #pragma unroll
     for (int j = 1; j < SHARE; ++j) {
@@ -81,4 +72,39 @@ __device__ void encode_row(
       biases[g] = kept_bias;
     }
   }
+}
+
+// Packs a row of `given` elements, filled up with zeros, less a mean; rotated if BLOCK is not 0.
+template <typename T, int BITS, int GROUP, int WIDTH, int BLOCK>
+__device__ void encode_row(
+    const T* row, int64_t step, int given, const T* mean, int64_t mean_step, uint32_t* words, T* scales, T* biases) {
+  int lane = threadIdx.x % 32;
+  float x[WIDTH / 32];
+#pragma unroll
+  for (int j = 0; j < WIDTH / 32; ++j) {
+    int i = 32 * j + lane;
+    x[j] = i < given ? static_cast<float>(row[i * step]) : 0.0f;
+    if (mean != nullptr) x[j] -= static_cast<float>(mean[i * mean_step]);
+    if constexpr (BLOCK != 0) x[j] = with_sign(x[j] * inverse_root(BLOCK), i);
+  }
+  if constexpr (BLOCK != 0) transform_row<WIDTH, BLOCK>(x);
+  pack_row<T, BITS, GROUP, WIDTH>(x, words, scales, biases);
+}
+
+// As `encode_row`, of a row times `basis` [WIDTH, WIDTH], by a block of WARPS warps.
+template <typename T, int BITS, int GROUP, int WIDTH, int WARPS>
+__device__ void encode_row_in_basis(
+    const T* row, int64_t step, int given, const T* mean, int64_t mean_step, const T* basis, uint32_t* words, T* scales,
+    T* biases) {
+  __shared__ float centred[1][WIDTH];
+  __shared__ float sums[WARPS * WIDTH];
+  for (int i = threadIdx.x; i < WIDTH; i += 32 * WARPS) {
+    centred[0][i] = (i < given ? static_cast<float>(row[i * step]) : 0.0f) - static_cast<float>(mean[i * mean_step]);
+  }
+  times_matrix<T, WIDTH, WARPS, 1>(centred, basis, sums);
+  if (threadIdx.x >= 32) return;
+  float x[WIDTH / 32];
+#pragma unroll
+  for (int j = 0; j < WIDTH / 32; ++j) x[j] = centred[0][32 * j + threadIdx.x];
+  pack_row<T, BITS, GROUP, WIDTH>(x, words, scales, biases);
 }

@@ -13,7 +13,7 @@ from agentmem.kv.blockfile import BLOCK_TOKENS, TENSORS
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.paged.alone import SequenceCaches, SequenceKVCache, SequenceStates
 from inference_service.engine.paged.sequence import SLACK
-from inference_service.engine.quantization import KVFormat, bytes_per_element, last_axes
+from inference_service.engine.quantization import BALANCED, KVFormat, bytes_per_element, last_axes
 
 SAFETENSORS_DTYPE = {mx.uint32: "U32", mx.float32: "F32", mx.bfloat16: "BF16", mx.float16: "F16"}
 MLX_DTYPE = {name: dtype for dtype, name in SAFETENSORS_DTYPE.items()}
@@ -182,6 +182,14 @@ class Geometry:
     def bytes_per_token(self) -> int:
         """Bytes of quantized KV per token, full-attention layers."""
         return round(sum(map(self._token_bytes, self.full_groups)))
+
+    @property
+    def basis_bytes(self) -> int:
+        """Bytes of the matrices of K and V: for each head of a layer, two of each; 0 where the scheme has none."""
+        if self.format.scheme != BALANCED:
+            return 0
+        numbers = sum(len(g.layers) * g.kv_heads * (g.k_dim**2 + g.v_dim**2) for g in self.groups)
+        return 2 * numbers * self.dtype.size
 
     @property
     def layer_bytes_per_token(self) -> int:

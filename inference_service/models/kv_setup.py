@@ -103,7 +103,7 @@ class KVSetups:
 
     def shared(self, setup: KVSetup, info: ModelInfo) -> bytes:
         """What `adopt` takes on other machines."""
-        means = setup.calibration.bytes if setup.calibration else b""
+        means = setup.calibration.portable if setup.calibration else b""
         measured = setup.quality is not None and bool(setup.quality.divergences)
         auto = info.spec.quantization.bits is None and measured
         found = {"bits": str(setup.format), "auto": auto, "means": base64.b64encode(means).decode()}

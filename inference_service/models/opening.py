@@ -96,8 +96,8 @@ class ModelInfo(ModelText):
     """All that is known of a model whose weights have names and shapes; it holds no weights. Any thread.
 
     `vocab_size` is how many logits it has; the tokenizer may know more or fewer tokens. `weight_bytes` is what the
-    weights take in the dtype they are computed in, `cost` what its chunks take, by estimate until a load
-    has measured it.
+    weights and the bases of K and V take in the dtype they are computed in, `cost` what its chunks take, by estimate
+    until a load has measured it.
     """
 
     spec: ModelSpec
@@ -187,7 +187,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             architecture=str(config.get("model_type", type(network).__module__)),
             geometry=geometry,
             vocab_size=vocab_size,
-            weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())),
+            weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())) + geometry.basis_bytes,
             cost=estimated_cost(network, geometry, config),
         )
         return info, Network(network, shows_arrays=geometry.shows_arrays)
@@ -215,7 +215,8 @@ def shape_of(
             model_id=model_id,
             geometry=geometry,
             own_context_length=_context_length(config),
-            weight_bytes=sum(_computed_bytes(size, stored, dtype) for stored, size in element_bytes.items()),
+            weight_bytes=sum(_computed_bytes(size, stored, dtype) for stored, size in element_bytes.items())
+            + geometry.basis_bytes,
             cost=estimated_cost(network, geometry, config),
         )
 

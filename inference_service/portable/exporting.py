@@ -102,7 +102,7 @@ class Exporter:
                 parts.first_positions(model.geometry),
                 context_policy=agent.context_policy,
                 model_fingerprint=model.model_fingerprint,
-                calibration=model.calibration.bytes if model.calibration else b"",
+                calibration=model.calibration.portable if model.calibration else b"",
                 state_position=parts.tokens if geometry.states else 0,
             )
             data = await asyncio.to_thread(self._spool.file, manifest.data_bytes)

@@ -178,7 +178,7 @@ def kv_misfit(manifest: Manifest, model: LoadedModel) -> str:
         return ""
     if not manifest.model_fingerprint:
         return "the file is of an older version, whose KV is quantized otherwise"
-    if manifest.calibration != (model.calibration.bytes if model.calibration else b""):
+    if manifest.calibration != (model.calibration.portable if model.calibration else b""):
         return f"its K and V are packed with other means or bases than those that model {model.model_id!r} has here"
     return "its KV is of another format"
 

@@ -87,6 +87,9 @@ MAX_SCHEMA_BYTES: Final = 64 * 1024
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """The payload of a run's record."""
 
+MAX_SETUP_BYTES: Final = 48 * 1024 * 1024
+"""What one node of a cluster tells the others of how a model's KV is packed."""
+
 MAX_SUMMARY_BYTES: Final = 16 * 1024
 """What lists of runs tell of it."""
 

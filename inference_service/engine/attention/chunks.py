@@ -12,7 +12,7 @@ from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
 from inference_service.engine.quantization import KVFormat, Quantization
 from inference_service.engine.rotation import block
 
-FILES: Final = ("rotation.cu", "attention/quantized.cu")
+FILES: Final = ("rotation.cu", "matrices.cu", "attention/quantized.cu")
 """Device code compiled before each kernel's own."""
 TILES: Final = (*FILES, "attention/tiles.cu")
 """As `FILES`, for kernels on tensor cores."""
@@ -21,8 +21,8 @@ _MERGE = """
   const int64_t at = int64_t(blockIdx.x) * stats_shape[3];
   {at}
   {sink}
-  merge_chunks<{type}, {v_dim}, {v_block}>(
-      stats + at * 2, partial + at * {v_dim}, stats_shape[3], {sunk}, {mean}, out + blockIdx.x * {v_dim});
+  merge_chunks<{type}, {v_dim}, {v_block}, {based}>(
+      stats + at * 2, partial + at * {v_dim}, stats_shape[3], {sunk}, {mean}, {back}, out + blockIdx.x * {v_dim});
 """
 _AT = """
   const int heads = stats_shape[1], n = stats_shape[2], head = blockIdx.x / n % heads;
@@ -35,6 +35,7 @@ _SINK_MEAN = """ - {scale!r}f * product<{type}, {k_dim}, {v_dim}>(
           + blockIdx.x % n * queries_strides[2], queries_strides[3],
       k_mean + head * k_mean_shape[0] / heads * k_mean_strides[0], k_mean_strides[2])"""
 _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_strides[2]"
+_BACK = "v_back + head * v_back_shape[0] / heads * {v_dim} * {v_dim}"
 
 
 MergeKernel = Callable[[mx.Dtype, int, int, KVFormat, float, bool, bool], Any]
@@ -94,6 +95,9 @@ def joined(
     """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
+    bases = codec.kernel_bases(rows * n) if merge_kernel is None else None
+    if bases:
+        v_mean = codec.v_mean
     inputs = [stats, partial]
     if sinks is not None:
         inputs.append(sinks)
@@ -101,8 +105,10 @@ def joined(
         if k_mean.dtype != dtype or v_mean.dtype != dtype:
             raise ValueError(f"means of another type than {dtype}")
         inputs += [v_mean] if sinks is None else [v_mean, queries, k_mean]
-    kernel_for = merge_kernel or _merge_kernel
-    merge = kernel_for(dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
+    if bases:
+        inputs.append(bases[1].back)
+    of = (dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
+    merge = merge_kernel(*of) if merge_kernel else _merge_kernel(*of, bases is not None)
     [out] = merge(
         inputs=inputs,
         grid=(rows * heads * n * v_dim, 1, 1),
@@ -110,7 +116,7 @@ def joined(
         output_shapes=[(rows, heads, n, v_dim)],
         output_dtypes=[dtype],
     )
-    return codec.outputs(out)
+    return out if bases else codec.outputs(out)
 
 
 def unit(bits: int) -> int:
@@ -123,15 +129,15 @@ def readable(width: int, by: Quantization) -> bool:
     return by.bits in BITS and not width % unit(by.bits) and not by.group_size % unit(by.bits)
 
 
-def merge_inputs(*, sinks: bool, centred: bool) -> list[str]:
+def merge_inputs(*, sinks: bool, centred: bool, based: bool = False) -> list[str]:
     """Return the names of the arrays that `joined` gives its kernel."""
     means = ["v_mean", "queries", "k_mean"] if sinks else ["v_mean"]
-    return ["stats", "partial", *["sinks"] * sinks, *(means if centred else [])]
+    return ["stats", "partial", *["sinks"] * sinks, *(means if centred else []), *["v_back"] * based]
 
 
 @lru_cache(maxsize=256)
 def _merge_kernel(
-    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool
+    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool, based: bool
 ) -> Any:
     named = {"type": CUDA_TYPES[dtype], "k_dim": k_dim, "v_dim": v_dim, "scale": float(scale)}
     source = _MERGE.format(
@@ -140,7 +146,9 @@ def _merge_kernel(
         sink=_SINK.format(mean=_SINK_MEAN.format(**named) if centred else "") if sinks else "",
         sunk="&sink" if sinks else "nullptr",
         mean=_MEAN if centred else "nullptr, 0",
+        based=str(based).lower(),
+        back=_BACK.format(**named) if based else "nullptr",
         **named,
     )
-    inputs = merge_inputs(sinks=sinks, centred=centred)
+    inputs = merge_inputs(sinks=sinks, centred=centred, based=based)
     return kernel("joined", inputs, ["out"], source, [*FILES, "attention/merging.cu"], v_dim if block(v_dim, by) else 0)

@@ -1,4 +1,4 @@
-// The chunks that kernels leave as one; comes behind rotation.cu and quantized.cu.
+// The chunks that kernels leave as one; comes behind rotation.cu, quantized.cu and matrices.cu.
 
 // A row of WIDTH elements over a block of WIDTH threads, of which each has one.
 template <int WIDTH, int BLOCK>
@@ -34,12 +34,13 @@ __device__ __forceinline__ float product(const T* query, int64_t query_step, con
   return sum;
 }
 
-// One head's output from its chunks, out of the packed basis if BLOCK is not 0; a thread for each element. The logit of
-// a sink, times log2(e), takes part in the softmax's sum and in nothing else; the mean of V is weighted with what it
-// leaves.
-template <typename T, int V_WIDTH, int BLOCK>
+// One head's output from its chunks, out of the packed basis: by a rotation if BLOCK is not 0, by the matrix `back`
+// [V_WIDTH, V_WIDTH] if BASED; a thread for each element. The logit of a sink, times log2(e), takes part in the
+// softmax's sum and in nothing else; the mean of V is weighted with what it leaves.
+template <typename T, int V_WIDTH, int BLOCK, bool BASED>
 __device__ void merge_chunks(
-    const float* stats, const float* partial, int chunks, const float* sink, const T* mean, int64_t mean_step, T* out) {
+    const float* stats, const float* partial, int chunks, const float* sink, const T* mean, int64_t mean_step,
+    const T* back, T* out) {
   static_assert(V_WIDTH % 32 == 0, "each warp is whole");
   float own_mean = mean == nullptr ? 0.0f : static_cast<float>(mean[threadIdx.x * mean_step]);
   float top = sink == nullptr ? LEAST : *sink, total = 0, x = 0;
@@ -53,6 +54,13 @@ __device__ void merge_chunks(
     if (stats[2 * c + 1] > 0) x += exp2f(stats[2 * c] - top) * partial[c * V_WIDTH + threadIdx.x];
   }
   if constexpr (BLOCK != 0) x = with_sign(transformed<V_WIDTH, BLOCK>(x) * inverse_root(BLOCK), threadIdx.x);
+  if constexpr (BASED) {
+    __shared__ float row[1][V_WIDTH];
+    __shared__ float sums[V_WIDTH / 32 * V_WIDTH];
+    row[0][threadIdx.x] = x;
+    times_matrix<T, V_WIDTH, V_WIDTH / 32, 1>(row, back, sums);
+    x = row[0][threadIdx.x];
+  }
   if (mean != nullptr) x += total * own_mean;
   if (sink != nullptr) total += exp2f(*sink - top);
   out[threadIdx.x] = static_cast<T>(x / total);

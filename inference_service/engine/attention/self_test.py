@@ -9,14 +9,14 @@ import numpy as np
 
 from agentmem.errors import FailedPrecondition
 from agentmem.kv.blockfile import TENSORS
-from inference_service.engine import rotation
-from inference_service.engine.codec import Basis, KVCodec
+from inference_service.engine.attention.reference import out_of_packed, plain_attention, plain_values, random_codec
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged import attention, kernels, metal_attention
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
-from inference_service.engine.quantization import BALANCED, PLAIN, KVFormat, Quantization, Quantized, dequantize
+from inference_service.engine.quantization import Quantized
 
 ROUNDING: Final = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
 """Errors that rounding explains."""
@@ -25,6 +25,8 @@ _ENCODING_TOLERANCE = 3.0
 _ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
 _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
 _ARRAYS = ((60, (300, 170)),)
+_LAST: Final = 20
+"""Tokens of each sequence that are written after the others, as few as a step writes."""
 """Queries per row, and the rows' tokens: in one block and across several; more tokens than a chunk of kernels that
 split the tokens, more queries than a thread block of those that split the queries."""
 
@@ -137,7 +139,7 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
     tokens = geometry.piece_tokens if group.window else geometry.block_tokens
     paged, layout = _paged(geometry, group)
     k_mean, v_mean = _means(geometry, group, seed)
-    codec = _codec(geometry.format_of(group), (k_mean, v_mean), seed)
+    codec = random_codec(geometry.format_of(group), (k_mean, v_mean), seed)
     firsts = _firsts(group, tokens, lengths)
     counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
     arena = DeviceArena(layout, sum(counts) + 1)
@@ -149,11 +151,15 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
         found[row, :count] = arena.addresses(own)
         k = random(seed + 10 + row, 1, group.kv_heads, length - first, group.k_dim, mean=k_mean[:, None])
         v = random(seed + 30 + row, 1, group.kv_heads, length - first, group.v_dim, mean=v_mean[:, None])
-        one = Tables(mx.array(found[row : row + 1]), mx.array([[first, length]], dtype=mx.int32))
-        written.append(kernels.write(paged, layer, k, v, one, mx.array([0], dtype=mx.int32), codec))
-        mx.eval(written)
+        parts = slice(0, length - first - _LAST), slice(length - first - _LAST, length - first)
+        for part in parts:
+            one = Tables(mx.array(found[row : row + 1]), mx.array([[first, first + part.stop]], dtype=mx.int32))
+            floors = mx.array([0], dtype=mx.int32)
+            written.append(kernels.write(paged, layer, k[:, :, part], v[:, :, part], one, floors, codec))
+            mx.eval(written)
         values.append(_values(arena, geometry, group, own, length - first, codec))
-        off += [_off(*of) for of in zip((k, v), codec.decode(*codec.encode(k, v)), values[-1], strict=True)]
+        for side in zip((k, v), codec.decode(*codec.encode(k, v)), values[-1], strict=True):
+            off += [_off(*(x[:, :, part] for x in side)) for part in parts]
     spans = mx.array([list(each) for each in zip(firsts, lengths, strict=True)], dtype=mx.int32)
     _KEPT[:] = [arena]
     return Row(
@@ -194,7 +200,7 @@ def _values(
     """Unpack the last layer's K and V in blocks, float32 [1, kv_heads, tokens, width]."""
     parts: dict[str, Any] = arena.arrays(blocks, tokens)
     prefix, sides = geometry.prefix(group), []
-    backs = _backs(codec, (group.k_dim, group.v_dim))
+    backs = out_of_packed(codec, (group.k_dim, group.v_dim))
     for side, by, mean, back in (
         ("k", codec.format.k, codec.k_mean, backs[0]),
         ("v", codec.format.v, codec.v_mean, backs[1]),
@@ -212,7 +218,7 @@ def _segments_error(lengths: tuple[int, ...], geometry: Geometry, group: LayerGr
     """Return the error over blocks in random order, few per segment; the last token is each row's own."""
     paged, layout = _paged(geometry, group)
     random, tokens, seed = partial(_random, geometry.dtype), paged.tokens, 7
-    codec = _codec(geometry.format_of(group), _means(geometry, group, seed), seed)
+    codec = random_codec(geometry.format_of(group), _means(geometry, group, seed), seed)
     firsts = _firsts(group, tokens, lengths)
     counts = [-(-(length - first) // tokens) for length, first in zip(lengths, firsts, strict=True)]
     arena = HostArena(layout, sum(counts), max(2, -(-sum(counts) // metal_attention.MOST_SEGMENTS)))
@@ -298,8 +304,8 @@ def _group_encoding_error(geometry: Geometry, group: LayerGroup) -> float:
         noise = mx.random.normal((1, group.kv_heads, 65, width), key=next(keys))
         sides.append((noise + mean[:, None]).astype(geometry.dtype))
         means.append(mean)
-    codec = _codec(geometry.format_of(group), (means[0], means[1]), seed=6)
-    packed, backs = codec.encode(sides[0], sides[1]), _backs(codec, (group.k_dim, group.v_dim))
+    codec = random_codec(geometry.format_of(group), (means[0], means[1]), seed=6)
+    packed, backs = codec.encode(sides[0], sides[1]), out_of_packed(codec, (group.k_dim, group.v_dim))
     errors = []
     for x, mean, written, by, back in zip(sides, means, packed, (codec.format.k, codec.format.v), backs, strict=True):
         left = plain_values(written, by, mean, back)
@@ -325,8 +331,8 @@ def _group_arrays_error(geometry: Geometry, group: LayerGroup) -> float:
     widths = (group.k_dim, group.v_dim)
     means = tuple(mx.random.normal((group.kv_heads, width), key=next(keys)).astype(geometry.dtype) for width in widths)
     k, v = (mx.random.normal((1, group.kv_heads, 65, width), key=next(keys)).astype(geometry.dtype) for width in widths)
-    codec = _codec(geometry.format_of(group), (means[0], means[1]), seed=10)
-    packed, backs = codec.encode(k, v), _backs(codec, widths)
+    codec = random_codec(geometry.format_of(group), (means[0], means[1]), seed=10)
+    packed, backs = codec.encode(k, v), out_of_packed(codec, widths)
     errors = []
     for found, each, mean, by, back in zip(
         codec.decode(*packed), packed, means, (codec.format.k, codec.format.v), backs, strict=True
@@ -335,74 +341,3 @@ def _group_arrays_error(geometry: Geometry, group: LayerGroup) -> float:
         errors.append(mx.abs(found.astype(mx.float32) - truth).max() / mx.abs(truth).max())
     largest: float = mx.stack(errors).max().item()  # type: ignore[assignment]
     return largest
-
-
-def plain_values(x: Quantized, by: Quantization, mean: mx.array, back: mx.array | None) -> mx.array:
-    """Return the values of packed K or V, float32 [rows, kv_heads, tokens, width]: the reference for codecs.
-
-    `back` is the matrix out of the packed basis, for all heads or each; without one, `mean` [kv_heads, width] is not
-    added. Multiplied on the CPU: GPUs multiply float32 matrices in fewer bits.
-    """
-    values = dequantize(x, by).astype(mx.float32)
-    if back is None:
-        return values
-    return mx.matmul(values, back, stream=mx.cpu) + mean.astype(mx.float32)[:, None]
-
-
-def out_of_rotation(width: int) -> mx.array:
-    """Return the transpose of R, float32 [width, width]."""
-    return mx.array(rotation.matrix(width).T.astype(np.float32))
-
-
-def _codec(format: KVFormat, means: tuple[mx.array, mx.array], seed: int) -> KVCodec:
-    """Return a codec with these means, and with random bases if the format has any."""
-    if format.scheme != BALANCED:
-        return KVCodec(format, means)
-    random = np.random.default_rng(seed)
-    bases = []
-    for mean in means:
-        heads, width = mean.shape[0], mean.shape[1] + -mean.shape[1] % format.group_size
-        tilt = random.normal(size=(heads, width, width)) / (2 * width**0.5)
-        bases.append(Basis.of((np.eye(width) + tilt) @ rotation.matrix(width), mean.dtype))
-    return KVCodec(format, means, (bases[0], bases[1]))
-
-
-def _backs(codec: KVCodec, widths: tuple[int, int]) -> tuple[mx.array | None, mx.array | None]:
-    """Return the matrices of K and V out of the packed basis, float32."""
-    if codec.format.scheme == PLAIN:
-        return None, None
-    if codec.k_basis is None or codec.v_basis is None:
-        k, v = map(out_of_rotation, widths)
-    else:
-        k, v = (
-            mx.array(np.linalg.inv(np.array(each.into.astype(mx.float32), np.float64)).astype(np.float32))
-            for each in (codec.k_basis, codec.v_basis)
-        )
-    return k, v
-
-
-def plain_attention(
-    queries: mx.array,
-    k: mx.array,
-    v: mx.array,
-    scale: float,
-    window: int | None = None,
-    sinks: mx.array | None = None,
-) -> mx.array:
-    """Return softmax(q k^T) v in float32, causal, with explicit scores: the reference.
-
-    `k` and `v` are float32 [rows, kv_heads, tokens, …], `queries` [rows, heads, n, k_dim] the last n tokens; the result
-    is float32 [rows, heads, n, v_dim]. Products are summed elementwise: GPUs multiply float32 matrices in fewer bits.
-    """
-    group = queries.shape[1] // k.shape[1]
-    k, v = mx.repeat(k, group, axis=1), mx.repeat(v, group, axis=1)
-    scores = ((queries.astype(mx.float32) * scale)[:, :, :, None] * k[:, :, None]).sum(axis=-1)
-    n, total = scores.shape[-2:]
-    at, seen = mx.arange(total - n, total)[:, None], mx.arange(total)[None]
-    visible = (at >= seen) & (at < seen + (window or total))
-    scores = mx.where(visible, scores, -mx.inf)
-    if sinks is not None:
-        sink = mx.broadcast_to(sinks.astype(mx.float32).reshape(1, -1, 1, 1), (*scores.shape[:3], 1))
-        scores = mx.concatenate([scores, sink], axis=-1)
-    weights = mx.softmax(scores, axis=-1)[..., :total]
-    return (weights[..., None] * v[:, :, None]).sum(axis=-2)

@@ -44,9 +44,9 @@ _DECODE = """
   const Side<{type}> keys = k_in.from(block, (start - first) % {tokens});
   const Side<{type}> values = v_in.from(block, (start - first) % {tokens});
   attend_chunk<{type}, {k_bits}, {v_bits}, {group_size}, {heads}, {k_dim}, {k_block}, {k_lanes}, {v_dim}, {v_lanes},
-               {threads}, {tokens}>(
+               {threads}, {tokens}, {based}>(
       queries + row * queries_strides[0] + head * queries_strides[1],
-      queries_strides[1], queries_strides[3], {scale!r}f,
+      queries_strides[1], queries_strides[3], {scale!r}f, {basis},
       keys, values, nullptr, 0, stop - start,
       stats + at * 2, gridDim.x * 2, partial + at * {v_dim}, int64_t(gridDim.x) * {v_dim});
 """
@@ -72,11 +72,18 @@ def flash_decoding(
     rows, heads, n, _ = queries.shape
     if n != 1 or queries.dtype != group.dtype:
         raise ValueError(f"{n} queries of {queries.dtype} over blocks of {group.dtype}")
-    attend, together = _decode_kernel(group, heads // group.kv_heads, float(scale))
+    bases = codec.kernel_bases(rows)
+    attend, together = _decode_kernel(group, heads // group.kv_heads, float(scale), bases is not None)
     tiles, blocks = heads // together, tables.blocks.shape[1]
     chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _BLOCKS)
     stats, partial = attend(
-        inputs=[codec.queries(queries), tables.blocks, tables.spans, layer, after],
+        inputs=[
+            *([queries, bases[0].across] if bases else [codec.queries(queries)]),
+            tables.blocks,
+            tables.spans,
+            layer,
+            after,
+        ],
         grid=(chunks * _THREADS, tiles, rows),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, group.v_dim)],
@@ -86,8 +93,10 @@ def flash_decoding(
 
 
 @lru_cache(maxsize=64)
-def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
-    """Return the kernel for `heads` query heads per KV head, and how many a thread block takes."""
+def _decode_kernel(group: PagedGroup, heads: int, scale: float, based: bool) -> tuple[Any, int]:
+    """Return the kernel for `heads` query heads per KV head, and how many a thread block takes. `based`: it multiplies
+    queries with a basis.
+    """
     by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
     if share > _FLOATS or group.v_dim > 1024:
         raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
@@ -97,10 +106,12 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, in
         threads=_THREADS,
         low=low,
         scale=scale,
+        based=str(based).lower(),
+        basis=f"k_across + kv_head * {group.k_dim} * {group.k_dim}" if based else "nullptr",
         **by_lanes._asdict(),
         **group.fields(),
     )
-    inputs = ["queries", "tables", "spans", "layer", "after"]
+    inputs = ["queries", *["k_across"] * based, "tables", "spans", "layer", "after"]
     files = [*PACKED, "paged/paged.cu", "attention/flash_decoding.cu"]
     return kernel("paged_decoding", inputs, ["stats", "partial"], source, files, group.rotated_width), by_lanes.heads
 

@@ -94,7 +94,7 @@ class Tables(NamedTuple):
 
 
 _WRITE = """
-  const int heads = keys_shape[1], n = keys_shape[2], at = blockIdx.x * {warps} + threadIdx.x / 32;
+  const int heads = keys_shape[1], n = keys_shape[2], at = {at};
   if (at >= keys_shape[0] * heads * n) return;
   if (at == 0 && blockIdx.y == 0 && threadIdx.x == 0) written[0] = 1;
   const int token = at % n, kv_head = at / n % heads, row = at / n / heads;
@@ -111,12 +111,19 @@ _WRITE = """
     {v}
   }}
 """
-_WRITE_SIDE = """encode_row<{type}, {bits}, {group_size}, {dim}, {block}>(
+_ROW_OF_WARP: Final = f"blockIdx.x * {_WARPS} + threadIdx.x / 32"
+_ROW_OF_BLOCK: Final = "blockIdx.x"
+_ROW = """
         {array} + row * {array}_strides[0] + kv_head * {array}_strides[1] + token * {array}_strides[2],
-        {array}_strides[3], {array}_shape[3],
-        {mean}, {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));"""
+        {array}_strides[3], {array}_shape[3], {mean},"""
+_PLACES = """{side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));"""
+_WRITE_SIDE = f"encode_row<{{type}}, {{bits}}, {{group_size}}, {{dim}}, {{block}}>({_ROW} {_PLACES}"
+_BASED_SIDE = (
+    f"encode_row_in_basis<{{type}}, {{bits}}, {{group_size}}, {{dim}}, {_WARPS}>({_ROW} "
+    f"{{side}}_into + kv_head * {{dim}} * {{dim}}, {_PLACES}"
+)
 _DECODE = """
-  const int heads = {heads}, total = total_tokens[0], at = blockIdx.x * {warps} + threadIdx.x / 32;
+  const int heads = {heads}, total = total_tokens[0], at = {at};
   if (at >= tables_shape[0] * heads * total) return;
   const int token = at % total, kv_head = at / total % heads, row = at / total / heads;
   const int position = begins[row] + token, in_table = position - spans[row * spans_strides[0]];
@@ -159,11 +166,15 @@ def write(
     if keys.dtype != group.dtype or values.dtype != group.dtype:
         raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
     rows, heads, n, _ = keys.shape
-    keys, values = codec.balanced(keys, values)
-    inputs = [keys, values, *(codec.kernel_means or ()), tables.blocks, tables.spans, floors, layer]
-    [written] = _writer(group, codec.kernel_means is not None)(
-        inputs=inputs,
-        grid=(-(-rows * heads * n // _WARPS) * _WARPS * 32, 2, 1),
+    if bases := codec.kernel_bases(rows * n):
+        means = [mean for mean in (codec.k_mean, codec.v_mean) if mean is not None]
+        of_layer, blocks = [*means, *(basis.into for basis in bases)], rows * heads * n
+    else:
+        keys, values = codec.balanced(keys, values)
+        of_layer, blocks = [*(codec.kernel_means or ())], -(-rows * heads * n // _WARPS)
+    [written] = _writer(group, bool(of_layer), bases is not None)(
+        inputs=[keys, values, *of_layer, tables.blocks, tables.spans, floors, layer],
+        grid=(blocks * _WARPS * 32, 2, 1),
         threadgroup=(_WARPS * 32, 1, 1),
         output_shapes=[(1,)],
         output_dtypes=[mx.int32],
@@ -192,10 +203,13 @@ def decoded(
 
 
 @lru_cache(maxsize=64)
-def _writer(group: PagedGroup, centred: bool) -> Any:
-    inputs = ["keys", "values", *["k_mean", "v_mean"] * centred, "tables", "spans", "floors", "layer"]
-    source = _source(_WRITE, _WRITE_SIDE, ("keys", "values"), group, centred)
-    return kernel("paged_write", inputs, ["written"], source, [*FILES, "encoding.cu"], group.rotated_width)
+def _writer(group: PagedGroup, centred: bool, based: bool) -> Any:
+    of_layer = [*["k_mean", "v_mean"] * centred, *["k_into", "v_into"] * based]
+    inputs = ["keys", "values", *of_layer, "tables", "spans", "floors", "layer"]
+    side, at = (_BASED_SIDE, _ROW_OF_BLOCK) if based else (_WRITE_SIDE, _ROW_OF_WARP)
+    source = _source(_WRITE, side, ("keys", "values"), group, centred, at)
+    files = [*FILES, "matrices.cu", "encoding.cu"]
+    return kernel("paged_write", inputs, ["written"], source, files, group.rotated_width)
 
 
 @lru_cache(maxsize=64)
@@ -206,7 +220,9 @@ def _decoder(group: PagedGroup, centred: bool) -> Any:
     return kernel("paged_decode", inputs, outputs, source, [*FILES, "paged/decoding.cu"], group.rotated_width)
 
 
-def _source(template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, centred: bool) -> str:
+def _source(
+    template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, centred: bool, at: str = _ROW_OF_WARP
+) -> str:
     fields = group.fields()
     sides = {
         side: side_template.format(
@@ -215,7 +231,7 @@ def _source(template: str, side_template: str, arrays: Sequence[str], group: Pag
         )
         for side, array in zip("kv", arrays, strict=True)
     }  # fmt: skip
-    return template.format(warps=_WARPS, heads=group.kv_heads, **sides, **fields)
+    return template.format(at=at, heads=group.kv_heads, **sides, **fields)
 
 
 def _mean(side: str, head: str, centred: bool) -> str:

@@ -270,7 +270,7 @@ class ShareSetupRequest(_message.Message):
     name: _builtins.str
     """Of what."""
     value: _builtins.bytes
-    """What was found; opaque to the store, at most 16 MiB. Empty: nothing was yet."""
+    """What was found; opaque to the store, at most 48 MiB. Empty: nothing was yet."""
     def __init__(
         self,
         *,

@@ -129,7 +129,7 @@ class Model(_message.Message):
     kv_bytes_per_token: _builtins.int
     """Bytes of quantized KV per token, full-attention layers."""
     weight_bytes: _builtins.int
-    """Bytes of the weights in memory."""
+    """Bytes of the weights in memory, and of the bases of K and V."""
     vocab_size: _builtins.int
     """Size of the vocabulary."""
     tokenizer_hash: _builtins.str
@@ -284,6 +284,7 @@ class KVBitsMeasurement(_message.Message):
     KL_DIVERGENCE_FIELD_NUMBER: _builtins.int
     BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
     GOOD_FIELD_NUMBER: _builtins.int
+    KL_DIVERGENCE_P99_FIELD_NUMBER: _builtins.int
     kv_bits: _builtins.str
     """As in Model.kv_bits."""
     kl_divergence: _builtins.float
@@ -294,6 +295,8 @@ class KVBitsMeasurement(_message.Message):
     """Bytes of quantized KV per token, full-attention layers."""
     good: _builtins.bool
     """The divergence is small enough."""
+    kl_divergence_p99: _builtins.float
+    """The divergence that one token of a hundred exceeds, in nats."""
     def __init__(
         self,
         *,
@@ -301,10 +304,11 @@ class KVBitsMeasurement(_message.Message):
         kl_divergence: _builtins.float = ...,
         bytes_per_token: _builtins.int = ...,
         good: _builtins.bool = ...,
+        kl_divergence_p99: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_token", b"bytes_per_token", "good", b"good", "kl_divergence", b"kl_divergence", "kv_bits", b"kv_bits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_token", b"bytes_per_token", "good", b"good", "kl_divergence", b"kl_divergence", "kl_divergence_p99", b"kl_divergence_p99", "kv_bits", b"kv_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -337,7 +341,7 @@ class ModelMemory(_message.Message):
     usable_bytes: _builtins.int
     """What weights, activations and KV of all models may take of it; the rest is for other processes."""
     weight_bytes: _builtins.int
-    """The weights, in the dtype they are computed in."""
+    """The weights and the bases of K and V, in the dtype they are computed in."""
     activation_bytes: _builtins.int
     """What computing takes at its peak besides, as measured on the model, or estimated where it has not been loaded yet."""
     pool_bytes: _builtins.int

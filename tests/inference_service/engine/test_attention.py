@@ -16,7 +16,8 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine import codec as codecs
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention import AttentionBackend
-from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error, plain_attention
+from inference_service.engine.attention.reference import plain_attention
+from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry

@@ -6,7 +6,7 @@ import numpy.typing as npt
 import pytest
 
 from inference_service.engine import balancing
-from inference_service.engine.attention.self_test import plain_attention
+from inference_service.engine.attention.reference import plain_attention
 from inference_service.engine.balancing import apart, bases
 from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.quantization import BALANCED, ROTATED, KVFormat
@@ -47,7 +47,8 @@ class Head:
         """The mean squared error of the output with 4 bits."""
         k, v = (mx.array(x[None, None].astype(np.float32)) for x in (self.k, self.v))
         means = (k.mean(axis=2)[0], v.mean(axis=2)[0])
-        bases = [Basis.of((basis @ matrix(WIDTH))[None], mx.float32) for basis in self.found()]
+        matrices = [(basis @ matrix(WIDTH))[None] for basis in self.found()]
+        bases = tuple(Basis.of(of, mx.float32, keys=at == 0) for at, of in enumerate(matrices))
         codec = KVCodec(KVFormat(4, 4, 32, scheme), means, (bases[0], bases[1]) if scheme == BALANCED else None)
         q = mx.array(self.q[None, None].astype(np.float32))
         right, found = (plain_attention(q, *x, self.scale) for x in ((k, v), codec.decode(*codec.encode(k, v))))

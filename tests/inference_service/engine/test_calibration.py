@@ -123,10 +123,11 @@ def test_bases_of_another_place_are_taken_if_they_are_near(factor: float, taken:
     measured = measuring(llama, list(range(3, 90)))()
     turn = np.linalg.qr(np.random.default_rng(1).normal(size=(64, 64)))[0]
     first, *others = measured.layers
-    assert first.k_basis is not None
-    turned = ((first.k_basis.astype(np.float64) @ turn) * factor).astype(np.float16)
-    assert Calibration([first._replace(k_basis=turned), *others]).near(measured) == taken
-    assert not Calibration([first._replace(k_basis=None, v_basis=None), *others]).near(measured)
+    assert first.bases is not None
+    k, v = first.bases
+    turned = first._replace(k_lengths=first.k_lengths * 0) if factor == 0 else first.with_bases(k @ turn * factor, v)
+    assert Calibration([turned, *others]).near(measured) == taken
+    assert not Calibration([LayerCalibration(first.k, first.v), *others]).near(measured)
 
 
 def test_logits_that_are_not_finite_leave_bases_as_they_are(llama: LoadedModel) -> None:
@@ -139,11 +140,29 @@ def test_logits_that_are_not_finite_leave_bases_as_they_are(llama: LoadedModel) 
         key.weight = before
     assert found.fits(llama.geometry)
     for own in found.layers:
-        assert (own.k_basis == np.eye(64)).all() and (own.v_basis == np.eye(64)).all()
+        assert own.bases is not None and all((side == np.eye(64)).all() for side in own.bases)
+
+
+def test_axes_in_127ths_are_the_bases() -> None:
+    given = np.random.default_rng(3).normal(size=(2, 2, 64, 64))
+    found = LayerCalibration(HALF, HALF).with_bases(given[0], given[1]).bases
+    assert found is not None
+    for side, kept in zip(given, found, strict=True):
+        assert np.abs(side - kept).max() < np.sqrt(np.square(side).sum(axis=1)).max() / 200
+    assert LayerCalibration(HALF, HALF).bases is None
+
+
+def test_what_is_too_large_goes_to_no_other_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Calibration([LayerCalibration(HALF, HALF)])
+    assert Calibration.of_bytes(small.portable) == small
+    monkeypatch.setattr("inference_service.engine.calibration.MOST_PORTABLE", len(small.portable) - 1)
+    assert small.portable == b""
 
 
 HALF = np.zeros((2, 64), np.float16)
-BASIS = np.zeros((2, 64, 64), np.float16)
+AXES = {f"{side}_axes.0": np.zeros((2, 64, 64), np.int8) for side in "kv"}
+LENGTHS = {f"{side}_lengths.0": np.ones((2, 64), np.float16) for side in "kv"}
+MEANS = {"k.0": HALF, "v.0": HALF}
 
 
 @pytest.mark.parametrize(
@@ -156,10 +175,13 @@ BASIS = np.zeros((2, 64, 64), np.float16)
         {"k.0": HALF, "v.0": HALF[0]},
         {"k.0": HALF, "v.0": HALF + np.float16("nan")},
         {"k.0": HALF, "v.0": HALF + np.float16("inf")},
-        {"k.0": HALF, "v.0": HALF, "k_basis.0": BASIS},
-        {"k.0": HALF, "v.0": HALF, "k_basis.0": BASIS, "v_basis.0": HALF},
-        {"k.0": HALF, "v.0": HALF, "k_basis.0": BASIS, "v_basis.0": BASIS + np.float16("nan")},
-        {"k.0": HALF, "v.0": HALF, "k_basis.1": BASIS, "v_basis.1": BASIS},
+        {**MEANS, **AXES},
+        {**MEANS, **AXES, "k_lengths.0": HALF},
+        {**AXES, **LENGTHS},
+        {**MEANS, **AXES, **LENGTHS, "v_axes.0": AXES["v_axes.0"].astype(np.float16)},
+        {**MEANS, **AXES, **LENGTHS, "v_axes.0": AXES["v_axes.0"][0]},
+        {**MEANS, **AXES, **LENGTHS, "v_lengths.0": LENGTHS["v_lengths.0"] * np.float16("nan")},
+        {**MEANS, **AXES, **LENGTHS, "v_other.0": HALF},
     ],
 )
 def test_arrays_that_are_no_means_are_refused(arrays: dict[str, np.ndarray], tmp_path: Path) -> None:  # type: ignore[type-arg]

@@ -11,13 +11,8 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine import codec as codecs
 from inference_service.engine import rotation
-from inference_service.engine.attention.self_test import (
-    ROUNDING,
-    arrays_error,
-    encoding_error,
-    out_of_rotation,
-    plain_values,
-)
+from inference_service.engine.attention.reference import out_of_rotation, plain_values
+from inference_service.engine.attention.self_test import ROUNDING, arrays_error, encoding_error
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize

@@ -11,13 +11,8 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.chunks import joined
-from inference_service.engine.attention.self_test import (
-    ROUNDING,
-    few_queries_error,
-    one_query_error,
-    plain_attention,
-    unpacking_error,
-)
+from inference_service.engine.attention.reference import plain_attention
+from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error, unpacking_error
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
@@ -83,10 +78,12 @@ def test_the_scheme_that_does_not_rotate_is_right() -> None:
 
 
 @pytest.mark.slow
-def test_bases_of_heads_are_right() -> None:
-    """Also with windows and sinks, and in 16 bits."""
-    for shape in (geometry(), geometry(k_dim=96, v_dim=32, heads=6, window=40)):
-        balanced = with_bits(shape, 5, 4, BALANCED)
+@pytest.mark.parametrize("most", [0, 64])
+def test_bases_of_heads_are_right(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within kernels and beside them; also with windows and sinks, and in 16 bits."""
+    monkeypatch.setattr("inference_service.engine.codec._FEW_ROWS", most)
+    for shape, k in ((geometry(), 4), (geometry(k_dim=96, v_dim=32, heads=6, window=40), 5)):
+        balanced = with_bits(shape, k, 4, BALANCED)
         assert one_query_error(balanced) < 1e-4
         assert unpacking_error(balanced) < 1e-4
     assert few_queries_error(with_bits(geometry(v_dim=128, dtype=mx.float16), 5, 4, BALANCED)) < 5e-3
@@ -95,8 +92,26 @@ def test_bases_of_heads_are_right() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", ["queries", "outputs", "unbalanced"])
 def test_a_basis_that_is_left_out_is_found(left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_service.engine.codec._FEW_ROWS", 0)
     monkeypatch.setattr(KVCodec, left_out, lambda _, *arrays: arrays if len(arrays) > 1 else arrays[0])
     test = unpacking_error if left_out == "unbalanced" else one_query_error
+    with pytest.raises(FailedPrecondition, match="wrong on this backend"):
+        test(with_bits(geometry(), 4, 4, BALANCED))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("side", "matrix"), [(0, "into"), (0, "across"), (1, "into"), (1, "back")])
+def test_a_wrong_basis_within_kernels_is_found(side: int, matrix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = KVCodec.kernel_bases
+
+    def wrong(self: KVCodec, rows: int) -> Any:
+        if not (bases := given(self, rows)):
+            return None
+        turned = bases[side]._replace(**{matrix: mx.contiguous(getattr(bases[side], matrix)[:, :, ::-1])})
+        return (turned, bases[1]) if side == 0 else (bases[0], turned)
+
+    monkeypatch.setattr(KVCodec, "kernel_bases", wrong)
+    test = unpacking_error if matrix == "into" else one_query_error
     with pytest.raises(FailedPrecondition, match="wrong on this backend"):
         test(with_bits(geometry(), 4, 4, BALANCED))
 

@@ -12,13 +12,8 @@ from agentmem.errors import FailedPrecondition
 from agentmem.kv.bits import BITS
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.latents import over_arrays
-from inference_service.engine.attention.self_test import (
-    ROUNDING,
-    few_queries_error,
-    one_query_error,
-    plain_attention,
-    unpacking_error,
-)
+from inference_service.engine.attention.reference import plain_attention
+from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error, unpacking_error
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import attention
 from inference_service.engine.quantization import PLAIN, ROTATED

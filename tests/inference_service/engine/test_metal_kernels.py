@@ -11,7 +11,8 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.attention import self_test
 from inference_service.engine.attention.chunks import joined
-from inference_service.engine.attention.self_test import plain_attention, row_in_segments_error
+from inference_service.engine.attention.reference import plain_attention
+from inference_service.engine.attention.self_test import row_in_segments_error
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.metal_kernel import available

@@ -12,7 +12,7 @@ import pytest
 from agentmem.kv.hints import TurnHints
 from agentmem.process.models import RegisteredModel
 from inference_service.engine import codec, quality
-from inference_service.engine.calibration import Calibration, LayerCalibration
+from inference_service.engine.calibration import Calibration
 from inference_service.engine.quality import LADDER, Quality
 from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.engine.thread import EngineThread
@@ -156,10 +156,10 @@ def others(value: bytes, *, bits: str = "", far: bool = False) -> bytes:
     found = json.loads(value)
     means = Calibration.of_bytes(base64.b64decode(found["means"]))
     moved = [
-        LayerCalibration(*(np.nextafter(side, np.float16(2)) + np.float16(far) for side in layer))
-        for layer in means.layers
+        own._replace(**{side: np.nextafter(getattr(own, side), np.float16(2)) + np.float16(far) for side in "kv"})
+        for own in means.layers
     ]
-    found["means"] = base64.b64encode(Calibration(moved).bytes).decode()
+    found["means"] = base64.b64encode(Calibration(moved).portable).decode()
     return json.dumps({**found, "bits": bits or found["bits"]}).encode()
 
 
@@ -189,7 +189,7 @@ async def test_of_two_that_load_at_once_one_takes_the_others_setup(
     setups.late = others(value)
     loaded = await Place(engine, tmp_path / "late", directory, setups).load("4")
     assert loaded.calibration is not None
-    assert base64.b64decode(json.loads(setups.late)["means"]) == loaded.calibration.bytes
+    assert base64.b64decode(json.loads(setups.late)["means"]) == loaded.calibration.portable
 
 
 @pytest.mark.slow

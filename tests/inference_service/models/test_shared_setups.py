@@ -23,7 +23,7 @@ def means(world: World) -> bytes:
     """Those that the model has, as they are shared."""
     loaded = world.models.loaded("a")
     assert loaded is not None and loaded.calibration is not None
-    return base64.b64encode(loaded.calibration.bytes)
+    return base64.b64encode(loaded.calibration.portable)
 
 
 async def test_a_setup_that_could_not_be_shared_is_shared_later(directories: dict[str, str], tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def file(tokens: int = 20, kv_tokens: int = 17, seed: int = 0, geometry: KVGeome
         kv_tokens,
         firsts,
         model_fingerprint="model",
-        calibration=means(seed).bytes,
+        calibration=means(seed).portable,
         state_position=kv_tokens if geometry.states else 0,
     )
     rng = np.random.default_rng(seed)
@@ -119,7 +119,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     key = AgentKey(draw(names), draw(names), draw(names))
     remembered = replace(ledger(tokens, turns), opening_bytes=draw(st.integers(0, 2 * tokens)))
     policy = draw(st.sampled_from(types_pb2.ContextPolicy.values()))
-    named = (draw(st.text(min_size=1, max_size=8)), draw(st.sampled_from([b"", means().bytes])))
+    named = (draw(st.text(min_size=1, max_size=8)), draw(st.sampled_from([b"", means().portable])))
     return Manifest(
         key,
         draw(st.text(max_size=8)),

@@ -58,7 +58,7 @@ def manifest(*token_ids: int, **changes: Any) -> Manifest:
     ledger = Ledger().followed_by(token_ids, Tokenizer().pieces(token_ids), "tok", 1)
     geometry = KVGeometry("BF16", 4, 64, (SLIDING, FULL, SLIDING, FULL))
     made = Manifest(AgentKey("ns", "a", "m"), "print", geometry, ledger, len(ledger), (0,) * 4)
-    return replace(made, **{"model_fingerprint": "model", "calibration": MEANS.bytes, **changes})
+    return replace(made, **{"model_fingerprint": "model", "calibration": MEANS.portable, **changes})
 
 
 def test_the_models_shape() -> None:

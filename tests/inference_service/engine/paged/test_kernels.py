@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inference_service.engine import cuda_encoding
-from inference_service.engine.attention import self_test
+from inference_service.engine.attention import reference
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged import attention, kernels
@@ -162,14 +162,14 @@ def values(packed: Any, case: Case, codec: KVCodec) -> list[mx.array]:
     by, means = case.made()[0].format, (codec.k_mean, codec.v_mean)
     exact = [Quantized(x.weights, x.scales.astype(mx.float32), x.biases.astype(mx.float32)) for x in packed]
     return [
-        self_test.plain_values(each, how, mean[:, 0], self_test.out_of_rotation(each.scales.shape[-1] * how.group_size))  # type: ignore[index]
+        reference.plain_values(each, how, mean[:, 0], reference.out_of_rotation(each.scales.shape[-1] * how.group_size))  # type: ignore[index]
         for each, how, mean in zip(exact, (by.k, by.v), means, strict=True)
     ]
 
 
 def truth(packed: Any, case: Case, queries: mx.array, codec: KVCodec, sinks: mx.array | None, scale: float) -> mx.array:
     k, v = values(packed, case, codec)
-    return self_test.plain_attention(queries, k, v, scale, case.window or None, sinks)
+    return reference.plain_attention(queries, k, v, scale, case.window or None, sinks)
 
 
 def near(found: mx.array, wanted: mx.array, dtype: mx.Dtype) -> bool:
