@@ -125,7 +125,7 @@ def measured(model: LoadedModel, biases: Sequence[float], dialogues: Sequence[Di
         }
         yield {
             "bias": bias,
-            "check": {PLAIN_4: of_plain.divergences["4"], OURS_4: said.divergences["4"]},
+            "check": {PLAIN_4: of_plain.divergences["4"].mean, OURS_4: said.divergences["4"].mean},
             "recommended": recommended,
             "found": {
                 name: figures(network, model.tokenizer, dialogues, caches)._asdict() for name, caches in kinds.items()

@@ -46,7 +46,9 @@ _MODELS: Final = [
     ),
     model_pb2.Model(
         kv_bits="…",
-        kv_bits_measured=[model_pb2.KVBitsMeasurement(kl_divergence=kl) for kl in (0.5, math.inf)],
+        kv_bits_measured=[
+            model_pb2.KVBitsMeasurement(kl_divergence=kl, kl_divergence_p99=kl) for kl in (0.5, math.inf)
+        ],
         recommended_kv_bits="…",
         kv_bits_reason="…",
         kv_scheme="…",

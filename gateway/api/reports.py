@@ -120,6 +120,7 @@ def _measurement(found: model_pb2.KVBitsMeasurement) -> Json:
     return {
         "kv_bits": found.kv_bits,
         "kl_divergence": _number(found.kl_divergence),
+        "kl_divergence_p99": _number(found.kl_divergence_p99),
         "bytes_per_token": found.bytes_per_token,
         "good": found.good,
     }

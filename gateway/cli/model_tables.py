@@ -109,7 +109,8 @@ def calibration(means: model_pb2.Calibration) -> str:
 
 def measured(found: model_pb2.KVBitsMeasurement) -> str:
     """Return what the check of quantized KV found with some bits."""
-    return f"KL divergence {found.kl_divergence:.2g} nats, {byte_size(found.bytes_per_token)} per token"
+    nats = f"{found.kl_divergence:.2g} nats, {found.kl_divergence_p99:.2g} at 99 %"
+    return f"KL divergence {nats}, {byte_size(found.bytes_per_token)} per token"
 
 
 def quality(model: model_pb2.Model) -> str:

@@ -18,11 +18,13 @@ import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from agentmem.kv.bits import KVBits
@@ -35,12 +37,16 @@ from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.text.tokenizer import Tokenizer
 
-MOST_NATS = 0.06
-"""Largest divergence at which bits are good."""
+MOST_NATS, MOST_TAIL_NATS = 0.02, 0.25
+"""Largest divergence at which bits are good: mean, and what one token of a hundred exceeds."""
+_TAIL: Final = 0.99
 
 LADDER: Final = ("4", "5/4", "6/4", "6", "8")
 """Bits that can be recommended, the fewest first. K's grow first, because nearly all error of 4 bits is in K. From 6 on
 it is not: 8/4, as many bytes as 6, leaves four times its divergence (SmolLM2)."""
+
+WINDOWS_LADDER: Final = ("4", "4w6", "5/4w6", "6/4w6", "6", "8")
+"""`LADDER` for models with sliding windows: those do not grow with the context, so their bits are the cheapest."""
 
 TOKENS: Final = 256
 """Length of the sample; each format costs a prefill of it. With half of it figures are a third higher."""
@@ -51,37 +57,55 @@ _ROWS = 32
 _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 
 
+class Divergence(NamedTuple):
+    """KL divergence of next-token distributions, unquantized against quantized, in nats. Infinite if the logits with
+    quantized KV are NaN or infinite.
+    """
+
+    mean: float
+    tail: float
+    """What one token of a hundred exceeds."""
+
+    @property
+    def good(self) -> bool:
+        """True if both are small enough; NaN never is."""
+        return self.mean <= MOST_NATS and self.tail <= MOST_TAIL_NATS
+
+
+_UNKNOWN: Final = Divergence(math.inf, math.inf)
+
+
 @dataclass(frozen=True)
 class Quality:
     """Divergences measured over `tokens` positions, and the advice that follows.
 
-    `divergences`, by bits as text, the fewest first: mean KL divergence of the next-token distribution, unquantized
-    against quantized, in nats; infinite if the logits with quantized KV are NaN or infinite. Empty if the unquantized
-    logits are: then nothing can be compared.
+    `divergences` are by bits as text, the fewest first; empty if the unquantized logits are NaN or infinite: then
+    nothing can be compared. `rungs` are the ladder's.
     """
 
     tokens: int
-    divergences: Mapping[str, float]
+    divergences: Mapping[str, Divergence]
+    rungs: Sequence[str] = LADDER
 
     @property
     def recommended(self) -> str:
         """The first rung of the ladder that is good; empty if none is."""
-        return next((bits for bits in LADDER if self.is_good(bits)), "")
+        return next((bits for bits in self.rungs if self.is_good(bits)), "")
 
     def is_good(self, bits: str) -> bool:
         """Return whether these bits were measured and are good."""
-        return good(self.divergences.get(bits, math.inf))
+        return self.divergences.get(bits, _UNKNOWN).good
 
     def answers(self, bits: str) -> bool:
         """Return whether all was measured that `measure` would by today's limit, for a model with KV of these bits."""
-        behind = LADDER.index(self.recommended) + 1 if self.recommended else len(LADDER)
-        return not self.divergences or self.divergences.keys() >= {bits, *LADDER[:behind]}
+        behind = self.rungs.index(self.recommended) + 1 if self.recommended else len(self.rungs)
+        return not self.divergences or self.divergences.keys() >= {bits, *self.rungs[:behind]}
 
     def verdict(self, bits: str) -> str:
         """Return a line for the log with finding and advice, for a model whose KV has these bits."""
         if not self.divergences:
             return "the model's logits are NaN or infinite even without quantized KV; try another dtype"
-        found = ", ".join(f"{kl:.2g} with {each} bits" for each, kl in self.divergences.items())
+        found = ", ".join(f"{kl.mean:.2g} with {each} bits" for each, kl in self.divergences.items())
         found = f"KL divergence in nats {found}"
         best = self.recommended
         if self.is_good(bits):
@@ -94,18 +118,18 @@ class Quality:
 
 
 class Divergences(NamedTuple):
-    """Mean divergences of formats, and over how many tokens."""
+    """Divergences of formats, and over how many tokens."""
 
-    nats: list[float]
+    nats: list[Divergence]
     tokens: int
 
 
 Measure = Callable[[Network, Tokenizer, Geometry, int, Calibration | None], Quality]
 
 
-def good(kl: float) -> bool:
-    """Return whether a divergence in nats is small enough; NaN never is."""
-    return kl <= MOST_NATS
+def ladder(geometry: Geometry) -> Sequence[str]:
+    """Return the bits that can be recommended for a model, the fewest first."""
+    return WINDOWS_LADDER if geometry.sliding and geometry.full_groups else LADDER
 
 
 def measure(
@@ -125,8 +149,8 @@ def measure(
     `model` has the attention backend installed; only the bits of its `geometry` vary. Logits are held for 128 tokens at
     a time. Only the backend's count of calls and MLX's peak change.
     """
-    token_ids = sample(tokenizer, tokens)
-    found: dict[str, float] = {}
+    token_ids, rungs = sample(tokenizer, tokens), ladder(geometry)
+    found: dict[str, Divergence] = {}
 
     def find(*bits: str) -> None:
         formats = [geometry.format.with_bits(each) for each in bits]
@@ -135,17 +159,17 @@ def measure(
         found.update(zip(bits, measured.nats, strict=True))
 
     try:
-        find(*{str(geometry.format), LADDER[0]})
-        for bits in LADDER:
+        find(*{str(geometry.format), rungs[0]})
+        for bits in rungs:
             if bits not in found:
                 find(bits)
-            if good(found[bits]):
+            if found[bits].good:
                 break
     except _IncomparableError:
-        return Quality(len(token_ids), {})
+        return Quality(len(token_ids), {}, rungs)
     finally:
         mx.clear_cache()
-    return Quality(len(token_ids), {bits: found[bits] for bits in sorted(found, key=_size)})
+    return Quality(len(token_ids), {bits: found[bits] for bits in sorted(found, key=_size)}, rungs)
 
 
 def _size(bits: str) -> tuple[int, int, int]:
@@ -180,14 +204,13 @@ def divergences(
     calibration: Calibration | None = None,
     seconds: float = math.inf,
 ) -> Divergences:
-    """Return the mean KL divergence in nats of each format, over all positions. Without `calibration`, K and V are not
-    centred.
+    """Return the divergence of each format, over all positions. Without `calibration`, K and V are not centred.
 
     A CPU stops once 128 tokens take longer than `seconds` on average. Engine thread.
     """
     plain = model.own_caches()
     quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
-    sums = [0.0] * len(quantized)
+    rows: list[list[npt.NDArray[np.float32]]] = [[] for _ in quantized]
     done, began = 0, work_clock()
     for start in range(0, len(token_ids), _CHUNK):
         if start and on_cpu() and work_clock() - began > seconds * start / _CHUNK:
@@ -197,29 +220,32 @@ def divergences(
         p = _logits(model.over_own, chunk, plain)
         if not mx.isfinite(mx.logsumexp(p.astype(mx.float32), axis=-1)).all().item():
             raise _IncomparableError
-        for i, caches in enumerate(quantized):
-            sums[i] += kl_divergence(p, _logits(model, chunk, caches))
-    return Divergences([total / done for total in sums], done)
+        for caches, of in zip(quantized, rows, strict=True):
+            of.append(kl_divergences(p, _logits(model, chunk, caches)))
+    return Divergences([_over(np.concatenate(of)) for of in rows], done)
 
 
-def kl_divergence(p: mx.array, q: mx.array) -> float:
-    """Return the sum over rows of KL(softmax(p) || softmax(q)) in nats, of logits [rows, vocabulary]; in float32, 32
-    rows at a time.
+def _over(rows: npt.NDArray[np.float32]) -> Divergence:
+    whole = np.isfinite(rows).all()
+    return Divergence(float(rows.mean(dtype=np.float64)), float(np.quantile(rows, _TAIL))) if whole else _UNKNOWN
+
+
+def kl_divergences(p: mx.array, q: mx.array) -> npt.NDArray[np.float32]:
+    """Return KL(softmax(p) || softmax(q)) in nats of each row, of logits [rows, vocabulary]; in float32, 32 rows at a
+    time.
 
     Infinite if a row of `q` is no distribution (NaN or infinite logits) or excludes a token that `p` does not. `p` is
     finite except for tokens that it excludes (-inf).
     """
-    total = 0.0
+    found = []
     for start in range(0, p.shape[0], _ROWS):
         rows = (each[start : start + _ROWS].astype(mx.float32) for each in (p, q))
         log_p, log_q = (each - mx.logsumexp(each, axis=-1, keepdims=True) for each in rows)
         # A token that p excludes counts nothing, whatever q says; but NaN, which equals nothing, stays.
         terms = mx.where(log_p == -mx.inf, 0.0, mx.exp(log_p) * (log_p - log_q))
-        piece: float = terms.sum().item()  # type: ignore[assignment]
-        if math.isnan(piece):
-            return math.inf
-        total += max(piece, 0.0)  # rounding can make equal rows negative
-    return total
+        piece = np.array(terms.sum(axis=-1))
+        found.append(np.where(np.isnan(piece), np.inf, np.maximum(piece, 0.0)))  # rounding can make equal rows negative
+    return np.concatenate(found)
 
 
 def _logits(model: Any, chunk: mx.array, caches: Sequence[Any]) -> mx.array:
@@ -258,10 +284,11 @@ class QualityChecks:
         """Return the remembered quality of this model, or measure it if that does not answer by today's limit."""
         key, bits = self._key(fingerprint, tokenizer, geometry.format, calibration), str(geometry.format)
         with suppress(KeyError, TypeError, ValueError, AttributeError):
-            if (known := _quality(self._memory.get(key))).answers(bits):
+            if (known := _quality(self._memory.get(key), ladder(geometry))).answers(bits):
                 return known
         quality = self._measure(model, tokenizer, geometry, self._tokens, calibration)
-        self._memory.put(key, asdict(quality))
+        divergences = {bits: list(found) for bits, found in quality.divergences.items()}
+        self._memory.put(key, {"tokens": quality.tokens, "divergences": divergences})
         return quality
 
     def _key(self, fingerprint: str, tokenizer: Tokenizer, format: KVFormat, calibration: Calibration | None) -> str:
@@ -275,9 +302,9 @@ class QualityChecks:
         )
 
 
-def _quality(remembered: dict[str, Any]) -> Quality:
+def _quality(remembered: dict[str, Any], rungs: Sequence[str]) -> Quality:
     """Return the remembered quality. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed."""
-    found = {str(KVBits.parse(bits)): kl for bits, kl in remembered["divergences"].items()}
-    if not all(isinstance(kl, float) and kl >= 0 for kl in found.values()):
+    found = {str(KVBits.parse(bits)): Divergence(*kl) for bits, kl in remembered["divergences"].items()}
+    if not all(isinstance(nats, float) and nats >= 0 for kl in found.values() for nats in kl):
         raise ValueError("a divergence is no number, or negative")
-    return Quality(int(remembered["tokens"]), found)
+    return Quality(int(remembered["tokens"]), found, rungs)

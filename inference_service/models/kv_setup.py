@@ -8,7 +8,6 @@ change them, or all KV would have to be computed again.
 import base64
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from agentmem.process import logs
 from inference_service.engine.calibrating import TOKENS, calibrate_in_time
 from inference_service.engine.calibration import Calibration, Calibrations
 from inference_service.engine.network import Network
-from inference_service.engine.quality import LADDER, MOST_NATS, Quality, QualityChecks, other_text
+from inference_service.engine.quality import MOST_NATS, MOST_TAIL_NATS, Quality, QualityChecks, other_text
 from inference_service.engine.quantization import KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelInfo
@@ -116,14 +115,15 @@ class KVSetups:
             return ""
 
 
-def choose(quality: Quality | None, ladder: Sequence[str] = LADDER) -> tuple[str, str]:
-    """The bits that `auto` takes, and why."""
+def choose(quality: Quality | None) -> tuple[str, str]:
+    """Return the bits that `auto` takes, and why."""
     if quality is None or not quality.divergences:
         return str(DEFAULT), "auto takes them where nothing could be measured"
+    limits = f"{MOST_NATS:g} nats in the mean and {MOST_TAIL_NATS:g} in the 99th percentile"
     if quality.recommended:
-        return quality.recommended, f"auto: the fewest of {', '.join(ladder)} with at most {MOST_NATS:g} nats"
-    least = min((bits for bits in ladder if bits in quality.divergences), key=quality.divergences.__getitem__)
-    return least, f"auto: none of {', '.join(ladder)} has at most {MOST_NATS:g} nats, and these have the fewest"
+        return quality.recommended, f"auto: the fewest of {', '.join(quality.rungs)} with at most {limits}"
+    least = min((bits for bits in quality.rungs if bits in quality.divergences), key=quality.divergences.__getitem__)
+    return least, f"auto: none of {', '.join(quality.rungs)} has at most {limits}, and these have the fewest"
 
 
 def _key(fingerprint: str, format: KVFormat) -> str:

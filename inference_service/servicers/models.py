@@ -129,7 +129,8 @@ def _by_bits(quality: Quality, geometry: Geometry) -> list[pb.KVBitsMeasurement]
     return [
         pb.KVBitsMeasurement(
             kv_bits=bits,
-            kl_divergence=kl,
+            kl_divergence=kl.mean,
+            kl_divergence_p99=kl.tail,
             bytes_per_token=replace(geometry, format=geometry.format.with_bits(bits)).bytes_per_token,
             good=quality.is_good(bits),
         )

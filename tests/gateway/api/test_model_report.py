@@ -32,7 +32,10 @@ def test_ttl_in_seconds() -> None:
 
 @pytest.mark.parametrize(("kl", "told"), [(0.25, 0.25), (0.0, 0.0), (math.inf, "Infinity"), (math.nan, "NaN")])
 def test_a_divergence_is_json(kl: float, told: object) -> None:
-    found = model_pb2.KVBitsMeasurement(kv_bits="5/4", kl_divergence=kl, bytes_per_token=9, good=True)
+    found = model_pb2.KVBitsMeasurement(
+        kv_bits="5/4", kl_divergence=kl, kl_divergence_p99=kl, bytes_per_token=9, good=True
+    )
     report = model_report(model_pb2.Model(kv_bits_measured=[found]))
-    assert report["kv_bits_measured"] == [{"kv_bits": "5/4", "kl_divergence": told, "bytes_per_token": 9, "good": True}]
+    nats = {"kl_divergence": told, "kl_divergence_p99": told}
+    assert report["kv_bits_measured"] == [{"kv_bits": "5/4", **nats, "bytes_per_token": 9, "good": True}]
     json.dumps(report, allow_nan=False)

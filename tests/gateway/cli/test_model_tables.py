@@ -30,8 +30,10 @@ MODEL = model_pb2.Model(
     kv_bytes_per_token=18_432,
     weight_bytes=7 * GB,
     kv_bits_measured=[
-        model_pb2.KVBitsMeasurement(kv_bits="4", kl_divergence=0.25, bytes_per_token=18_432),
-        model_pb2.KVBitsMeasurement(kv_bits="5/4", kl_divergence=0.0125, bytes_per_token=20_480, good=True),
+        model_pb2.KVBitsMeasurement(kv_bits="4", kl_divergence=0.25, kl_divergence_p99=2.5, bytes_per_token=18_432),
+        model_pb2.KVBitsMeasurement(
+            kv_bits="5/4", kl_divergence=0.0125, kl_divergence_p99=0.1, bytes_per_token=20_480, good=True
+        ),
     ],
     recommended_kv_bits="5/4",
     attention_paths=[model_pb2.AttentionPath(phase="decode", path="quantized_matmul", note="[fast]")],
@@ -84,8 +86,8 @@ def test_all_of_one(width: int) -> None:
     assert sizes["left"][:4] == ["left", "=", "0", "B"]
     assert "20 of 4,096 tokens, 400.0 MB each; or 430,000 tokens" in lines[-1]
     told = {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in lines if "  " in line}
-    assert told["with 4 bits"] == "KL divergence 0.25 nats, 18.4 kB per token"
-    assert told["with 5/4 bits"] == "KL divergence 0.013 nats, 20.5 kB per token"
+    assert told["with 4 bits"] == "KL divergence 0.25 nats, 2.5 at 99 %, 18.4 kB per token"
+    assert told["with 5/4 bits"] == "KL divergence 0.013 nats, 0.1 at 99 %, 20.5 kB per token"
     assert told["KV"] == "4 bits in groups of 64, 18.4 kB per token"
     assert "quantized_matmul, off by 0 at most; [fast]" in page.getvalue()
 

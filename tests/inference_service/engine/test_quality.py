@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from inference_service.engine import quality
 from inference_service.engine.geometry import Geometry
-from inference_service.engine.quality import LADDER, Quality, QualityChecks, kl_divergence, measure
+from inference_service.engine.quality import LADDER, Divergence, Quality, QualityChecks, kl_divergences, measure
 from inference_service.models.loaded import LoadedModel
 from tests import tiny_models
 
@@ -41,7 +41,7 @@ def test_divergence_is_what_numpy_says(pair: tuple[np.ndarray, np.ndarray]) -> N
     p, q = (logits.astype(np.float64) for logits in pair)
     log_p, log_q = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (p, q))
     expected = (np.exp(log_p) * (log_p - log_q)).sum()
-    found = kl_divergence(mx.array(pair[0]), mx.array(pair[1]))
+    found = kl_divergences(mx.array(pair[0]), mx.array(pair[1])).sum()
     assert found >= 0
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-4 * len(p))
 
@@ -49,7 +49,7 @@ def test_divergence_is_what_numpy_says(pair: tuple[np.ndarray, np.ndarray]) -> N
 @given(rows_of_logits, st.floats(-50, 50))
 def test_a_distribution_does_not_differ_from_itself(pair: tuple[np.ndarray, np.ndarray], shift: float) -> None:
     logits = mx.array(pair[0])
-    assert kl_divergence(logits, logits + shift) == pytest.approx(0, abs=1e-4 * len(pair[0]))
+    assert kl_divergences(logits, logits + shift).sum() == pytest.approx(0, abs=1e-4 * len(pair[0]))
 
 
 @pytest.mark.parametrize("at", [0, 31, 32, 40])
@@ -58,53 +58,60 @@ def test_logits_that_are_none_are_infinitely_far(at: int, broken: float) -> None
     p = mx.random.normal((41, 50), key=mx.random.key(1))
     q = mx.array(p)
     q[at, 7] = broken
-    assert kl_divergence(p, q) == math.inf
+    assert kl_divergences(p, q).sum() == math.inf
 
 
 def test_tokens_that_the_model_excludes_count_nothing() -> None:
     p = mx.random.normal((3, 50), key=mx.random.key(1))
     q = mx.random.normal((3, 50), key=mx.random.key(2))
-    cut = kl_divergence(p[:, :40], q[:, :40])
+    cut = kl_divergences(p[:, :40], q[:, :40]).sum()
     p[:, 40:] = -mx.inf
     q[:, 40:] = -mx.inf
-    assert kl_divergence(p, q) == pytest.approx(cut, rel=1e-5)
+    assert kl_divergences(p, q).sum() == pytest.approx(cut, rel=1e-5)
     q[:, 0] = -mx.inf
-    assert kl_divergence(p, q) == math.inf, "q excludes what p does not"
+    assert kl_divergences(p, q).sum() == math.inf, "q excludes what p does not"
 
 
 def test_small_differences_survive_16_bit_logits() -> None:
     p = mx.random.normal((8, 5000), key=mx.random.key(3)).astype(mx.bfloat16)
     q = (p + 0.02 * mx.random.normal(p.shape, key=mx.random.key(4))).astype(mx.bfloat16)
-    exact = kl_divergence(p.astype(mx.float32), q.astype(mx.float32))
+    exact = kl_divergences(p.astype(mx.float32), q.astype(mx.float32)).sum()
     assert 0 < exact < 0.02
-    assert kl_divergence(p, q) == exact
+    assert kl_divergences(p, q).sum() == exact
 
 
-nats = st.one_of(st.floats(0, 0.3), st.just(math.inf))
+def of_means(found: dict[str, float]) -> Quality:
+    """With tails that are no longer than means."""
+    return Quality(10, {bits: Divergence(kl, kl) for bits, kl in found.items()})
+
+
+nats = st.builds(Divergence, *[st.one_of(st.floats(0, most), st.just(math.inf)) for most in (0.05, 0.5)])
 
 
 @given(st.dictionaries(st.sampled_from([*LADDER, "4/3", "3", "6"]), nats, min_size=1), st.data())
-def test_what_is_recommended(found: dict[str, float], data: st.DataObject) -> None:
+def test_what_is_recommended(found: dict[str, Divergence], data: st.DataObject) -> None:
     subject, own = Quality(10, found), data.draw(st.sampled_from([*found]))
     best, told = subject.recommended, subject.verdict(own)
-    good = [bits for bits in LADDER if found.get(bits, math.inf) <= quality.MOST_NATS]
+    passed = {b for b, kl in found.items() if kl.mean <= quality.MOST_NATS and kl.tail <= quality.MOST_TAIL_NATS}
+    good = [bits for bits in LADDER if bits in passed]
     assert best == (good[0] if good else "")
-    assert all(f"{kl:.2g} with {bits} bits" in told for bits, kl in found.items())
-    assert subject.is_good(own) == (found[own] <= quality.MOST_NATS) == (f"{own} bits are good" in told)
+    assert all(f"{kl.mean:.2g} with {bits} bits" in told for bits, kl in found.items())
+    assert subject.is_good(own) == (own in passed) == (f"{own} bits are good" in told)
     assert (f'set kv_bits = "{best}"' in told) == bool(best and not subject.is_good(own))
     assert ("spoils" in told) == (not best and not subject.is_good(own))
 
 
 def test_what_takes_less_memory_is_said() -> None:
-    assert 'kv_bits = "4" takes less memory' in Quality(10, {"4": 0.01, "8": 0.001}).verdict("8")
+    assert 'kv_bits = "4" takes less memory' in of_means({"4": 0.01, "8": 0.001}).verdict("8")
     for found, own in (({"4": 0.01}, "4"), ({"4/3": 0.02, "4": 0.01}, "4/3"), ({"4": 0.01, "3/5": 0.02}, "3/5")):
-        assert Quality(10, found).verdict(own).endswith(f"{own} bits are good")
-    assert Quality(10, {"4": 3.0, "8": 2.0}).verdict("4").endswith('least with kv_bits = "8"')
+        assert of_means(found).verdict(own).endswith(f"{own} bits are good")
+    assert of_means({"4": 3.0, "8": 2.0}).verdict("4").endswith('least with kv_bits = "8"')
 
 
 def test_nan_is_never_good() -> None:
-    assert not quality.good(math.nan)
-    assert Quality(10, {"4": math.nan}).recommended == ""
+    for broken in (Divergence(math.nan, 0.0), Divergence(0.0, math.nan)):
+        assert not broken.good
+        assert Quality(10, {"4": broken}).recommended == ""
 
 
 def counted(results: list[Quality]) -> Callable[..., Quality]:
@@ -112,8 +119,8 @@ def counted(results: list[Quality]) -> Callable[..., Quality]:
     return lambda *_: results.pop(0)
 
 
-GOOD = Quality(10, {"4": 0.001})
-BAD = Quality(10, {bits: 3.0 if bits == "4" else math.inf for bits in LADDER})
+GOOD = of_means({"4": 0.001})
+BAD = of_means({bits: 3.0 if bits == "4" else math.inf for bits in LADDER})
 
 
 def test_a_model_is_measured_once_per_fingerprint(model: LoadedModel, tmp_path: Path) -> None:
@@ -134,7 +141,7 @@ def test_what_the_limit_or_the_bits_ask_for_besides_is_measured(
     model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit may be another in the next version, and a fingerprint may leave the bits out."""
-    both = Quality(10, {"4": 0.001, "8": 0.0001})
+    both = of_means({"4": 0.001, "8": 0.0001})
     results = [GOOD, both, BAD, both]
     checks = QualityChecks(tmp_path / "quality.json", TOKENS, counted(results))
 
@@ -146,6 +153,7 @@ def test_what_the_limit_or_the_bits_ask_for_besides_is_measured(
     monkeypatch.setattr(quality, "MOST_NATS", 0.0005)
     assert [of("8"), of("8"), of("5/4")] == [BAD, BAD, BAD], "what is between was not measured"
     monkeypatch.setattr(quality, "MOST_NATS", 5.0)
+    monkeypatch.setattr(quality, "MOST_TAIL_NATS", 5.0)
     assert [of("4"), of("6/4")] == [BAD, BAD], "all was measured before"
     assert checks.of("a", model.engine.model, model.tokenizer, with_groups_of_32(model.geometry)) == both
     assert not results
@@ -180,7 +188,7 @@ def test_what_else_figures_depend_on_is_part_of_the_key(
 
 
 def entry(**divergences: object) -> dict[str, object]:
-    return {"tokens": 10, "divergences": {"4": 0.001, **divergences}}
+    return {"tokens": 10, "divergences": {"4": [0.001, 0.001], **divergences}}
 
 
 DAMAGES = [
@@ -189,11 +197,13 @@ DAMAGES = [
     "[]",
     {**entry(), "tokens": None},
     entry(**{"4": "good"}),
-    entry(**{"4": math.nan}),
-    entry(**{"4": -1.0}),
-    entry(**{"8": True}),
+    entry(**{"4": [math.nan, 0.1]}),
+    entry(**{"4": [0.1, -1.0]}),
+    entry(**{"8": [True, 0.1]}),
     entry(**{"4": None}),
-    entry(**{"7": 0.001}),
+    entry(**{"4": 0.001}),
+    entry(**{"4": [0.1]}),
+    entry(**{"7": [0.001, 0.01]}),
     {"tokens": 10, "divergences": [0.001]},
     {"tokens": 10, "kl_4_bits": 0.001, "kl_8_bits": None, "comparable": True},
     {},

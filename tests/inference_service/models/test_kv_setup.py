@@ -13,7 +13,7 @@ from agentmem.kv.hints import TurnHints
 from agentmem.process.models import RegisteredModel
 from inference_service.engine import codec, quality
 from inference_service.engine.calibration import Calibration
-from inference_service.engine.quality import LADDER, Quality
+from inference_service.engine.quality import LADDER, Divergence, Quality
 from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.engine.thread import EngineThread
 from inference_service.models import loading
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.usefixtures("by_openblas"), pytest.mark.sampled(2)]
     ],
 )
 def test_what_auto_takes(found: dict[str, float], bits: str, reason: str) -> None:
-    taken, why = choose(Quality(10, found))
+    taken, why = choose(Quality(10, {each: Divergence(kl, kl) for each, kl in found.items()}))
     assert taken == bits and reason in why
 
 
@@ -114,7 +114,7 @@ async def test_auto_takes_the_fewest_good_bits_once(place: Place, monkeypatch: p
     """The random model is no language model, so a limit between its rungs is set."""
     measured = (await place.load("8")).quality
     assert measured is not None
-    four = measured.divergences["4"]
+    four = measured.divergences["4"].mean
     monkeypatch.setattr(quality, "MOST_NATS", 0.9 * four)
     first = await place.load()
     assert place.bits_before_weights == "4", "nothing was known yet"

@@ -14,7 +14,7 @@ from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
 from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.quality import Quality
+from inference_service.engine.quality import Divergence, Quality
 from inference_service.engine.quantization import FOUR_BITS
 from inference_service.models.residency import MemoryLimits
 from inference_service.models.serving import Models
@@ -42,7 +42,7 @@ LOADED = SimpleNamespace(
     activation_bytes=67,
     taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
-    quality=Quality(128, {"4": 0.5, "5/4": 0.001}),
+    quality=Quality(128, {"4": Divergence(0.5, 2.0), "5/4": Divergence(0.001, 0.01)}),
     setup=SimpleNamespace(reason="because"),
     calibration=Calibration([LayerCalibration(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
     tokenizer=byte_level(),
@@ -146,11 +146,14 @@ async def test_loaded_model_is_described() -> None:
         attention_paths=[path],
         tool_parser="json_tools",
         kv_bits_measured=[
-            model_pb2.KVBitsMeasurement(kv_bits="4", kl_divergence=0.5, bytes_per_token=GEOMETRY.bytes_per_token),
+            model_pb2.KVBitsMeasurement(
+                kv_bits="4", kl_divergence=0.5, kl_divergence_p99=2.0, bytes_per_token=GEOMETRY.bytes_per_token
+            ),
             model_pb2.KVBitsMeasurement(
                 # 3 layers x 2 heads x 64 elements, 1 bit more each
                 kv_bits="5/4",
                 kl_divergence=0.001,
+                kl_divergence_p99=0.01,
                 bytes_per_token=GEOMETRY.bytes_per_token + 48,
                 good=True,
             ),
