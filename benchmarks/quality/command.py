@@ -106,6 +106,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
             setup={
                 "model": _TITLES.get(model_name(arguments.model), model_name(arguments.model)),
                 "dtype": model.geometry.dtype_name,
+                "scheme": model.geometry.format.scheme,
                 "length": arguments.length,
                 "chunk": CHUNK,
                 "chat_tokens": arguments.chat_tokens,
