@@ -153,7 +153,7 @@ async def test_a_request_id_is_one_turn(stack: Stack, program: Program, agent: s
 
 @pytest.mark.slow("TypeScript")
 async def test_an_answer_that_is_lost_is_no_second_turn(stack: Stack, client: tuple[str, ...], agent: str) -> None:
-    async with LosingAnswers(stack.ports["grpc"], after=3000) as network:
+    async with LosingAnswers(stack.ports["grpc"], after=1000) as network:
         program = Program(f"127.0.0.1:{network.port}", *client)
         process = await program.begin("generate", "--ignore-eos", "--max-tokens", "300", agent, "The boat is green.")
         async with asyncio.timeout(60):
@@ -162,7 +162,8 @@ async def test_an_answer_that_is_lost_is_no_second_turn(stack: Stack, client: tu
         assert process.returncode is None
         network.break_connections()
         done = await ended(process)
-    assert (await said(stack, agent)).endswith(done.out), "all of it, and nothing twice"
+    text = re.sub(r"<\|im_\w+\|>", "", await said(stack, agent))  # which clients are not shown
+    assert text.endswith(done.out), "all of it, and nothing twice"
     lost, _, told = done.err.splitlines()
     assert lost.endswith(" (try again in 1 s); trying again")
     assert re.fullmatch(r"\[reused 0 tokens, generated 300, version 1, replayed\]", told)

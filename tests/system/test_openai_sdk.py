@@ -190,7 +190,7 @@ async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> N
 
 async def test_completions_of_several_prompts(sdk: openai.AsyncOpenAI) -> None:
     prompts = ["The colour of the boat", "Where is the"]
-    asked: Any = {**MODEL, "max_tokens": 6, "logprobs": 2}
+    asked: Any = {**MODEL, "max_tokens": 3, "logprobs": 2}
     alone = [await sdk.completions.create(prompt=prompt, **asked) for prompt in prompts]
     together = await sdk.completions.create(prompt=prompts, **asked)
     assert [choice.text for choice in together.choices] == [one.choices[0].text for one in alone]

@@ -25,10 +25,12 @@ def shape(**element_bytes: int) -> ModelShape:
 
 
 def test_what_is_packed_keeps_its_size_and_floats_take_that_of_the_computation() -> None:
-    assert shape().weight_bytes == GB + (2 if on_cpu() else 1) * GB
-    assert shape(**{"": GB}).weight_bytes == GB, "of a dtype that is not known"
-    assert shape(F32=GB).weight_bytes == GB if on_cpu() else GB // 2
     found = shape()
+    bases = found.geometry.basis_bytes
+    assert bases == 6 * 2 * 4 * 64 * 64 * found.geometry.dtype.size, "of each head, two matrices of K and of V"
+    assert found.weight_bytes == bases + GB + (2 if on_cpu() else 1) * GB
+    assert shape(**{"": GB}).weight_bytes == bases + GB, "of a dtype that is not known"
+    assert shape(F32=GB).weight_bytes == bases + (GB if on_cpu() else GB // 2)
     assert (found.geometry.full.kv_heads, found.geometry.full.k_dim, len(found.geometry.full.layers)) == (2, 64, 6)
     assert found.own_context_length == 8192
 
