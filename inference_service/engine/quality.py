@@ -8,10 +8,11 @@ formats, the divergence on 256 tokens of this sample orders them nearly as their
 98,000 tokens of five other kinds of text do (rank correlation 0.97; of the logarithms of both divergences 0.995). The
 sample states facts and asks for them: over prose and code alone, a model that forgot facts was at 0.011.
 
-The limit stands for 5 % of perplexity there: 0.046 on the sample costs 3.6 %, 0.058 costs 4.3 %, and 0.092 to 0.1 cost
-4.9 to 7.5 %. SmolLM2's recall in chats falls by 2 points in 100 at 0.046 and 0.058, which is within noise, by 5 to 9 at
-0.092 to 0.1, and by 18 at 0.17. Other models may be more certain: the demo model, whose keys have a bias that plain 4
-bits cannot pack, recalls all at 0.08, 95 % at 0.10 and 29 % at 1.2 (`agentmem bench key-outliers`).
+The limits stand for 1.5 % of perplexity there: 0.014 on the sample costs 0.6 %, 0.026 costs 1.9 %, 0.048 3.1 %, and
+0.092 to 0.1 cost 4.9 to 7.5 %. SmolLM2's recall in chats falls by 2 points in 100 at 0.046 and 0.058, which is within
+noise, by 5 to 9 at 0.092 to 0.1, and by 18 at 0.17. Other models may be more certain: the demo model, whose keys have a
+bias that plain 4 bits cannot pack, recalls all at 0.08, 95 % at 0.10 and 29 % at 1.2 (`agentmem bench key-outliers`).
+Of long contexts so few tokens say little.
 """
 
 import importlib.metadata
