@@ -78,7 +78,7 @@ class _Packing(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Of K or V: the mean, float32 [kv_heads, 1, width], and E, float64 [kv_heads, width, width], if there is one."""
+    """The mean of K or V, float32 [kv_heads, 1, width], and E, float64 [kv_heads, width, width], if there is one."""
 
     mean: mx.array
     basis: npt.NDArray[np.float64] | None
@@ -113,7 +113,7 @@ class _Side:
 
 
 def _left(x: mx.array, how: dict[str, int]) -> mx.array:
-    """What quantization leaves of x: MLX's codes, on the straight line of each group that is nearest to it.
+    """Return x after quantization: MLX's codes, on the straight line of each group that is nearest to it.
 
     What a layer rounds next hangs on the last bits: lines are found as the engine finds them; NumPy's must agree.
     """
@@ -136,7 +136,7 @@ def _left(x: mx.array, how: dict[str, int]) -> mx.array:
 
 
 def _nearest(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Of each row of x the nearest a y + b."""
+    """Return the nearest a y + b of each row of x."""
     off = y - y.mean(axis=-1, keepdims=True)
     squares = np.square(off).sum(axis=-1, keepdims=True)
     slope = (off * x).sum(axis=-1, keepdims=True) / np.where(squares > 0, squares, 1)
@@ -257,7 +257,7 @@ def _read(calibration: Mapping[str, npt.NDArray[Any]]) -> list[tuple[_Measured, 
 
 @cache
 def _calibrated(directory: Path) -> Mapping[str, npt.NDArray[Any]]:
-    """What a worker measures of a model: data, which has tests of its own."""
+    """Measure a model as a worker does: data, which has tests of its own."""
     spec = ModelSpec("oracle", directory, dtype="float32")
     info, network = open_network(spec, open_text(spec), AttentionBackend())
     for _ in read_weights(info, network):

@@ -95,7 +95,7 @@ _TYPES: Final = {"": (np.dtype("f2"), 2), "axes": (np.dtype("i1"), 3), "lengths"
 
 
 class Calibration:
-    """What was measured of all layers with KV. Any thread, except `codecs`."""
+    """Means and bases of all layers with KV. Any thread, except `codecs`."""
 
     def __init__(self, layers: Sequence[LayerCalibration]) -> None:
         self.layers = tuple(layers)
@@ -165,7 +165,7 @@ class Calibration:
 
     @property
     def portable(self) -> bytes:
-        """What other machines get, as safetensors; equal ones give equal bytes. Empty if it is too large for that."""
+        """Safetensors for other machines; equal calibrations give equal bytes. Empty above `MOST_PORTABLE`."""
         found = save(self.arrays)
         return found if len(found) <= MOST_PORTABLE else b""
 

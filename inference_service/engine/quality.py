@@ -65,7 +65,7 @@ class Divergence(NamedTuple):
 
     mean: float
     tail: float
-    """What one token of a hundred exceeds."""
+    """The 99th percentile over tokens."""
 
     @property
     def good(self) -> bool:

@@ -9,7 +9,6 @@ import base64
 import json
 import logging
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from agentmem.kv.bits import DEFAULT, KVBits
@@ -55,8 +54,10 @@ class KVSetups:
     def of(self, fingerprint: str, network: Network, info: ModelInfo) -> KVSetup:
         """What a loaded network's KV is to be. Measures what is not known, which takes some prefills."""
         geometry, tokenizer = info.geometry, info.tokenizer
-        text = other_text(tokenizer, TOKENS)
-        measure = partial(calibrate_in_time, network, text, geometry)
+
+        def measure() -> Calibration:
+            return calibrate_in_time(network, other_text(tokenizer, TOKENS), geometry)
+
         calibration = self.calibrations.of(fingerprint, geometry, measure)
         quality = None
         if self._qualities is not None:

@@ -88,7 +88,7 @@ MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """The payload of a run's record."""
 
 MAX_SETUP_BYTES: Final = 48 * 1024 * 1024
-"""What one node of a cluster tells the others of how a model's KV is packed."""
+"""How a model's KV is packed, as one node of a cluster tells the others."""
 
 MAX_SUMMARY_BYTES: Final = 16 * 1024
 """What lists of runs tell of it."""

@@ -38,7 +38,7 @@ class Head:
         return made.k[0], made.v[0]
 
     def cost(self, basis: Array) -> float:
-        """What `balancing` makes small, computed as it is written there: the sum of the summands' squares."""
+        """Return the sum of squares that `balancing` makes small, computed as it is written there."""
         k, q = self.k @ basis, self.q @ np.linalg.inv(basis).T
         errors = np.square(k).sum(axis=1) * np.square(q).sum(axis=1)[:, None]
         return float((self.p * (1 - self.p) * np.square(errors)).sum())
