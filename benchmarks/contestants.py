@@ -22,9 +22,11 @@ from mlx.utils import tree_flatten
 from agentmem.kv.blockfile import BLOCK_TOKENS, BlockHeader
 from agentmem.v1 import cache_store_pb2
 from benchmarks.places import Place, Places
+from benchmarks.prompts import token_ids
 from inference_service.domain import Sampling
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.batching import BatchEngine
+from inference_service.engine.calibrating import TOKENS, calibrate_in_time
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import HostBuffers
@@ -129,24 +131,30 @@ class _NoText:
 
 
 class Ours:
-    """The engine: KV in the blocks of a store of its own, turns on the batch engine."""
+    """The engine: KV in the blocks of a store of its own, turns on the batch engine.
 
-    name = "agentmem"
+    K and V are calibrated on tokens drawn at random, which takes the time that a model's own text does. `scheme` is
+    another one than the model's.
+    """
 
-    def __init__(self, model: nn.Module, speeds: Speeds | None = None) -> None:
+    def __init__(self, model: nn.Module, speeds: Speeds | None = None, scheme: str = "") -> None:
+        self.name = f"agentmem, {scheme}" if scheme else "agentmem"
         model = _copied(model)
         seam = AttentionBackend()
         keep_latents(self.name, model, seam)
         mx.eval(model.parameters())
         seam.install(model)
-        self.geometry, _ = judged(self.name, model, seam, QuantizationSettings())
+        geometry, _ = judged(self.name, model, seam, QuantizationSettings())
+        format = geometry.format
+        self.geometry = replace(geometry, format=replace(format, scheme=scheme or format.scheme))
         paths, kernels = attention_paths(self.geometry)
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
         if available():
             traced = kernels._replace(traced=True)
             kernels = kernels if traced_problem(network, self.geometry, traced) else traced
-        self.places = Places(self.geometry, kernels)
+        calibration = calibrate_in_time(network, token_ids(TOKENS, "calibration"), self.geometry)
+        self.places = Places(self.geometry, calibration.codecs(self.geometry), kernels)
         self.store = self.places.store
         if kernels.traced:
             self.store.trace(network.computed)

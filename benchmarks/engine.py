@@ -33,6 +33,7 @@ from benchmarks.mlx_lm_contestants import Alone, MlxLm
 from benchmarks.models import DEMO
 from benchmarks.prompts import token_ids
 from benchmarks.tables import Table, show
+from inference_service.engine.quantization import ROTATED
 from inference_service.models.proof import Speeds
 
 _STAGGER = 16
@@ -59,7 +60,7 @@ def _steps(running: Running) -> None:
 class Bench:
     """All measurements over one model. `figures` grows as they are made."""
 
-    def __init__(self, name: str, samples: int, steps: int, layers: int | None = None) -> None:
+    def __init__(self, name: str, samples: int, steps: int, layers: int | None = None, scheme: str = "") -> None:
         if name == "demo":
             model, _ = mlx_lm.load(str(DEMO))
             if mx.default_device().type == mx.DeviceType.cpu:
@@ -69,7 +70,9 @@ class Bench:
             if mx.default_device().type == mx.DeviceType.cpu:
                 model.set_dtype(mx.float32)  # As the worker does there; MLX computes no experts in bfloat16.
         with tempfile.TemporaryDirectory() as directory:
-            self.ours = Ours(model, Speeds.kept_in(Path(directory)))
+            speeds = Speeds.kept_in(Path(directory))
+            self.ours = Ours(model, speeds)
+            self._beside = [Ours(model, speeds, scheme)] if scheme else []
         self.plain = MlxLm(model)
         self.alone = [Alone.plain(model), Alone.quantized(model)]
         if layers:
@@ -86,7 +89,7 @@ class Bench:
         """Prompts of each length, the contestants by turns."""
         for tokens in lengths:
             runs = self._by_turns(
-                [self.ours, self.plain, *self.alone], partial(self._prefilled, tokens=tokens), self._samples
+                [self.ours, *self._beside, self.plain, *self.alone], partial(self._prefilled, tokens=tokens), self._samples
             )
             self._note("prefill", tokens, runs, partial(_speed, tokens), "tokens_per_second")
             found = self.figures["prefill"][str(tokens)]
@@ -110,7 +113,7 @@ class Bench:
 
     def decode(self, agents: int, tokens: int) -> None:
         """Agents that generate together, the contestants by turns: a host's speed changes by half within seconds."""
-        contestants = [self.ours, self.plain, *(self.alone if agents == 1 else [])]
+        contestants = [self.ours, *self._beside, self.plain, *(self.alone if agents == 1 else [])]
         most = _WARM_UP + self._steps * (self._samples + 1) + 2 * agents + _SPARE  # A join takes up to two steps.
 
         def begin(contestant: Contestant) -> Running:
@@ -211,8 +214,9 @@ class Bench:
         print(f"{kind} {key} in {unit}: {', '.join(shown)}", flush=True)
 
     def _ratio(self, values: dict[str, Any]) -> None:
-        """Ours over mlx-lm's BatchGenerator, and over mlx-lm with one sequence alone."""
-        for name, other in (("ratio", self.plain), ("ratio_to_alone", self.alone[0])):
+        """Ours over mlx-lm's BatchGenerator, over mlx-lm with one sequence alone, and over ours with another scheme."""
+        others = {"ratio": self.plain, "ratio_to_alone": self.alone[0], **{f"ratio_to_{each.name}": each for each in self._beside}}
+        for name, other in others.items():
             if {self.ours.name, other.name} <= values.keys():
                 values[name] = values[self.ours.name] / values[other.name]
 
@@ -256,7 +260,7 @@ def _measured(row: dict[str, Any], name: str) -> bool:
 
 def main(arguments: argparse.Namespace) -> None:
     """Measure all."""
-    bench = Bench(arguments.model, arguments.samples, arguments.steps, arguments.layers)
+    bench = Bench(arguments.model, arguments.samples, arguments.steps, arguments.layers, arguments.scheme)
     bench.prefill(arguments.prefill)
     for tokens in arguments.decode:
         for agents in arguments.agents:
@@ -277,6 +281,7 @@ if __name__ == "__main__":
     parser.add_argument("--agents", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--alone", type=int, nargs="*", default=[16384], help="lengths for one agent alone")
     parser.add_argument("--resume", type=int, default=16384)
+    parser.add_argument("--scheme", choices=[ROTATED], default="", help="of K and V, beside the model's own")
     parser.add_argument("--samples", type=options.at_least(1), default=3)
     parser.add_argument("--steps", type=options.at_least(1), default=32, help="decode steps of one sample")
     main(parser.parse_args())

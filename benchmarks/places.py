@@ -4,10 +4,12 @@ The memory of each is taken when it is used first: what is in use is what agents
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
+from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged.sequence import Checkpoint
 from inference_service.engine.paged.store import NO_KERNELS, Kernels, KVStore
@@ -19,9 +21,9 @@ _MANY = 1 << 24
 class Places:
     """A store that grows, and what of it is free. Engine thread only."""
 
-    def __init__(self, geometry: Geometry, kernels: Kernels = NO_KERNELS) -> None:
+    def __init__(self, geometry: Geometry, codecs: Sequence[KVCodec] = (), kernels: Kernels = NO_KERNELS) -> None:
         self.geometry = geometry
-        self.store = KVStore(geometry, _MANY, _MANY, segments=(1, 1), kernels=kernels)
+        self.store = KVStore(geometry, _MANY, _MANY, codecs, segments=(1, 1), kernels=kernels)
         self._blocks, self._pieces = _Numbers(), _Numbers()
         self.copied = 0
         """Bytes of blocks that were copied to others."""
