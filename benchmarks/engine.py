@@ -89,7 +89,9 @@ class Bench:
         """Prompts of each length, the contestants by turns."""
         for tokens in lengths:
             runs = self._by_turns(
-                [self.ours, *self._beside, self.plain, *self.alone], partial(self._prefilled, tokens=tokens), self._samples
+                [self.ours, *self._beside, self.plain, *self.alone],
+                partial(self._prefilled, tokens=tokens),
+                self._samples,
             )
             self._note("prefill", tokens, runs, partial(_speed, tokens), "tokens_per_second")
             found = self.figures["prefill"][str(tokens)]
@@ -215,8 +217,8 @@ class Bench:
 
     def _ratio(self, values: dict[str, Any]) -> None:
         """Ours over mlx-lm's BatchGenerator, over mlx-lm with one sequence alone, and over ours with another scheme."""
-        others = {"ratio": self.plain, "ratio_to_alone": self.alone[0], **{f"ratio_to_{each.name}": each for each in self._beside}}
-        for name, other in others.items():
+        others: list[tuple[str, Contestant]] = [("ratio", self.plain), ("ratio_to_alone", self.alone[0])]
+        for name, other in [*others, *((f"ratio_to_{each.name}", each) for each in self._beside)]:
             if {self.ours.name, other.name} <= values.keys():
                 values[name] = values[self.ours.name] / values[other.name]
 

@@ -96,6 +96,8 @@ class KVCodec:
         """Means subtracted from K and V, [kv_heads, 1, padded width]."""
         self.k_basis: Basis | None = None
         self.v_basis: Basis | None = None
+        self.packed_means: tuple[mx.array, mx.array] | None = None
+        """Means in the packed basis, [kv_heads, 1, padded width], if there are bases."""
         self.output_mean = self.v_mean
         """The mean that outputs of kernels lack, before `outputs`: [kv_heads, 1, padded v_dim]."""
         if bases is not None:
@@ -104,8 +106,9 @@ class KVCodec:
             None if basis is None or mean is None else -(mean @ basis.into)
             for basis, mean in ((self.k_basis, self.k_mean), (self.v_basis, self.v_mean))
         ]
-        if self._shifts[1] is not None:
-            self.output_mean = -self._shifts[1]
+        if self._shifts[0] is not None and self._shifts[1] is not None:
+            self.packed_means = -self._shifts[0], -self._shifts[1]
+            self.output_mean = self.packed_means[1]
         self._both = self._as_one()
 
     @property
@@ -180,7 +183,7 @@ class KVCodec:
 
     def release(self) -> None:
         """Free means and bases. The codec must not be used afterwards."""
-        self.k_mean = self.v_mean = self.k_basis = self.v_basis = self.output_mean = None
+        self.k_mean = self.v_mean = self.k_basis = self.v_basis = self.output_mean = self.packed_means = None
         self._shifts = [None, None]
         self._both = None
 

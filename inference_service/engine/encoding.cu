@@ -94,17 +94,17 @@ __device__ void encode_row(
 // As `encode_row`, of a row times `basis` [WIDTH, WIDTH], by a block of WARPS warps.
 template <typename T, int BITS, int GROUP, int WIDTH, int WARPS>
 __device__ void encode_row_in_basis(
-    const T* row, int64_t step, int given, const T* mean, int64_t mean_step, const T* basis, uint32_t* words, T* scales,
-    T* biases) {
-  __shared__ float centred[1][WIDTH];
-  __shared__ float sums[WARPS * WIDTH];
+    TimesMatrix<T, WIDTH, WARPS, 1>& product, const T* row, int64_t step, int given, const T* mean, int64_t mean_step,
+    const T* basis, uint32_t* words, T* scales, T* biases) {
+  product.fetch(basis);
   for (int i = threadIdx.x; i < WIDTH; i += 32 * WARPS) {
-    centred[0][i] = (i < given ? static_cast<float>(row[i * step]) : 0.0f) - static_cast<float>(mean[i * mean_step]);
+    float own = i < given ? static_cast<float>(row[i * step]) : 0.0f;
+    product.rows[0][i] = own - static_cast<float>(mean[i * mean_step]);
   }
-  times_matrix<T, WIDTH, WARPS, 1>(centred, basis, sums);
+  product.multiply(basis);
   if (threadIdx.x >= 32) return;
   float x[WIDTH / 32];
 #pragma unroll
-  for (int j = 0; j < WIDTH / 32; ++j) x[j] = centred[0][32 * j + threadIdx.x];
+  for (int j = 0; j < WIDTH / 32; ++j) x[j] = product.rows[0][32 * j + threadIdx.x];
   pack_row<T, BITS, GROUP, WIDTH>(x, words, scales, biases);
 }

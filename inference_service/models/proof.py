@@ -23,6 +23,7 @@ from inference_service.engine.attention.self_test import (
     arrays_error,
     encoding_error,
     few_queries_error,
+    many_queries_error,
     one_query_error,
     row_in_segments_error,
     unpacking_error,
@@ -37,7 +38,7 @@ from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.store import Kernels, KVStore
 from inference_service.engine.pausing import compute, work_clock
 from inference_service.engine.product_speeds import ProductSpeeds, choose
-from inference_service.engine.quantization import PLAIN
+from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.models.opening import ModelInfo
 
 log = logging.getLogger(__name__)
@@ -181,6 +182,8 @@ def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:
         note = f"{reports[1].note}; where there is no memory for that, rows attend over packed K and V"
         return [reports[0], replace(reports[1], note=note)], Kernels(one=True)
     unpacked = unpacking_error(geometry)
+    if geometry.format.scheme == BALANCED:
+        unpacked = max(unpacked, many_queries_error(geometry))
     reports = [PathReport("prefill", "unpacked", unpacked, "a layer's K and V, for each chunk")]
     if geometry.shows_arrays:
         return [*reports, PathReport("decode", "unpacked", unpacked, "the model's own attention")], Kernels()

@@ -1,4 +1,4 @@
-// One query per row over affinely quantized K and V; comes behind quantized.cu and matrices.cu.
+// One query per row over affinely quantized K and V; comes behind quantized.cu.
 //
 // A block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what quantized.cu
 // says. K and V are read once, in their packed form, and never dequantized in memory. A token's row is split over LANES
@@ -66,10 +66,9 @@ __device__ __forceinline__ int by_fours(const Side<T>& side, int tokens, int fir
 
 template <
     typename T, int K_BITS, int V_BITS, int GROUP, int HEADS, int K_WIDTH, int K_BLOCK, int K_LANES, int V_WIDTH,
-    int V_LANES, int THREADS, int CHUNK, bool BASED>
+    int V_LANES, int THREADS, int CHUNK>
 __device__ void attend_chunk(
     const T* queries, int64_t head_step, int64_t width_step, float scale,  // HEADS rows of K_WIDTH; rotated if K_BLOCK
-    const T* basis,  // if BASED, what the queries are multiplied with, [K_WIDTH, K_WIDTH]
     Side<T> keys, Side<T> values,
     const bool* visible, int64_t visible_step,  // null: all tokens are
     int tokens,                                 // of this chunk, at most CHUNK
@@ -83,7 +82,7 @@ __device__ void attend_chunk(
   constexpr bool BY_FOURS = 32 % V_BITS != 0;
   __shared__ float scaled_queries[HEADS][K_WIDTH];
   __shared__ float weights[CHUNK][HEADS];
-  __shared__ float outputs[WARPS * HEADS * (BASED && K_WIDTH > V_WIDTH ? K_WIDTH : V_WIDTH)];
+  __shared__ float outputs[WARPS * HEADS * V_WIDTH];
   int thread = threadIdx.x, warp = thread / 32;
 
   if constexpr (K_BLOCK == 0) {
@@ -91,7 +90,6 @@ __device__ void attend_chunk(
       float x = queries[i / K_WIDTH * head_step + i % K_WIDTH * width_step];
       scaled_queries[i / K_WIDTH][i % K_WIDTH] = x * (scale * LOG2E);
     }
-    if constexpr (BASED) times_matrix<T, K_WIDTH, WARPS, HEADS>(scaled_queries, basis, outputs);
   } else {
     for (int h = warp; h < HEADS; h += WARPS) {
       float query[K_WIDTH / 32];

@@ -42,6 +42,8 @@ __device__ void merge_chunks(
     const float* stats, const float* partial, int chunks, const float* sink, const T* mean, int64_t mean_step,
     const T* back, T* out) {
   static_assert(V_WIDTH % 32 == 0, "each warp is whole");
+  __shared__ TimesMatrix<T, V_WIDTH, V_WIDTH / 32, 1> product;
+  if constexpr (BASED) product.fetch(back);
   float own_mean = mean == nullptr ? 0.0f : static_cast<float>(mean[threadIdx.x * mean_step]);
   float top = sink == nullptr ? LEAST : *sink, total = 0, x = 0;
   // A chunk for each lane, in all warps alike.
@@ -55,11 +57,9 @@ __device__ void merge_chunks(
   }
   if constexpr (BLOCK != 0) x = with_sign(transformed<V_WIDTH, BLOCK>(x) * inverse_root(BLOCK), threadIdx.x);
   if constexpr (BASED) {
-    __shared__ float row[1][V_WIDTH];
-    __shared__ float sums[V_WIDTH / 32 * V_WIDTH];
-    row[0][threadIdx.x] = x;
-    times_matrix<T, V_WIDTH, V_WIDTH / 32, 1>(row, back, sums);
-    x = row[0][threadIdx.x];
+    product.rows[0][threadIdx.x] = x;
+    product.multiply(back);
+    x = product.rows[0][threadIdx.x];
   }
   if (mean != nullptr) x += total * own_mean;
   if (sink != nullptr) total += exp2f(*sink - top);

@@ -16,6 +16,7 @@ from inference_service.engine.paged import attention, kernels, metal_attention
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
+from inference_service.engine.paged.passes import banded
 from inference_service.engine.quantization import Quantized
 
 ROUNDING: Final = {mx.float32: 1e-4, mx.bfloat16: 3e-2, mx.float16: 5e-3}
@@ -41,6 +42,8 @@ class Row(NamedTuple):
     written: mx.array
     values: list[tuple[mx.array, mx.array]]
     """By sequence, float32 [1, kv_heads, tokens, width]."""
+    last: tuple[mx.array, mx.array]
+    """K and V of the last token of each, [sequences, kv_heads, 1, width], as they were before they were packed."""
     lengths: tuple[int, ...]
     means: tuple[mx.array, mx.array]
     """K's and V's, [kv_heads, width], even if packing does not subtract them."""
@@ -53,11 +56,26 @@ Kernel = Callable[[Row, mx.array, float, mx.array | None], mx.array]
 
 
 def _one(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-    return attention.flash_decoding(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, row.written)
+    """The last tokens are written again, with the queries, as in a step."""
+    floors = mx.zeros((len(row.lengths),), dtype=mx.int32)
+    written, packed = kernels.write_with_queries(
+        row.group, row.layer, *row.last, queries, row.tables, floors, row.codec
+    )
+    return attention.flash_decoding(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, written, packed)
 
 
 def _few(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
     return attention.flash_prefill(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, row.written)
+
+
+def _over_arrays(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
+    n, window, found = queries.shape[2], row.group.window, []
+    for at, length in enumerate(row.lengths):
+        total = min(length, window + n - 1) if window else length
+        own = Tables(*(part[at : at + 1] for part in row.tables))
+        mask, of = banded(n, total, window or total), (row.codec, scale, sinks, row.written)
+        found.append(attention.over_arrays(row.group, row.layer, queries[at : at + 1], own, total, mask, *of))
+    return mx.concatenate(found)
 
 
 def _latents(row: Row, queries: mx.array, scale: float, _: mx.array | None) -> mx.array:
@@ -90,6 +108,11 @@ def row_in_segments_error(geometry: Geometry) -> float:
 def few_queries_error(geometry: Geometry) -> float:
     """As `one_query_error`, of the kernel for a few queries of a sequence."""
     return _kernel_error(_latents if geometry.latents else _few, "a few queries", _FEW, geometry)
+
+
+def many_queries_error(geometry: Geometry) -> float:
+    """As `one_query_error`, of many queries of a sequence, over arrays in the packed basis."""
+    return _kernel_error(_over_arrays, "many queries", _ARRAYS, geometry)
 
 
 def unpacking_error(geometry: Geometry) -> float:
@@ -145,7 +168,7 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
     arena = DeviceArena(layout, sum(counts) + 1)
     places = np.random.default_rng(seed).permutation(sum(counts))
     layer, found = mx.array([len(group.layers) - 1]), np.zeros((len(lengths), max(counts)), np.int64)
-    written, values, off = [], [], []
+    written, values, off, last = [], [], [], []
     for row, (length, first, count) in enumerate(zip(lengths, firsts, counts, strict=True)):
         own = places[sum(counts[:row]) : sum(counts[: row + 1])].tolist()
         found[row, :count] = arena.addresses(own)
@@ -158,13 +181,16 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
             written.append(kernels.write(paged, layer, k[:, :, part], v[:, :, part], one, floors, codec))
             mx.eval(written)
         values.append(_values(arena, geometry, group, own, length - first, codec))
+        last.append((k[:, :, -1:], v[:, :, -1:]))
         for side in zip((k, v), codec.decode(*codec.encode(k, v)), values[-1], strict=True):
             off += [_off(*(x[:, :, part] for x in side)) for part in parts]
     spans = mx.array([list(each) for each in zip(firsts, lengths, strict=True)], dtype=mx.int32)
     _KEPT[:] = [arena]
+    k_last, v_last = (mx.concatenate(list(side)) for side in zip(*last, strict=True))
     return Row(
-        paged, layer, codec, Tables(mx.array(found), spans), written[-1], values, lengths, (k_mean, v_mean), max(off)
-    )
+        paged, layer, codec, Tables(mx.array(found), spans), written[-1], values, (k_last, v_last), lengths,
+        (k_mean, v_mean), max(off),
+    )  # fmt: skip
 
 
 def _off(x: mx.array, packed: mx.array, found: mx.array) -> float:

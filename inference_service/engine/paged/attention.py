@@ -13,6 +13,7 @@ from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
+from inference_service.engine.paged import kernels
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.shares import Run, shares
 from inference_service.engine.quantization import filled_up
@@ -44,9 +45,9 @@ _DECODE = """
   const Side<{type}> keys = k_in.from(block, (start - first) % {tokens});
   const Side<{type}> values = v_in.from(block, (start - first) % {tokens});
   attend_chunk<{type}, {k_bits}, {v_bits}, {group_size}, {heads}, {k_dim}, {k_block}, {k_lanes}, {v_dim}, {v_lanes},
-               {threads}, {tokens}, {based}>(
+               {threads}, {tokens}>(
       queries + row * queries_strides[0] + head * queries_strides[1],
-      queries_strides[1], queries_strides[3], {scale!r}f, {basis},
+      queries_strides[1], queries_strides[3], {scale!r}f,
       keys, values, nullptr, 0, stop - start,
       stats + at * 2, gridDim.x * 2, partial + at * {v_dim}, int64_t(gridDim.x) * {v_dim});
 """
@@ -61,29 +62,24 @@ def flash_decoding(
     scale: float,
     sinks: mx.array | None,
     after: mx.array,
+    packed_queries: mx.array | None = None,
 ) -> mx.array:
     """Compute attention of queries [rows, heads, 1, k_dim], each the last of its row's tokens: [rows, heads, 1, v_dim].
 
-    `layer` int32 [1] is the layer's index in the group; `after` is the output of `write`; `sinks` [heads]. Raises
-    ValueError for unsupported shapes. Errors of the compiler or driver surface as RuntimeError when the result is
-    evaluated.
+    `layer` int32 [1] is the layer's index in the group; `after` is the output of `write`; `sinks` [heads].
+    `packed_queries` are the queries in the packed basis where `write_with_queries` has made them. Raises ValueError for
+    unsupported shapes. Errors of the compiler or driver surface as RuntimeError when the result is evaluated.
     """
     queries = filled_up(queries, codec.format.group_size)
     rows, heads, n, _ = queries.shape
     if n != 1 or queries.dtype != group.dtype:
         raise ValueError(f"{n} queries of {queries.dtype} over blocks of {group.dtype}")
-    bases = codec.kernel_bases(rows)
-    attend, together = _decode_kernel(group, heads // group.kv_heads, float(scale), bases is not None)
+    packed = codec.queries(queries) if packed_queries is None else packed_queries
+    attend, together = _decode_kernel(group, heads // group.kv_heads, float(scale))
     tiles, blocks = heads // together, tables.blocks.shape[1]
     chunks = blocks * parts(rows * tiles * blocks, group.tokens, _SHORTEST, _BLOCKS)
     stats, partial = attend(
-        inputs=[
-            *([queries, bases[0].across] if bases else [codec.queries(queries)]),
-            tables.blocks,
-            tables.spans,
-            layer,
-            after,
-        ],
+        inputs=[packed, tables.blocks, tables.spans, layer, after],
         grid=(chunks * _THREADS, tiles, rows),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(rows, heads, n, chunks, 2), (rows, heads, n, chunks, group.v_dim)],
@@ -93,10 +89,8 @@ def flash_decoding(
 
 
 @lru_cache(maxsize=64)
-def _decode_kernel(group: PagedGroup, heads: int, scale: float, based: bool) -> tuple[Any, int]:
-    """Return the kernel for `heads` query heads per KV head, and how many a thread block takes. `based`: it multiplies
-    queries with a basis.
-    """
+def _decode_kernel(group: PagedGroup, heads: int, scale: float) -> tuple[Any, int]:
+    """Return the kernel for `heads` query heads per KV head, and how many a thread block takes."""
     by_lanes, share = split(heads, group.k_dim, group.v_dim, group.format, _FLOATS)
     if share > _FLOATS or group.v_dim > 1024:
         raise ValueError(f"flash decoding over widths {group.k_dim} and {group.v_dim}")
@@ -106,12 +100,10 @@ def _decode_kernel(group: PagedGroup, heads: int, scale: float, based: bool) -> 
         threads=_THREADS,
         low=low,
         scale=scale,
-        based=str(based).lower(),
-        basis=f"k_across + kv_head * {group.k_dim} * {group.k_dim}" if based else "nullptr",
         **by_lanes._asdict(),
         **group.fields(),
     )
-    inputs = ["queries", *["k_across"] * based, "tables", "spans", "layer", "after"]
+    inputs = ["queries", "tables", "spans", "layer", "after"]
     files = [*PACKED, "paged/paged.cu", "attention/flash_decoding.cu"]
     return kernel("paged_decoding", inputs, ["stats", "partial"], source, files, group.rotated_width), by_lanes.heads
 
@@ -155,15 +147,22 @@ def flash_prefill(
     scale: float,
     sinks: mx.array | None,
     after: mx.array,
+    packed_queries: mx.array | None = None,
 ) -> mx.array:
     """Compute attention of queries [rows, heads, n, k_dim], the last n of each row's tokens: [rows, heads, n, v_dim].
     See `flash_runs`.
     """
     rows, heads, n, _ = queries.shape
     several = shares((Run(row, row * n, n) for row in range(rows)), heads // group.kv_heads)
-    each = queries.swapaxes(1, 2).reshape(rows * n, heads, 1, -1)
-    out = flash_runs(group, layer, each, tables, mx.array(several), codec, scale, sinks, after)
+    each = _by_token(queries)
+    packed = None if packed_queries is None else _by_token(packed_queries)
+    out = flash_runs(group, layer, each, tables, mx.array(several), codec, scale, sinks, after, packed)
     return out.reshape(rows, n, heads, -1).swapaxes(1, 2)
+
+
+def _by_token(queries: mx.array) -> mx.array:
+    rows, heads, n, _ = queries.shape
+    return queries.swapaxes(1, 2).reshape(rows * n, heads, 1, -1)
 
 
 def flash_runs(
@@ -176,6 +175,7 @@ def flash_runs(
     scale: float,
     sinks: mx.array | None,
     after: mx.array,
+    packed_queries: mx.array | None = None,
 ) -> mx.array:
     """Compute attention of runs of queries [T, heads, 1, k_dim] with these `shares`: [T, heads, 1, v_dim].
 
@@ -187,18 +187,45 @@ def flash_runs(
     if n != 1 or queries.dtype != group.dtype or group.dtype not in (mx.bfloat16, mx.float16):
         raise ValueError(f"flash prefill of {queries.dtype} queries over blocks of {group.dtype}")
     _check(group)
+    packed = codec.queries(queries) if packed_queries is None else packed_queries
     tokens = tables.blocks.shape[1] * group.tokens
     tiles = -(-(min(tokens, group.window + count) if group.window else tokens) // _TILE)
     blocks = group.kv_heads * shares.shape[0]
     chunks = -(-tiles // min(-(-tiles // max(1, _PREFILL_BLOCKS // blocks)), _LONGEST // _TILE))
     stats, partial = _prefill_kernel(group, float(scale))(
-        inputs=[codec.queries(queries), tables.blocks, tables.spans, shares, layer, after],
+        inputs=[packed, tables.blocks, tables.spans, shares, layer, after],
         grid=(chunks * _THREADS, blocks, 1),
         threadgroup=(_THREADS, 1, 1),
         output_shapes=[(count, heads, 1, chunks, 2), (count, heads, 1, chunks, group.v_dim)],
         output_dtypes=[mx.float32, mx.float32],
     )
     return joined(stats, partial, queries, scale, sinks, codec, codec.output_mean)
+
+
+def over_arrays(
+    group: PagedGroup,
+    layer: mx.array,
+    queries: mx.array,
+    tables: Tables,
+    total: int,
+    mask: mx.array | str | None,
+    codec: KVCodec,
+    scale: float,
+    sinks: mx.array | None,
+    after: mx.array,
+) -> mx.array:
+    """Compute attention of queries [1, heads, n, k_dim] over the last `total` tokens of a sequence: [1, heads, n,
+    v_dim].
+
+    K and V become arrays in the packed basis, of a codec with bases: so as many rows are multiplied as there are
+    queries, however long the context. `mask` is MLX's; the rest as for `flash_decoding`.
+    """
+    begins, queries = tables.spans[:, 1] - total, filled_up(queries, codec.format.group_size)
+    k, v = kernels.decoded_in_packed_basis(
+        group, layer, tables, begins, total, codec, after, with_k_mean=sinks is not None
+    )
+    found = mx.fast.scaled_dot_product_attention(codec.queries(queries), k, v, scale=scale, mask=mask, sinks=sinks)
+    return codec.outputs(found)
 
 
 def _check(group: PagedGroup) -> None:

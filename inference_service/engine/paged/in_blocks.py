@@ -126,6 +126,8 @@ class BlockKVCache(KVCache):
         self._one, self._few = one, few
         self._most_few = MOST_ABSORBED if latents else _FEW
         self._written: mx.array | None = None
+        self._kv: tuple[mx.array, mx.array] | None = None
+        """K and V that are written with the queries."""
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -139,15 +141,29 @@ class BlockKVCache(KVCache):
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
         if self._before is not None:
             return self._beyond_the_window(keys, values, self._before)
-        self._write(keys, values)
         widths = keys.shape[-1], values.shape[-1]
-        if self._one if self.of.rows or self.of.tokens == 1 else self._few and self.of.tokens <= self._most_few:
+        if self._over_packed and self.codec.kernel_bases(keys.shape[0] * keys.shape[2]):
+            self._value_width, self._kv = widths[1], (keys, values)
+            return self, self
+        self._write(keys, values)
+        if self._over_packed or (self.codec.packed_means is not None and not self.of.rows):
             return self, self
         seen = Pieces(
             Seen(*self._arrays(tables, start, last - first, widths), last - first, self.window)
             for tables, (_, first, last, start) in zip(self._tables.each, self.of.spans(), strict=True)
         )
         return (seen, seen) if self.of.rows else (seen[0].keys, seen[0].values)
+
+    @property
+    def _over_packed(self) -> bool:
+        """True if kernels attend over packed K and V."""
+        if self.of.rows or self.of.tokens == 1:
+            return self._one
+        return self._few and self.of.tokens <= self._most_few
+
+    def _shown(self, start: int) -> int:
+        """Return how many tokens before position `start` those from there on see."""
+        return min(start, self.window - 1) if self.window else start
 
     def _write(self, keys: mx.array, values: mx.array) -> None:
         self._value_width = int(values.shape[-1])
@@ -158,7 +174,7 @@ class BlockKVCache(KVCache):
     def _arrays(self, tables: Tables, start: int, n: int, widths: tuple[int, int]) -> tuple[mx.array, mx.array]:
         """Return K and V that n tokens from position `start` on see, themselves last."""
         assert self._written is not None
-        before = min(start, self.window - 1) if self.window else start
+        before = self._shown(start)
         k, v = kernels.decoded(
             self._group, self._index, tables, mx.array([start - before]), before + n, self.codec, self._written
         )
@@ -171,7 +187,7 @@ class BlockKVCache(KVCache):
             x[..., : y.shape[-1]]
             for x, y in zip(self.codec.decode(*self.codec.encode(keys, values)), (keys, values), strict=True)
         )
-        shown = min(start, self.window - 1)
+        shown = self._shown(start)
         if shown:
             old = kernels.decoded(
                 self._group, self._index, before.each[0], mx.array([start - shown]), shown, self.codec, mx.array([0])
@@ -183,16 +199,25 @@ class BlockKVCache(KVCache):
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
         """Compute attention of queries [rows, heads, n, k_dim] over the tokens each sees: [rows, heads, n, v_dim]."""
+        group, index, codec, tables, packed = self._group, self._index, self.codec, self._tables.rows, None
+        if self._kv is not None:
+            self._written, packed = kernels.write_with_queries(
+                group, index, *self._kv, queries, tables, self._tables.floors, codec
+            )
+            self._kv = None
         assert self._written is not None
-        group, index, codec, written = self._group, self._index, self.codec, self._written
-        tables = self._tables.rows
-        if not self.of.rows:
+        of = codec, scale, sinks, self._written, packed
+        if not self._over_packed:
+            mask = self.make_mask(self.of.tokens)
+            total = self._shown(self.of.starts[0]) + self.of.tokens
+            out = attention.over_arrays(group, index, queries, tables, total, mask, codec, scale, sinks, self._written)
+        elif not self.of.rows:
             attend = attention.flash_decoding if queries.shape[2] == 1 else attention.flash_prefill
-            out = attend(group, index, queries, tables, codec, scale, sinks, written)
+            out = attend(group, index, queries, tables, *of)
         elif self._few and (shares := self._tables.shares(queries.shape[1] // group.kv_heads)) is not None:
-            out = attention.flash_runs(group, index, queries, tables, shares, codec, scale, sinks, written)
+            out = attention.flash_runs(group, index, queries, tables, shares, *of)
         else:
-            out = attention.flash_decoding(group, index, queries, tables, codec, scale, sinks, written)
+            out = attention.flash_decoding(group, index, queries, tables, *of)
         return out[..., : self._value_width]
 
     def attend_latents(self, queries: mx.array, rotary_queries: mx.array, scale: float) -> mx.array:

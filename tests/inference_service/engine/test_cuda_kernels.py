@@ -12,7 +12,13 @@ from agentmem.errors import FailedPrecondition
 from inference_service.engine import cuda_encoding
 from inference_service.engine.attention.chunks import joined
 from inference_service.engine.attention.reference import plain_attention
-from inference_service.engine.attention.self_test import ROUNDING, few_queries_error, one_query_error, unpacking_error
+from inference_service.engine.attention.self_test import (
+    ROUNDING,
+    few_queries_error,
+    many_queries_error,
+    one_query_error,
+    unpacking_error,
+)
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
@@ -86,6 +92,7 @@ def test_bases_of_heads_are_right(most: int, monkeypatch: pytest.MonkeyPatch) ->
         balanced = with_bits(shape, k, 4, BALANCED)
         assert one_query_error(balanced) < 1e-4
         assert unpacking_error(balanced) < 1e-4
+        assert many_queries_error(balanced) < 1e-4
     assert few_queries_error(with_bits(geometry(v_dim=128, dtype=mx.float16), 5, 4, BALANCED)) < 5e-3
 
 
