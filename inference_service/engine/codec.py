@@ -42,10 +42,8 @@ from inference_service.engine.quantization import (
 )
 from inference_service.engine.rotation import rotated, rotated_back
 
-_FEW_ROWS: Final = 64
-"""Most rows for which kernels multiply with bases; for more, what they read of them costs more than a launch."""
 _WIDEST: Final = 256
-"""Widest rows for which kernels do: beyond, what their warps share does not fit."""
+"""Widest rows that kernels multiply with bases: beyond, what a thread block shares does not fit."""
 
 
 class Basis(NamedTuple):
@@ -123,14 +121,16 @@ class KVCodec:
             return None
         return self.k_mean, self.v_mean
 
-    def kernel_bases(self, rows: int) -> tuple[Basis, Basis] | None:
-        """Return the bases of K and V if kernels for NVIDIA GPUs are to multiply so many rows with them, and to
-        subtract and add the means themselves.
+    @property
+    def kernel_bases(self) -> tuple[Basis, Basis] | None:
+        """The bases of K and V if kernels for NVIDIA GPUs are to multiply with them, on tensor cores, and to subtract
+        and add the means themselves.
         """
-        if rows > _FEW_ROWS or not self.centred or self.k_basis is None or self.v_basis is None:
+        if not self.centred or self.k_basis is None or self.v_basis is None:
             return None
         bases = self.k_basis, self.v_basis
-        return bases if max(basis.into.shape[-1] for basis in bases) <= _WIDEST else None
+        fit = all(basis.into.itemsize == 2 and basis.into.shape[-1] <= _WIDEST for basis in bases)
+        return bases if fit else None
 
     def balanced(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Return K [rows, kv_heads, n, k_dim] and V as kernels get them: where there are bases, centred, in these."""

@@ -134,7 +134,7 @@ def _encoder(dtype: mx.Dtype, k_dim: int, v_dim: int, centred: bool, by: KVForma
     rows = [f"{array} + int64_t(at) * {axis}" for array, axis in zip(_OUTPUTS, axes, strict=True)]
     k = _side("keys", "k_mean" if centred else None, k_width, by.k, block(k_width, by), dtype, rows[:3])
     v = _side("values", "v_mean" if centred else None, v_width, by.v, block(v_width, by), dtype, rows[3:])
-    source, files = _ENCODE.format(warps=_WARPS, k=k, v=v), ["rotation.cu", "matrices.cu", "encoding.cu"]
+    source, files = _ENCODE.format(warps=_WARPS, k=k, v=v), ["rotation.cu", "encoding.cu"]
     return _Encoder(kernel("encoding", inputs, _OUTPUTS, source, files, max(k_width, v_width)), axes)
 
 

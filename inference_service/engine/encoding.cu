@@ -1,5 +1,4 @@
-// K and V of new tokens on their way into a cache: centred, rotated or in their bases, and packed; comes behind
-// rotation.cu and matrices.cu.
+// K and V of new tokens on their way into a cache: centred, rotated and packed; comes behind rotation.cu.
 //
 // A warp takes one row, a token of a KV head, and computes in float32. So what is written does not depend on how many
 // rows and tokens are written with it.
@@ -88,23 +87,5 @@ __device__ void encode_row(
     if constexpr (BLOCK != 0) x[j] = with_sign(x[j] * inverse_root(BLOCK), i);
   }
   if constexpr (BLOCK != 0) transform_row<WIDTH, BLOCK>(x);
-  pack_row<T, BITS, GROUP, WIDTH>(x, words, scales, biases);
-}
-
-// As `encode_row`, of a row times `basis` [WIDTH, WIDTH], by a block of WARPS warps.
-template <typename T, int BITS, int GROUP, int WIDTH, int WARPS>
-__device__ void encode_row_in_basis(
-    TimesMatrix<T, WIDTH, WARPS, 1>& product, const T* row, int64_t step, int given, const T* mean, int64_t mean_step,
-    const T* basis, uint32_t* words, T* scales, T* biases) {
-  product.fetch(basis);
-  for (int i = threadIdx.x; i < WIDTH; i += 32 * WARPS) {
-    float own = i < given ? static_cast<float>(row[i * step]) : 0.0f;
-    product.rows[0][i] = own - static_cast<float>(mean[i * mean_step]);
-  }
-  product.multiply(basis);
-  if (threadIdx.x >= 32) return;
-  float x[WIDTH / 32];
-#pragma unroll
-  for (int j = 0; j < WIDTH / 32; ++j) x[j] = product.rows[0][32 * j + threadIdx.x];
   pack_row<T, BITS, GROUP, WIDTH>(x, words, scales, biases);
 }

@@ -1,10 +1,5 @@
-// Rows times the matrix of a KV head: the bases of codec.py within kernels, for so few rows that a launch costs more.
-
-// Neighbours in a row, read as one.
-template <typename T, int COUNT>
-struct alignas(COUNT * sizeof(T) % 16 == 0 ? 16 : (COUNT * sizeof(T) & -(COUNT * sizeof(T)))) Neighbours {
-  T x[COUNT];
-};
+// Rows times the matrix of a KV head on tensor cores: the bases of codec.py within kernels; comes behind tiles.cu, which
+// says how a warp holds matrices.
 
 // Copies 16 bytes to shared memory, on the way until `wait_for_copies`.
 __device__ __forceinline__ void begin_copy(void* to, const void* from) {
@@ -12,7 +7,7 @@ __device__ __forceinline__ void begin_copy(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
                "l"(from));
 #else
-  *static_cast<Neighbours<uint32_t, 4>*>(to) = *static_cast<const Neighbours<uint32_t, 4>*>(from);
+  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif
 }
 
@@ -22,78 +17,98 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-constexpr int largest_divisor(int of, int most) { return of % most == 0 ? most : largest_divisor(of, most - 1); }
+constexpr int sixteens_within(int of, int most) {
+  return of % most == 0 && most % 16 == 0 ? most : sixteens_within(of, most - 1);
+}
 
-// Shared memory in which a block of WARPS warps multiplies COUNT rows by a matrix [WIDTH, WIDTH], of which as many rows
-// come at once as fit. Loops stay loops: code that runs once waits for each line of itself.
-template <typename T, int WIDTH, int WARPS, int COUNT>
+// Shared memory in which a block of WARPS warps multiplies TILES times 16 rows by a matrix [WIDTH, WIDTH], of which as
+// many rows come at once as fit.
+template <typename T, int WIDTH, int WARPS, int TILES>
 struct alignas(16) TimesMatrix {
-  static constexpr int MOST = (32 << 10) / (WIDTH * int(sizeof(T))), OWN = WIDTH / 32, EACH = 16 / int(sizeof(T));
-  static constexpr int STAGED = largest_divisor(WIDTH, MOST < WIDTH ? MOST : WIDTH);
-  static_assert(WIDTH % 32 == 0, "each lane has as many columns");
+  static constexpr int STEP = WIDTH + 8;  // 16 bytes more than a row, so that a column's rows lie in different banks
+  static constexpr int COUNT = 16 * TILES, MOST = (44 << 10) / (2 * STEP) - COUNT;
+  static constexpr int STAGED = sixteens_within(WIDTH, MOST < WIDTH ? MOST : WIDTH);
+  static constexpr int STRIPES = (WIDTH / 16 + WARPS - 1) / WARPS;  // of 16 columns, for a warp
+  static_assert(WIDTH % 32 == 0 && sizeof(T) == 2, "there are whole tiles");
+  T rows[COUNT * STEP];
   union {
-    T staged[STAGED * WIDTH];
-    float sums[WARPS * COUNT * WIDTH];
+    T staged[STAGED * STEP];
+    float out[COUNT][WIDTH];
   };
-  float rows[COUNT][WIDTH];
 
   // Has a part of the matrix come while other things are done.
   __device__ __forceinline__ void fetch(const T* matrix, int first = 0) {
+    constexpr int EACH = 8, IN_ROW = WIDTH / EACH;
 #pragma unroll 4
-    for (int i = threadIdx.x * EACH; i < STAGED * WIDTH; i += 32 * WARPS * EACH) {
-      begin_copy(staged + i, matrix + first * WIDTH + i);
+    for (int i = threadIdx.x; i < STAGED * IN_ROW; i += 32 * WARPS) {
+      begin_copy(staged + i / IN_ROW * STEP + i % IN_ROW * EACH, matrix + first * WIDTH + i * EACH);
     }
   }
 
-  // Multiplies `rows` by the matrix whose first part was fetched. All threads come here, and see the results when they
-  // leave.
-  __device__ __forceinline__ void multiply(const T* matrix) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float found[COUNT][OWN] = {};
+  // Fills `rows` with those of `given` elements that `row_of` finds, less `mean` if there is one; with zeros where it
+  // finds none, and behind them.
+  template <typename RowOf>
+  __device__ __forceinline__ void fill(
+      const RowOf& row_of, int64_t step, int given, const T* mean = nullptr, int64_t mean_step = 0) {
+    for (int i = threadIdx.x; i < COUNT * WIDTH; i += 32 * WARPS) {
+      const T* row = row_of(i / WIDTH);
+      int at = i % WIDTH;
+      float x = row != nullptr && at < given ? static_cast<float>(row[at * step]) : 0.0f;
+      if (mean != nullptr) x -= static_cast<float>(mean[at * mean_step]);
+      rows[i / WIDTH * STEP + at] = static_cast<T>(x);
+    }
+  }
+
+  // Multiplies `rows` by the matrix whose first part was fetched, and calls `put` with a row, a column, and the elements
+  // there and next to it. All threads come here; `out` may be written to.
+  template <typename Put>
+  __device__ __forceinline__ void multiply(const T* matrix, const Put& put) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float acc[STRIPES][TILES][2][4] = {};
     for (int first = 0; first < WIDTH; first += STAGED) {
       if (first > 0) fetch(matrix, first);
       wait_for_copies();
       __syncthreads();
-#pragma unroll 4
-      for (int i = warp; i < STAGED; i += WARPS) {
-        auto of = *reinterpret_cast<const Neighbours<T, OWN>*>(staged + i * WIDTH + lane * OWN);
+#pragma unroll 2
+      for (int k = 0; k < STAGED; k += 16) {
 #pragma unroll
-        for (int row = 0; row < COUNT; ++row) {
-          float x = rows[row][first + i];
+        for (int stripe = 0; stripe < STRIPES; ++stripe) {
+          int column = 16 * (stripe * WARPS + warp);
+          if (column >= WIDTH) break;
+          uint32_t b[4];
+          load_transposed(b, staged + (k + lane % 16) * STEP + column + lane / 16 * 8);
 #pragma unroll
-          for (int j = 0; j < OWN; ++j) found[row][j] += x * static_cast<float>(of.x[j]);
+          for (int tile = 0; tile < TILES; ++tile) {
+            const T* from = rows + (16 * tile + g) * STEP + first + k + 2 * t;
+            uint32_t a[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              a[i] = *reinterpret_cast<const uint32_t*>(from + i % 2 * 8 * STEP + i / 2 * 8);
+            }
+            Product<T>::add(acc[stripe][tile][0], a, b[0], b[1]);
+            Product<T>::add(acc[stripe][tile][1], a, b[2], b[3]);
+          }
         }
       }
       __syncthreads();
     }
 #pragma unroll
-    for (int row = 0; row < COUNT; ++row) {
+    for (int stripe = 0; stripe < STRIPES; ++stripe) {
 #pragma unroll
-      for (int j = 0; j < OWN; ++j) sums[(warp * COUNT + row) * WIDTH + lane * OWN + j] = found[row][j];
+      for (int i = 0; i < 4 * TILES; ++i) {
+        int tile = i / 4, right = i / 2 % 2, half = i % 2, column = 16 * (stripe * WARPS + warp) + 8 * right + 2 * t;
+        const float* x = acc[stripe][tile][right] + 2 * half;
+        if (column < WIDTH) put(16 * tile + g + 8 * half, column, x[0], x[1]);
+      }
     }
-    __syncthreads();
-    for (int i = threadIdx.x; i < COUNT * WIDTH; i += 32 * WARPS) {
-      float sum = 0;
-#pragma unroll
-      for (int w = 0; w < WARPS; ++w) sum += sums[w * COUNT * WIDTH + i];
-      rows[i / WIDTH][i % WIDTH] = sum;
-    }
+  }
+
+  // The same, into `out`, which all threads see when they leave.
+  __device__ __forceinline__ void multiply(const T* matrix) {
+    multiply(matrix, [&](int row, int column, float x, float y) {
+      out[row][column] = x;
+      out[row][column + 1] = y;
+    });
     __syncthreads();
   }
 };
-
-// COUNT rows of `given` elements, filled up with zeros, times `matrix`.
-template <typename T, int WIDTH, int WARPS, int COUNT>
-__device__ void turn_rows(
-    TimesMatrix<T, WIDTH, WARPS, COUNT>& product, const T* from, int64_t row_step, int64_t step, int given,
-    const T* matrix, T* to, int64_t to_step) {
-  product.fetch(matrix);
-  for (int i = threadIdx.x; i < COUNT * WIDTH; i += 32 * WARPS) {
-    int row = i / WIDTH, at = i % WIDTH;
-    product.rows[row][at] = at < given ? static_cast<float>(from[row * row_step + at * step]) : 0.0f;
-  }
-  product.multiply(matrix);
-  for (int i = threadIdx.x; i < COUNT * WIDTH; i += 32 * WARPS) {
-    to[i / WIDTH * to_step + i % WIDTH] = static_cast<T>(product.rows[i / WIDTH][i % WIDTH]);
-  }
-}

@@ -12,27 +12,31 @@ from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
 from inference_service.engine.quantization import KVFormat, Quantization
 from inference_service.engine.rotation import block
 
-FILES: Final = ("rotation.cu", "matrices.cu", "attention/quantized.cu")
+FILES: Final = ("rotation.cu", "attention/quantized.cu")
 """Device code compiled before each kernel's own."""
 TILES: Final = (*FILES, "attention/tiles.cu")
 """As `FILES`, for kernels on tensor cores."""
+_MERGE_FILES: Final = (*TILES, "matrices.cu", "attention/merging.cu")
+_MOST_THREADS: Final = 512
+"""Most threads of a block that joins several heads, and multiplies them with a basis."""
 
 _MERGE = """
-  const int64_t at = int64_t(blockIdx.x) * stats_shape[3];
+  const int output = blockIdx.x * {together} + threadIdx.x / {v_dim};
+  const int64_t at = int64_t(output) * stats_shape[3];
   {at}
   {sink}
-  merge_chunks<{type}, {v_dim}, {v_block}, {based}>(
-      stats + at * 2, partial + at * {v_dim}, stats_shape[3], {sunk}, {mean}, {back}, out + blockIdx.x * {v_dim});
+  merge_chunks<{type}, {v_dim}, {v_block}, {together}, {based}>(
+      stats + at * 2, partial + at * {v_dim}, stats_shape[3], {sunk}, {mean}, {back}, out + int64_t(output) * {v_dim});
 """
 _AT = """
-  const int heads = stats_shape[1], n = stats_shape[2], head = blockIdx.x / n % heads;
+  const int heads = stats_shape[1], n = stats_shape[2], head = output / n % heads;
 """
 _SINK = """
   const float sink = (static_cast<float>(sinks[head * sinks_strides[0]]){mean}) * LOG2E;
 """
-_SINK_MEAN = """ - {scale!r}f * product<{type}, {k_dim}, {v_dim}>(
-      queries + blockIdx.x / n / heads * queries_strides[0] + head * queries_strides[1]
-          + blockIdx.x % n * queries_strides[2], queries_strides[3],
+_SINK_MEAN = """ - {scale!r}f * product<{type}, {k_dim}, {v_dim}, {together}>(
+      queries + output / n / heads * queries_strides[0] + head * queries_strides[1]
+          + output % n * queries_strides[2], queries_strides[3],
       k_mean + head * k_mean_shape[0] / heads * k_mean_strides[0], k_mean_strides[2])"""
 _MEAN = "v_mean + head * v_mean_shape[0] / heads * v_mean_strides[0], v_mean_strides[2]"
 _BACK = "v_back + head * v_back_shape[0] / heads * {v_dim} * {v_dim}"
@@ -95,7 +99,7 @@ def joined(
     """
     rows, heads, n, _, v_dim = partial.shape
     dtype, k_mean = queries.dtype, codec.k_mean
-    bases = codec.kernel_bases(rows * n) if merge_kernel is None else None
+    bases = codec.kernel_bases if merge_kernel is None else None
     if bases:
         v_mean = codec.v_mean
     inputs = [stats, partial]
@@ -105,14 +109,17 @@ def joined(
         if k_mean.dtype != dtype or v_mean.dtype != dtype:
             raise ValueError(f"means of another type than {dtype}")
         inputs += [v_mean] if sinks is None else [v_mean, queries, k_mean]
+    together = 0
     if bases:
         inputs.append(bases[1].back)
+        alike = heads // len(bases[1].back) if n == 1 else 1
+        together = max(c for c in range(1, alike + 1) if alike % c == 0 and (c == 1 or c * v_dim <= _MOST_THREADS))
     of = (dtype, queries.shape[3], v_dim, codec.format, scale, sinks is not None, codec.centred)
-    merge = merge_kernel(*of) if merge_kernel else _merge_kernel(*of, bases is not None)
+    merge = merge_kernel(*of) if merge_kernel else _merge_kernel(*of, together)
     [out] = merge(
         inputs=inputs,
         grid=(rows * heads * n * v_dim, 1, 1),
-        threadgroup=(v_dim, 1, 1),
+        threadgroup=(max(1, together) * v_dim, 1, 1),
         output_shapes=[(rows, heads, n, v_dim)],
         output_dtypes=[dtype],
     )
@@ -137,18 +144,20 @@ def merge_inputs(*, sinks: bool, centred: bool, based: bool = False) -> list[str
 
 @lru_cache(maxsize=256)
 def _merge_kernel(
-    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool, based: bool
+    dtype: mx.Dtype, k_dim: int, v_dim: int, by: KVFormat, scale: float, sinks: bool, centred: bool, together: int
 ) -> Any:
+    """Return the kernel. `together` are the heads that a thread block multiplies with a basis; 0 without one."""
     named = {"type": CUDA_TYPES[dtype], "k_dim": k_dim, "v_dim": v_dim, "scale": float(scale)}
+    named["together"] = max(1, together)
     source = _MERGE.format(
         v_block=block(v_dim, by),
         at=_AT if sinks or centred else "",
         sink=_SINK.format(mean=_SINK_MEAN.format(**named) if centred else "") if sinks else "",
         sunk="&sink" if sinks else "nullptr",
         mean=_MEAN if centred else "nullptr, 0",
-        based=str(based).lower(),
-        back=_BACK.format(**named) if based else "nullptr",
+        based=str(together > 0).lower(),
+        back=_BACK.format(**named) if together else "nullptr",
         **named,
     )
-    inputs = merge_inputs(sinks=sinks, centred=centred, based=based)
-    return kernel("joined", inputs, ["out"], source, [*FILES, "attention/merging.cu"], v_dim if block(v_dim, by) else 0)
+    inputs = merge_inputs(sinks=sinks, centred=centred, based=together > 0)
+    return kernel("joined", inputs, ["out"], source, _MERGE_FILES, v_dim if block(v_dim, by) else 0)

@@ -12,7 +12,7 @@ from agentmem.kv.blockfile import TENSORS
 from inference_service.engine.attention.reference import out_of_packed, plain_attention, plain_values, random_codec
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.paged import attention, kernels, metal_attention
+from inference_service.engine.paged import attention, kernels, metal_attention, write_kernels
 from inference_service.engine.paged.arena import Arena, DeviceArena, HostArena
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
@@ -58,7 +58,7 @@ Kernel = Callable[[Row, mx.array, float, mx.array | None], mx.array]
 def _one(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
     """The last tokens are written again, with the queries, as in a step."""
     floors = mx.zeros((len(row.lengths),), dtype=mx.int32)
-    written, packed = kernels.write_with_queries(
+    written, packed = write_kernels.write_with_queries(
         row.group, row.layer, *row.last, queries, row.tables, floors, row.codec
     )
     return attention.flash_decoding(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, written, packed)
@@ -178,7 +178,7 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
         for part in parts:
             one = Tables(mx.array(found[row : row + 1]), mx.array([[first, first + part.stop]], dtype=mx.int32))
             floors = mx.array([0], dtype=mx.int32)
-            written.append(kernels.write(paged, layer, k[:, :, part], v[:, :, part], one, floors, codec))
+            written.append(write_kernels.write(paged, layer, k[:, :, part], v[:, :, part], one, floors, codec))
             mx.eval(written)
         values.append(_values(arena, geometry, group, own, length - first, codec))
         last.append((k[:, :, -1:], v[:, :, -1:]))

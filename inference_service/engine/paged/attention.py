@@ -13,6 +13,7 @@ from inference_service.engine.attention.chunks import FILES as PACKED
 from inference_service.engine.attention.chunks import TILES, joined, parts, readable, split
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import kernel
+from inference_service.engine.matrices import turned
 from inference_service.engine.paged import kernels
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.shares import Run, shares
@@ -213,6 +214,7 @@ def over_arrays(
     scale: float,
     sinks: mx.array | None,
     after: mx.array,
+    packed_queries: mx.array | None = None,
 ) -> mx.array:
     """Compute attention of queries [1, heads, n, k_dim] over the last `total` tokens of a sequence: [1, heads, n,
     v_dim].
@@ -224,8 +226,9 @@ def over_arrays(
     k, v = kernels.decoded_in_packed_basis(
         group, layer, tables, begins, total, codec, after, with_k_mean=sinks is not None
     )
-    found = mx.fast.scaled_dot_product_attention(codec.queries(queries), k, v, scale=scale, mask=mask, sinks=sinks)
-    return codec.outputs(found)
+    packed = codec.queries(queries) if packed_queries is None else packed_queries
+    found = mx.fast.scaled_dot_product_attention(packed, k, v, scale=scale, mask=mask, sinks=sinks)
+    return turned(found, bases[1].back) if (bases := codec.kernel_bases) else codec.outputs(found)
 
 
 def _check(group: PagedGroup) -> None:

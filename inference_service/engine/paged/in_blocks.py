@@ -13,7 +13,7 @@ import numpy as np
 
 from inference_service.engine.attention.latents import MOST_ABSORBED
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.paged import attention, kernels
+from inference_service.engine.paged import attention, kernels, write_kernels
 from inference_service.engine.paged.arena import DeviceArena
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.passes import KVCache, Pass, Pieces, Seen
@@ -142,11 +142,12 @@ class BlockKVCache(KVCache):
         if self._before is not None:
             return self._beyond_the_window(keys, values, self._before)
         widths = keys.shape[-1], values.shape[-1]
-        if self._over_packed and self.codec.kernel_bases(keys.shape[0] * keys.shape[2]):
+        based = self.codec.packed_means is not None and not self.of.rows
+        if (self._over_packed or based) and self.codec.kernel_bases:
             self._value_width, self._kv = widths[1], (keys, values)
             return self, self
         self._write(keys, values)
-        if self._over_packed or (self.codec.packed_means is not None and not self.of.rows):
+        if self._over_packed or based:
             return self, self
         seen = Pieces(
             Seen(*self._arrays(tables, start, last - first, widths), last - first, self.window)
@@ -167,7 +168,7 @@ class BlockKVCache(KVCache):
 
     def _write(self, keys: mx.array, values: mx.array) -> None:
         self._value_width = int(values.shape[-1])
-        self._written = kernels.write(
+        self._written = write_kernels.write(
             self._group, self._index, keys, values, self._tables.rows, self._tables.floors, self.codec
         )
 
@@ -201,7 +202,7 @@ class BlockKVCache(KVCache):
         """Compute attention of queries [rows, heads, n, k_dim] over the tokens each sees: [rows, heads, n, v_dim]."""
         group, index, codec, tables, packed = self._group, self._index, self.codec, self._tables.rows, None
         if self._kv is not None:
-            self._written, packed = kernels.write_with_queries(
+            self._written, packed = write_kernels.write_with_queries(
                 group, index, *self._kv, queries, tables, self._tables.floors, codec
             )
             self._kv = None
@@ -210,7 +211,7 @@ class BlockKVCache(KVCache):
         if not self._over_packed:
             mask = self.make_mask(self.of.tokens)
             total = self._shown(self.of.starts[0]) + self.of.tokens
-            out = attention.over_arrays(group, index, queries, tables, total, mask, codec, scale, sinks, self._written)
+            out = attention.over_arrays(group, index, queries, tables, total, mask, *of)
         elif not self.of.rows:
             attend = attention.flash_decoding if queries.shape[2] == 1 else attention.flash_prefill
             out = attend(group, index, queries, tables, *of)

@@ -16,16 +16,13 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.paged.layout import BlockLayout
-from inference_service.engine.quantization import KVFormat, filled_up, last_axes
+from inference_service.engine.quantization import KVFormat, last_axes
 from inference_service.engine.rotation import block
 
-_WARPS: Final = 4
+WARPS: Final = 4
 """Warps of a thread block; each takes a row."""
-_BASED_WARPS: Final = 8
-"""Warps of a thread block that multiplies with a basis; it takes one row of K or V, or some of queries."""
 _THREADS: Final = 256
 FILES: Final = ("rotation.cu", "attention/quantized.cu", "paged/paged.cu")
-_WRITE_FILES: Final = (*FILES, "matrices.cu", "encoding.cu")
 
 
 @dataclass(frozen=True)
@@ -96,52 +93,7 @@ class Tables(NamedTuple):
     spans: mx.array
 
 
-_WRITE = """
-  const int heads = keys_shape[1], n = keys_shape[2], at = {at};
-  if (at >= keys_shape[0] * heads * n) return;
-  if (at == 0 && blockIdx.y == 0 && threadIdx.x == 0) written[0] = 1;
-  const int token = at % n, kv_head = at / n % heads, row = at / n / heads;
-  {queries}
-  const int position = spans[row * spans_strides[0] + 1] - n + token;
-  const int in_table = position - spans[row * spans_strides[0]];
-  if (in_table < 0 || position < floors[row]) return;
-  const int64_t block = tables[row * tables_strides[0] + in_table / {tokens}];
-  const int slot = in_table % {tokens};
-  {k_in}
-  {v_in}
-  if (blockIdx.y == 0) {{
-    {k}
-  }} else {{
-    {v}
-  }}
-"""
-_ROW_OF_WARP: Final = f"blockIdx.x * {_WARPS} + threadIdx.x / 32"
-_ROW_OF_BLOCK: Final = "blockIdx.x"
-_ROW = """
-        {array} + row * {array}_strides[0] + kv_head * {array}_strides[1] + token * {array}_strides[2],
-        {array}_strides[3], {array}_shape[3], {mean},"""
-_PLACES = """{side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));"""
-_WRITE_SIDE = f"encode_row<{{type}}, {{bits}}, {{group_size}}, {{dim}}, {{block}}>({_ROW} {_PLACES}"
-_BASED_SIDE = (
-    f"encode_row_in_basis<{{type}}, {{bits}}, {{group_size}}, {{dim}}, {_BASED_WARPS}>(room.{{side}},{_ROW} "
-    f"{{side}}_into + kv_head * {{dim}} * {{dim}}, {_PLACES}"
-)
-_ROOM = """__shared__ union {{
-    TimesMatrix<{type}, {k_dim}, {warps}, 1> k;
-    TimesMatrix<{type}, {v_dim}, {warps}, 1> v;
-    TimesMatrix<{type}, {k_dim}, {warps}, {together}> queries;
-  }} room;"""
-_QUERIES = """
-  if (blockIdx.y >= 2) {{
-    const int head = kv_head * {group} + (blockIdx.y - 2) * {together};
-    turn_rows(
-        room.queries, queries + row * queries_strides[0] + head * queries_strides[1] + token * queries_strides[2],
-        queries_strides[1], queries_strides[3], queries_shape[3], k_across + kv_head * {k_dim} * {k_dim},
-        packed_queries + ((int64_t(row) * queries_shape[1] + head) * n + token) * {k_dim}, int64_t(n) * {k_dim});
-    return;
-  }}"""
-_MOST_TOGETHER: Final = 1024
-"""Most elements of query heads that a thread block multiplies with a basis, by what it shares."""
+_ROW_OF_WARP: Final = f"blockIdx.x * {WARPS} + threadIdx.x / 32"
 _DECODE = """
   const int heads = {heads}, total = total_tokens[0], at = {at};
   if (at >= tables_shape[0] * heads * total) return;
@@ -166,87 +118,6 @@ _DECODE_SIDE = """{type}* to = {array} + int64_t(at) * {dim};
     }} else {{
       for (int i = threadIdx.x % 32; i < {dim}; i += 32) to[i] = static_cast<{type}>(0.0f);
     }}"""
-
-
-def write(
-    group: PagedGroup,
-    layer: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    tables: Tables,
-    floors: mx.array,
-    codec: KVCodec,
-) -> mx.array:
-    """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into each row's last n places.
-
-    `layer` int32 [1] is the layer's index in the group. Tokens before a row's table, or before its position in
-    `floors`, int32 [rows], are not written. The blocks are written when the result, int32 [1], is evaluated; readers
-    take it as an input. Raises ValueError for another dtype than the group's.
-    """
-    written, _ = _write(group, layer, keys, values, None, tables, floors, codec)
-    return written
-
-
-def write_with_queries(
-    group: PagedGroup,
-    layer: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    queries: mx.array,
-    tables: Tables,
-    floors: mx.array,
-    codec: KVCodec,
-) -> tuple[mx.array, mx.array]:
-    """As `write`; also return queries [rows, heads, n, k_dim] in the packed basis, which takes no launch of its own
-    where kernels multiply.
-    """
-    queries = filled_up(queries, codec.format.group_size)
-    written, packed = _write(group, layer, keys, values, queries, tables, floors, codec)
-    return written, codec.queries(queries) if packed is None else packed
-
-
-def _write(
-    group: PagedGroup, layer: mx.array, keys: mx.array, values: mx.array, queries: mx.array | None, tables: Tables,
-    floors: mx.array, codec: KVCodec,
-) -> tuple[mx.array, mx.array | None]:  # fmt: skip
-    if keys.dtype != group.dtype or values.dtype != group.dtype:
-        raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
-    rows, heads, n, _ = keys.shape
-    if not (bases := codec.kernel_bases(rows * n)):
-        keys, values = codec.balanced(keys, values)
-        means = codec.kernel_means or ()
-        of = [keys, values, *means, tables.blocks, tables.spans, floors, layer]
-        [written] = _run_writer(_writer(group, bool(means)), of, _WARPS, -(-rows * heads * n // _WARPS), 2, [(1,)])
-        return written, None
-    of = [keys, values, codec.k_mean, codec.v_mean, *(basis.into for basis in bases)]
-    shapes: list[tuple[int, ...]] = [(1,)]
-    tiles, each = 0, 0
-    if queries is not None:
-        of += [queries, bases[0].across]
-        shapes.append(queries.shape)
-        each = queries.shape[1] // heads
-        tiles = each // _together(each, group.k_dim)
-    of += [tables.blocks, tables.spans, floors, layer]
-    written, *packed = _run_writer(_based_writer(group, each), of, _BASED_WARPS, rows * heads * n, 2 + tiles, shapes)
-    return written, packed[0] if packed else None
-
-
-def _run_writer(
-    writer: Any, inputs: list[Any], warps: int, blocks: int, sides: int, shapes: list[tuple[int, ...]]
-) -> list[mx.array]:
-    """Outputs after the first have the dtype of K and V."""
-    return writer(  # type: ignore[no-any-return]
-        inputs=inputs,
-        grid=(blocks * warps * 32, sides, 1),
-        threadgroup=(warps * 32, 1, 1),
-        output_shapes=shapes,
-        output_dtypes=[mx.int32, inputs[0].dtype][: len(shapes)],
-    )
-
-
-def _together(heads: int, width: int) -> int:
-    """Return how many of the query heads of a KV head a thread block takes."""
-    return max(n for n in range(1, heads + 1) if heads % n == 0 and (n == 1 or n * width <= _MOST_TOGETHER))
 
 
 def decoded(
@@ -281,8 +152,8 @@ def _decoded(
     with_means = "".join(side for side, mean in zip("kv", means, strict=True) if mean is not None)
     k, v = _decoder(group, with_means)(
         inputs=[*inputs, mx.array([total]), after],
-        grid=(-(-rows * heads * total // _WARPS) * _WARPS * 32, 2, 1),
-        threadgroup=(_WARPS * 32, 1, 1),
+        grid=(-(-rows * heads * total // WARPS) * WARPS * 32, 2, 1),
+        threadgroup=(WARPS * 32, 1, 1),
         output_shapes=[(rows, heads, total, group.k_dim), (rows, heads, total, group.v_dim)],
         output_dtypes=[group.dtype, group.dtype],
     )
@@ -290,49 +161,31 @@ def _decoded(
 
 
 @lru_cache(maxsize=64)
-def _writer(group: PagedGroup, centred: bool) -> Any:
-    inputs = ["keys", "values", *["k_mean", "v_mean"] * centred, "tables", "spans", "floors", "layer"]
-    source = _source(_WRITE, _WRITE_SIDE, ("keys", "values"), group, "kv" * centred)
-    return kernel("paged_write", inputs, ["written"], source, _WRITE_FILES, group.rotated_width)
-
-
-@lru_cache(maxsize=64)
-def _based_writer(group: PagedGroup, heads: int) -> Any:
-    """Return the kernel that multiplies with bases: K, V and the queries of `heads` heads per KV head, or none if 0."""
-    of_queries, out = (["queries", "k_across"], ["packed_queries"]) if heads else ([], [])
-    of_layer = ["k_mean", "v_mean", "k_into", "v_into"]
-    inputs = ["keys", "values", *of_layer, *of_queries, "tables", "spans", "floors", "layer"]
-    fields = group.fields() | {"together": _together(heads, group.k_dim) if heads else 1, "warps": _BASED_WARPS}
-    queries = (_ROOM + _QUERIES * bool(heads)).format(group=heads, **fields)
-    source = _source(_WRITE, _BASED_SIDE, ("keys", "values"), group, "kv", _ROW_OF_BLOCK, queries)
-    return kernel("paged_write_based", inputs, ["written", *out], source, _WRITE_FILES)
-
-
-@lru_cache(maxsize=64)
 def _decoder(group: PagedGroup, means: str) -> Any:
     inputs = [*(f"{side}_mean" for side in means), "tables", "spans", "layer", "begins", "total_tokens", "after"]
     outputs = ["k_out", "v_out"]
-    source = _source(_DECODE, _DECODE_SIDE, outputs, group, means)
+    source = by_sides(_DECODE, _DECODE_SIDE, outputs, group, means)
     return kernel("paged_decode", inputs, outputs, source, [*FILES, "paged/decoding.cu"], group.rotated_width)
 
 
-def _source(
-    template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, means: str, at: str = _ROW_OF_WARP,
-    queries: str = "",
-) -> str:  # fmt: skip
+def by_sides(template: str, side_template: str, arrays: Sequence[str], group: PagedGroup, means: str) -> str:
+    """Return the source of a kernel that does the same with K and V, for a warp a row; `means` are sides that have
+    one.
+    """
     fields = group.fields()
     sides = {
         side: side_template.format(
-            array=array, side=side, mean=_mean(side, "kv_head") if side in means else "nullptr, 0", type=fields["type"],
+            array=array, side=side, mean=mean_of(side) if side in means else "nullptr, 0", type=fields["type"],
             group_size=fields["group_size"], **{name: fields[f"{side}_{name}"] for name in ("dim", "bits", "block")},
         )
         for side, array in zip("kv", arrays, strict=True)
     }  # fmt: skip
-    return template.format(at=at, heads=group.kv_heads, queries=queries, **sides, **fields)
+    return template.format(at=_ROW_OF_WARP, heads=group.kv_heads, **sides, **fields)
 
 
-def _mean(side: str, head: str) -> str:
-    return f"{side}_mean + {head} * {side}_mean_strides[0], {side}_mean_strides[2]"
+def mean_of(side: str) -> str:
+    """Return the pointer and the stride of a KV head's mean."""
+    return f"{side}_mean + kv_head * {side}_mean_strides[0], {side}_mean_strides[2]"
 
 
 _STORE = """

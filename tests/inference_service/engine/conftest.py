@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import cuda_copies, cuda_encoding, dequantizing, metal_kernel, prompts, skinny
+from inference_service.engine import cuda_copies, cuda_encoding, dequantizing, matrices, metal_kernel, prompts, skinny
 from inference_service.engine.attention import chunks, self_test
 from inference_service.engine.cuda_kernel import available
-from inference_service.engine.paged import arena, metal_attention
+from inference_service.engine.paged import arena, metal_attention, write_kernels
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
 from inference_service.engine.paged.arena import Arena, DeviceArena
@@ -105,7 +105,9 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
         cuda_encoding._proven,
         skinny._kernel,
         dequantizing._kernel,
-        paged_kernels._writer,
+        write_kernels._writer,
+        write_kernels._based_writer,
+        matrices._turner,
         paged_kernels._decoder,
         paged_kernels._store,
         paged_kernels._load,

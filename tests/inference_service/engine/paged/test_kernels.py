@@ -10,7 +10,7 @@ from inference_service.engine import cuda_encoding
 from inference_service.engine.attention import reference
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.paged import attention, kernels
+from inference_service.engine.paged import attention, kernels, write_kernels
 from inference_service.engine.paged.kernels import PagedGroup, Tables
 from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.paged.shares import Run, most_shares, shares
@@ -119,7 +119,7 @@ def test_what_is_written_is_what_would_be_packed(case: Case, centred: bool) -> N
     packed = codec.encode(k, v)
     for new, ends in ((slice(40), [40, 120]), (slice(40, 50), [50, 130])):
         tables = pool.tables([0, 1], [0, 0], ends)
-        mx.eval(kernels.write(pool.group, pool.layer, k[:, :, new], v[:, :, new], tables, FLOORS, codec))
+        mx.eval(write_kernels.write(pool.group, pool.layer, k[:, :, new], v[:, :, new], tables, FLOORS, codec))
     for row, (start, end) in enumerate(((0, 50), (80, 130))):
         for found, wanted in zip(pool.written(row, 3 * BLOCK), packed, strict=True):
             for mine, whole in zip(found, wanted, strict=True):
@@ -137,7 +137,7 @@ def filled(pool: Pool, case: Case, lengths: list[int], codec: KVCodec) -> tuple[
         v = random(1, case.kv_heads, tokens, case.v_dim, dtype=case.dtype, seed=40 + row)
         packed.append(codec.encode(k, v))
         tables = pool.tables([row], [0], [tokens])
-        written = kernels.write(pool.group, pool.layer, k, v, tables, FLOORS, codec)
+        written = write_kernels.write(pool.group, pool.layer, k, v, tables, FLOORS, codec)
         mx.eval(written)
     return packed, written
 
@@ -242,7 +242,7 @@ def test_what_others_have_is_not_written() -> None:
     pool, codec = Pool(*case.made(), 2, 2), case.codec()
     k = random(2, case.kv_heads, 20, case.k_dim)
     tables = pool.tables([0, 1], [0, 0], [20, 20])
-    mx.eval(kernels.write(pool.group, pool.layer, k, k, tables, mx.array([7, 20], dtype=mx.int32), codec))
+    mx.eval(write_kernels.write(pool.group, pool.layer, k, k, tables, mx.array([7, 20], dtype=mx.int32), codec))
     for row, floor in enumerate((7, 20)):
         words = np.array(pool.written(row, 20)[0].weights)[0, 0]
         assert (words == 0xFFFFFFFF).all(axis=1).sum() == floor
