@@ -22,6 +22,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from inference_service.engine.blas_threads import one_blas_thread
+
 Matrix = npt.NDArray[Any]
 
 _ROUNDS: Final = 4
@@ -50,8 +52,9 @@ def bases(keys: mx.array, values: mx.array, queries: mx.array, weights: Iterable
 def apart(a: Matrix, b: Matrix) -> float:
     """Return the largest factor by which a squared length differs in two bases; infinite if one of them is none."""
     try:
-        between = np.linalg.solve(a, b)
-        ratios = np.linalg.eigvalsh(between @ between.swapaxes(-1, -2))
+        with one_blas_thread():
+            between = np.linalg.solve(a, b)
+            ratios = np.linalg.eigvalsh(between @ between.swapaxes(-1, -2))
     except np.linalg.LinAlgError:
         return np.inf
     least, most = float(ratios.min()), float(ratios.max())
@@ -62,7 +65,7 @@ def _of_keys(keys: mx.array, queries: mx.array, slopes: mx.array) -> Matrix:
     mx.eval(slopes)
     p: Matrix = np.eye(keys.shape[1])
     for _ in range(_ROUNDS):
-        of_keys, of_queries = _squares(keys, p), _squares(queries, np.linalg.inv(p))
+        of_keys, of_queries = _squares(keys, p), _squares(queries, _inverse(p))
         by_keys, by_queries = slopes.T @ mx.square(of_queries), slopes @ mx.square(of_keys)
         p = _mean(_moment(keys, of_keys * by_keys), _moment(queries, of_queries * by_queries))
     return _root(p)
@@ -85,17 +88,24 @@ def _moment(rows: mx.array, weights: mx.array) -> Matrix:
     return (found * (width / trace) if trace > 0 else np.eye(width)) + _RIDGE * np.eye(width)
 
 
+def _inverse(p: Matrix) -> Matrix:
+    with one_blas_thread():
+        return np.linalg.inv(p)
+
+
 def _mean(a: Matrix, b: Matrix) -> Matrix:
     """Return the positive definite P of determinant 1 in proportion to the one with P A P = B."""
-    lower = np.linalg.cholesky(a)
-    inverse = np.linalg.inv(lower)
-    lengths, axes = np.linalg.eigh(lower.T @ b @ lower)
-    half = (axes * np.sqrt(lengths)).T @ inverse  # Its square in the basis of `axes` is P, but for one more root.
-    p = half.T @ (half / np.sqrt(lengths)[:, None])
-    return np.asarray(p / np.exp(np.linalg.slogdet(p)[1] / len(p)), dtype=np.float64)
+    with one_blas_thread():
+        lower = np.linalg.cholesky(a)
+        inverse = np.linalg.inv(lower)
+        lengths, axes = np.linalg.eigh(lower.T @ b @ lower)
+        half = (axes * np.sqrt(lengths)).T @ inverse  # Its square in the basis of `axes` is P, but for one more root.
+        p = half.T @ (half / np.sqrt(lengths)[:, None])
+        return np.asarray(p / np.exp(np.linalg.slogdet(p)[1] / len(p)), dtype=np.float64)
 
 
 def _root(p: Matrix) -> Matrix:
     """Return E with E E^T = P: its axes, each times the root of its eigenvalue."""
-    lengths, axes = np.linalg.eigh(p)
+    with one_blas_thread():
+        lengths, axes = np.linalg.eigh(p)
     return np.asarray(axes * np.sqrt(lengths), dtype=np.float64)

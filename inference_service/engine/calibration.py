@@ -19,6 +19,7 @@ from safetensors.numpy import load, load_file, save, save_file
 from agentmem.process import logs
 from inference_service.engine import rotation
 from inference_service.engine.balancing import apart
+from inference_service.engine.blas_threads import one_blas_thread
 from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged.alone import SequenceCaches
@@ -205,7 +206,9 @@ def _basis(basis: Matrix, group_size: int, dtype: mx.Dtype, *, keys: bool) -> Ba
     heads, width, _ = basis.shape
     filled = np.tile(np.eye(width + -width % group_size), (heads, 1, 1))
     filled[:, :width, :width] = basis
-    return Basis.of(filled @ rotation.matrix(filled.shape[-1]), dtype, keys=keys)
+    with one_blas_thread():
+        turned = filled @ rotation.matrix(filled.shape[-1])
+    return Basis.of(turned, dtype, keys=keys)
 
 
 def new_caches(geometry: Geometry, calibration: Calibration | None) -> SequenceCaches:

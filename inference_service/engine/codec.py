@@ -28,6 +28,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from inference_service.engine.blas_threads import one_blas_thread
 from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.device import on_cpu
 from inference_service.engine.quantization import (
@@ -64,7 +65,9 @@ class Basis(NamedTuple):
         `across` of keys, for queries, and `back` of values.
         """
         into = mx.array(matrices.astype(np.float32)).astype(dtype)
-        back = np.linalg.inv(np.array(into.astype(mx.float32), dtype=np.float64)).astype(np.float32)
+        whole = np.array(into.astype(mx.float32), dtype=np.float64)
+        with one_blas_thread():
+            back = np.linalg.inv(whole).astype(np.float32)
         in_rows = mx.array(back.swapaxes(1, 2).copy() if keys else back).astype(dtype)
         turned = in_rows.swapaxes(1, 2)
         mx.eval(into, turned)
