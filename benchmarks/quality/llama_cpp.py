@@ -51,6 +51,8 @@ def binding(model: str) -> Any:
         raise SystemExit(
             f"--llama-cpp reads a model's GGUF file: --model {model} has none, only {', '.join(REAL)} have"
         )
+    # Before OpenMP is loaded: threads that spin while they wait take ten times as long where cores are shared.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         found = import_module("llama_cpp")
     except ImportError as problem:

@@ -1,4 +1,4 @@
-"""llama.cpp beside our own variants: what is refused, what its contexts are fed, and its formats on a real GGUF file."""
+"""llama.cpp beside our own variants: what is refused, what contexts are fed, and formats on a real GGUF file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.benchmarks.quality import real_model
 
 PROSE = (
     "Call me Ishmael. Some years ago, never mind how long precisely, having little or no money in my purse, and "
-    "nothing particular to interest me on shore, I thought I would sail about a little and see the watery part of the world. "
+    "nothing particular to interest me on shore, I thought I would sail about a little and see the watery part of the "
+    "world. "
 )
 
 
