@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from functools import reduce
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,6 @@ from benchmarks.quality.llama_cpp import F16, LLAMA_BASE, LLAMA_FORMATS, LlamaCp
 from benchmarks.quality.measuring import EDGES, Sums
 from inference_service.models.opening import ModelSpec, open_text
 from tests.benchmarks import real_models
-from tests.benchmarks.quality import real_model
 
 PROSE = (
     "Call me Ishmael. Some years ago, never mind how long precisely, having little or no money in my purse, and "
@@ -140,12 +140,21 @@ def library() -> Any:
     return binding("smollm2")
 
 
+def files(model: Any) -> tuple[Path, Path]:
+    """The directory of a real model, and the file that it was made of."""
+    try:
+        return model.directory(), model.gguf()
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+
+
 @pytest.fixture(scope="module")
 def read() -> Iterator[tuple[list[int], dict[str, Sums]]]:
     """Tokens, and sums of each format over them; of f16 twice."""
-    tokenizer = real_model.text().tokenizer
+    found, (directory, gguf) = library(), files(smollm2)
+    tokenizer = open_text(ModelSpec("real", directory)).tokenizer
     token_ids = tokenizer.encode(PROSE * 3, parse_special=False)
-    with opened(library(), smollm2.gguf(), len(token_ids), 64, {"again": F16, **LLAMA_FORMATS}) as llama:
+    with opened(found, gguf, len(token_ids), 64, {"again": F16, **LLAMA_FORMATS}) as llama:
         llama.check(token_ids, tokenizer)
         yield token_ids, {name: parts[0] for name, parts in llama.read(token_ids, 64).items()}
 
@@ -173,11 +182,7 @@ def test_f16_predicts_as_the_model_of_our_own_does(read: tuple[list[int], dict[s
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [smollm2, gemma3], ids=["smollm2", "gemma3"])
 def test_the_vocabulary_is_the_tokenizers(model: Any) -> None:
-    found = library()
-    try:
-        directory, gguf = model.directory(), model.gguf()
-    except Unavailable as problem:
-        pytest.skip(str(problem))
+    found, (directory, gguf) = library(), files(model)
     tokenizer = open_text(ModelSpec("real", directory)).tokenizer
     with opened(found, gguf, 64, 64, {}) as llama:
         llama.check(range(llama.vocab_size), tokenizer)
