@@ -1,6 +1,7 @@
 """Perplexity, divergence and recall of a real language model with quantized KV, for every format, beside unquantized.
 
-    agentmem bench quality [--model MODEL] [--pieces N] [--length TOKENS] [--chats N] [--variants NAME …] [--llama-cpp]
+    agentmem bench quality [--model MODEL] [--pieces N] [--length TOKENS] [--chats N] [--variants NAME …]
+        [--llama-cpp [own|float32]]
 
 A model in float32 reads prose, speeches, code, a manual, dialogues and calls of tools out of public packages, and, if
 it knows chats, some whose first facts are asked for at the end. SmolLM2-135M-Instruct and Gemma 3 270M are out of
@@ -16,9 +17,10 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +32,7 @@ from benchmarks.models import REAL, model_directory, model_gguf, model_name
 from benchmarks.packages import Unavailable
 from benchmarks.quality.chats import make_chats
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures
-from benchmarks.quality.llama_cpp import LLAMA_BASE, LLAMA_FORMATS, LlamaCpp, binding, opened
+from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_BASE, LLAMA_FORMATS, OWN, LlamaCpp, binding, opened
 from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, plots, tables
 from benchmarks.quality.texts import MOST, pieces
@@ -123,7 +125,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
                 "chat_tokens": arguments.chat_tokens,
                 "check_tokens": len(check),
                 "missing": missing,
-                **({"llama_cpp": library.__version__} if library else {}),
+                **({"llama_cpp": library.__version__, "llama_cpp_weights": arguments.llama_cpp} if library else {}),
             },
             elements=elements,
             stored=stored | {name: Stored(each, each) for name, each in theirs.items()},
@@ -155,9 +157,19 @@ def _chosen(asked: Sequence[str] | None, geometry: Geometry) -> Sequence[str]:
     return [name for name in possible if asked is None or name in asked]
 
 
-def _llama_cpp(library: Any, arguments: argparse.Namespace) -> AbstractContextManager[LlamaCpp | None]:
+@contextmanager
+def _llama_cpp(library: Any, arguments: argparse.Namespace) -> Iterator[LlamaCpp | None]:
     gguf = model_gguf(arguments.model) if library else None
-    return nullcontext() if gguf is None else opened(library, gguf, arguments.length, CHUNK)
+    if gguf is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        if arguments.llama_cpp == FLOAT32:
+            wide = Path(scratch) / "model.gguf"
+            import_module("benchmarks.gguf_float32").write_float32(gguf, wide)  # By a package for development.
+            gguf = wide
+        with opened(library, gguf, arguments.length, CHUNK) as llama:
+            yield llama
 
 
 def checked(
@@ -215,8 +227,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--variants", nargs="+", choices=NAMES, metavar="NAME", help=_named())
     found.add_argument(
         "--llama-cpp",
-        action="store_true",
-        help=f"also {', '.join(LLAMA_FORMATS)}, beside {LLAMA_BASE}; for {' and '.join(REAL)}, by llama-cpp-python",
+        nargs="?",
+        const=OWN,
+        choices=(OWN, FLOAT32),
+        help=f"also {', '.join(LLAMA_FORMATS)}, beside {LLAMA_BASE}, with weights as in the model's GGUF file or in "
+        f"float32 as ours (default: {OWN}); for {' and '.join(REAL)}, by llama-cpp-python",
     )
     found.add_argument("--output", help="name of the file under benchmarks/results (default: quality-BACKEND)")
     return found

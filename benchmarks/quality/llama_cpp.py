@@ -8,7 +8,8 @@ before (q4_0 on prose with SmolLM2: 0.17 nats instead of 0.07).
 
 Products with quantized weights round activations to 8 bits, so that the least change of them spreads: f16 without flash
 attention is 0.004 nats from f16 with it (SmolLM2 on prose; Gemma 3 270M: 0.008), hardly less than q8_0 (0.0046; 0.009).
-Smaller divergences of llama.cpp say nothing of its KV.
+Smaller divergences say nothing of its KV. With the same weights in float32 (`FLOAT32`), as our own variants have them,
+the two are 0.000001 apart, and q8_0 is at 0.0003.
 
 It computes through llama-cpp-python, which is no dependency: it is imported when it is asked for.
 """
@@ -44,6 +45,9 @@ LLAMA_FORMATS: Final = {
     "llama.cpp, q5_1": Format(7, 6.0),
     "llama.cpp, q8_0": Format(8, 8.5),
 }
+OWN: Final = "own"
+FLOAT32: Final = "float32"
+"""Weights of the GGUF file as they are, and in float32."""
 F16: Final = Format(1, 16.0)
 _ROOM: Final = 256
 """Contexts have a multiple of so many tokens."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks.plots import Band, Plot, Point
-from benchmarks.quality.llama_cpp import LLAMA_FORMATS
+from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_FORMATS
 from benchmarks.quality.measuring import EDGES
 from benchmarks.quality.variants import MLX_LM, PLAIN_4, PLAIN_4_32, ROTATED_4, RUNGS, WINDOWED
 from benchmarks.tables import Claim, Table, interval, percent
@@ -144,10 +144,14 @@ def _windows(figures: dict[str, Any]) -> str:
 
 
 def _llama_cpp(figures: dict[str, Any]) -> str:
+    weights = (
+        "Its weights are in float32, too."
+        if figures.get("llama_cpp_weights") == FLOAT32
+        else "Its products round activations to 8 bits, so that any change of them costs some thousandths of a nat."
+    )
     return "".join(
         f" llama.cpp's formats of K and V are over the model's GGUF file and beside {base}, whose perplexity is "
-        f"{perplexity:.3f}, all with flash attention (llama-cpp-python {figures['llama_cpp']}). Its "
-        "products round activations to 8 bits, so that any change of them costs some thousandths of a nat."
+        f"{perplexity:.3f}, all with flash attention (llama-cpp-python {figures['llama_cpp']}). {weights}"
         for base, perplexity in figures.get("bases", {}).items()
     )
 

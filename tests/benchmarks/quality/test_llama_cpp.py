@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gemma3, smollm2
+from benchmarks.gguf_float32 import write_float32
 from benchmarks.packages import Unavailable
 from benchmarks.quality import command
 from benchmarks.quality.llama_cpp import F16, LLAMA_BASE, LLAMA_FORMATS, LlamaCpp, binding, opened
@@ -40,7 +41,7 @@ def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(*arguments: str) -> str:
     with pytest.raises(SystemExit) as ended:
-        command.main(command.parser().parse_args(["--llama-cpp", *arguments]))
+        command.main(command.parser().parse_args([*arguments, "--llama-cpp"]))
     return str(ended.value)
 
 
@@ -177,6 +178,21 @@ def test_f16_predicts_as_the_model_of_our_own_does(read: tuple[list[int], dict[s
     loss = (mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, wanted, axis=-1)[:, 0]).sum().item()
     assert sums[LLAMA_BASE].tokens == len(token_ids) - 1
     assert sums[LLAMA_BASE].loss == pytest.approx(loss, rel=0.02)
+
+
+@pytest.mark.slow
+def test_with_float32_weights_only_kv_makes_a_difference(
+    read: tuple[list[int], dict[str, Sums]], tmp_path: Path
+) -> None:
+    """With its own weights llama.cpp rounds activations to 8 bits, which hides how near q8_0 is."""
+    token_ids, own = read
+    write_float32(smollm2.gguf(), tmp_path / "wide.gguf")
+    with opened(library(), tmp_path / "wide.gguf", len(token_ids), 64) as llama:
+        wide = {name: parts[0] for name, parts in llama.read(token_ids, 64).items()}
+    assert wide[LLAMA_BASE].loss == pytest.approx(own[LLAMA_BASE].loss, rel=0.02)
+    q8, q4 = "llama.cpp, q8_0", "llama.cpp, q4_0"
+    assert 0.0 < wide[q8].divergence < own[q8].divergence / 3
+    assert wide[q4].divergence > 20 * wide[q8].divergence
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.plots import drawable
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures, prediction
-from benchmarks.quality.llama_cpp import LLAMA_BASE, LLAMA_FORMATS
+from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_BASE, LLAMA_FORMATS
 from benchmarks.quality.measuring import BASE, Answer, Sums
 from benchmarks.quality.report import PAPER, claims, plots, tables
 from benchmarks.quality.spread import counted
@@ -227,7 +227,9 @@ def test_llama_cpp_is_in_the_same_tables_and_plots(found: dict[str, Any]) -> Non
     for table in (recall, check):
         assert len(table.rows) == len(OWN)
     assert f"beside {LLAMA_BASE}, whose perplexity is 13.464" in divergence.note
-    assert "llama-cpp-python 0.3.36" in divergence.note
+    assert "llama-cpp-python 0.3.36" in divergence.note and "round activations" in divergence.note
+    wide = tables({**both, "llama_cpp_weights": FLOAT32})[0].note
+    assert "weights are in float32, too" in wide and "round activations" not in wide
     nats, _ = drawable(plots(both))
     assert [(point.x, point.y) for point in nats.series["llama.cpp, beside its f16"]] == [
         (4.5, pytest.approx(0.06)),
