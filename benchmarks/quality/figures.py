@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ class AskedChat:
 class Measured:
     """All of one run. `stored` and `check` are by variant; `check` is the mean KL on the load check's sample.
 
+    `bases` names what variants are compared with that are not compared with `BASE`: these have no `check` and no chats.
     `setup` says what was read how. `elements` is how many elements of K and V a token has.
     """
 
@@ -52,6 +53,7 @@ class Measured:
     check: dict[str, float]
     pieces: list[ReadPiece]
     chats: list[AskedChat]
+    bases: dict[str, str] = field(default_factory=dict)
 
 
 def figures(measured: Measured) -> dict[str, Any]:
@@ -65,9 +67,10 @@ def figures(measured: Measured) -> dict[str, Any]:
         "chats": len(measured.chats),
         "tokens": {kind: _sum(own, BASE).tokens for kind, own in by_kind.items()},
         "perplexity": {"all": _perplexity(pieces), **{kind: _perplexity(own) for kind, own in by_kind.items()}},
+        "bases": {base: _perplexity(pieces, base) for base in dict.fromkeys(measured.bases.values())},
         "recall": _recall(measured.chats, BASE),
         "variants": found,
-        "prediction": prediction([*found.values()]),
+        "prediction": prediction([of for of in found.values() if "check" in of]),
         "samples": {
             "pieces": [asdict(piece) for piece in pieces],
             "chats": [asdict(chat) for chat in measured.chats],
@@ -93,28 +96,31 @@ def prediction(variants: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _variant(measured: Measured, name: str, by_kind: dict[str, list[ReadPiece]]) -> dict[str, Any]:
-    stored, pieces = measured.stored[name], measured.pieces
+    stored, pieces, base = measured.stored[name], measured.pieces, measured.bases.get(name, BASE)
+    own = base == BASE
     parts = sorted({place for piece in pieces for place in piece.sums[BASE]})
     return {
         "bytes": stored.half,
         "bits": 8 * stored.half / measured.elements,
         "bits_here": 8 * stored.here / measured.elements,
-        "check": measured.check[name],
-        **_compared(pieces, name),
-        "by_kind": {kind: _compared(own, name) for kind, own in by_kind.items()},
-        "by_part": {str(place): _compared(pieces, name, place) for place in parts},
-        "recall": _recall(measured.chats, name),
+        **({"check": measured.check[name]} if own else {"base": base}),
+        **_compared(pieces, name, base),
+        "by_kind": {kind: _compared(of_kind, name, base) for kind, of_kind in by_kind.items()},
+        "by_part": {str(place): _compared(pieces, name, base, place) for place in parts},
+        "recall": _recall(measured.chats, name) if own else None,
     }
 
 
-def _compared(pieces: Sequence[ReadPiece], name: str, part: int | None = None) -> dict[str, dict[str, float]]:
-    """Perplexity over that of unquantized KV, mean KL and its quantiles, and the share of equal first choices, each
+def _compared(
+    pieces: Sequence[ReadPiece], name: str, base: str, part: int | None = None
+) -> dict[str, dict[str, float]]:
+    """Perplexity over that of the base, mean KL and its quantiles, and the share of equal first choices, each
     with its interval; in one part of the context, or in all.
     """
-    both = [(own, base) for piece in pieces if (own := piece.of(name, part)) and (base := piece.of(BASE, part))]
+    both = [(own, plain) for piece in pieces if (own := piece.of(name, part)) and (plain := piece.of(base, part))]
     tokens, spreads = [own.tokens for own, _ in both], [own.spread for own, _ in both]
     return {
-        "ratio": mean([own.loss - base.loss for own, base in both], tokens).map(math.exp)._asdict(),
+        "ratio": mean([own.loss - plain.loss for own, plain in both], tokens).map(math.exp)._asdict(),
         "divergence": mean([own.divergence for own, _ in both], tokens)._asdict(),
         "divergence_99": quantile(spreads, 0.99)._asdict(),
         "divergence_999": quantile(spreads, 0.999)._asdict(),
@@ -126,8 +132,8 @@ def _sum(pieces: Sequence[ReadPiece], name: str) -> Sums:
     return reduce(Sums.plus, (sums for piece in pieces if (sums := piece.of(name))))
 
 
-def _perplexity(pieces: Sequence[ReadPiece]) -> float:
-    found = _sum(pieces, BASE)
+def _perplexity(pieces: Sequence[ReadPiece], name: str = BASE) -> float:
+    found = _sum(pieces, name)
     return math.exp(found.loss / found.tokens)
 
 

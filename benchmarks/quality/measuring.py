@@ -6,7 +6,7 @@ Of each chunk logits are compared at once and forgotten. One thread.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
@@ -24,6 +24,10 @@ BASE = "unquantized"
 
 EDGES: Final = (1024, 4096, 8192, 16384)
 """Positions in the context at which figures are parted."""
+
+
+Step = Callable[[Sequence[int]], mx.array]
+"""Reads on by some tokens; returns log-probabilities of the next token after each: `normalized`."""
 
 
 class Sums(NamedTuple):
@@ -71,19 +75,28 @@ def read(
     hold it.
     """
     caches = _all_caches(network, variants)
-    found: dict[str, dict[int, Sums]] = {name: {} for name in caches}
+
+    def step(own: list[Any]) -> Step:
+        return lambda token_ids: _logprobs(network, mx.array([list(token_ids)]), own)
+
+    return compared(token_ids, {name: step(own) for name, own in caches.items()}, chunk), caches
+
+
+def compared(token_ids: Sequence[int], steps: Mapping[str, Step], chunk: int) -> dict[str, dict[int, Sums]]:
+    """Read a piece by every step in the same chunks: sums by name and part of the context. The first is the base."""
+    found: dict[str, dict[int, Sums]] = {name: {} for name in steps}
     last = len(token_ids) - 1
     ends = sorted({*range(chunk, last, chunk), *(edge for edge in EDGES if edge < last), last})
     for start, end in pairwise([0, *ends]):
-        inputs, wanted = mx.array([list(token_ids[start:end])]), mx.array(list(token_ids[start + 1 : end + 1]))
+        wanted = mx.array(list(token_ids[start + 1 : end + 1]))
         base: mx.array | None = None
-        for name, own in caches.items():
-            logprobs = _logprobs(network, inputs, own)
+        for name, step in steps.items():
+            logprobs = step(token_ids[start:end])
             base = logprobs if base is None else base
             new, parts = _compared(base, logprobs, wanted), found[name]
             parts[part(start)] = parts[part(start)].plus(new) if part(start) in parts else new
         mx.clear_cache()
-    return found, caches
+    return found
 
 
 def answers(network: Any, chat: Chat, variants: Mapping[str, NewCaches], chunk: int) -> dict[str, list[Answer]]:
@@ -124,7 +137,11 @@ def _all_caches(network: Any, variants: Mapping[str, NewCaches]) -> dict[str, li
 
 def _logprobs(network: Any, inputs: mx.array, caches: list[Any], last: int | None = None) -> mx.array:
     """Of the next token behind each of inputs [1, n], or behind the last ones: float32 [n, vocabulary], evaluated."""
-    logits: mx.array = network(inputs, cache=caches)[0][-last if last else 0 :].astype(mx.float32)
+    return normalized(network(inputs, cache=caches)[0][-last if last else 0 :].astype(mx.float32))
+
+
+def normalized(logits: mx.array) -> mx.array:
+    """Return the log-probabilities of logits [n, vocabulary] in float32, evaluated."""
     logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     mx.eval(logprobs)
     return logprobs

@@ -4,19 +4,22 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from benchmarks.plots import Band, Plot, Point
+from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_FORMATS
 from benchmarks.quality.measuring import EDGES
-from benchmarks.quality.variants import MLX_LM, PLAIN_4, PLAIN_4_32, ROTATED_4, RUNGS
+from benchmarks.quality.variants import MLX_LM, PLAIN_4, PLAIN_4_32, ROTATED_4, RUNGS, WINDOWED
 from benchmarks.tables import Claim, Table, interval, percent
 from inference_service.engine.quantization import BALANCED, ROTATED
 
 PAPER: Final = Band(-0.7, 3.0, "the paper's claim for 4 bits")
 """Change of perplexity in percent, as the paper (arXiv:2603.04428) claims it of its models."""
 _SERIES: Final = {
-    "ours": RUNGS,
+    "ours": tuple(bits for bits in RUNGS if bits not in WINDOWED),
+    "ours, 6 bits in windows": WINDOWED,
     "centred and rotated": (ROTATED_4,),
     "plain, groups of 64": (PLAIN_4,),
     "plain, groups of 32": (PLAIN_4_32,),
     "mlx-lm's QuantizedKVCache": tuple(MLX_LM.values()),
+    "llama.cpp, beside its f16": tuple(LLAMA_FORMATS),
 }
 _OURS: Final = {
     BALANCED: 'centred, balanced and rotated ("rotated" is not balanced)',
@@ -58,7 +61,7 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
     if {"4/3", PLAIN_4} <= found.keys():
         ratio = found["4/3"]["divergence"]["value"] / found[PLAIN_4]["divergence"]["value"]
         claims.append(Claim("4/3 bits: KL divergence over that of plain 4", ratio, 1.0, True))
-    if len(found) >= _ENOUGH:
+    if sum("check" in of for of in found.values()) >= _ENOUGH:
         told = figures["prediction"]["divergence_pearson"]
         claims.append(
             Claim("the check at load: correlation of its KL with that of texts", told, _LEAST_TOLD, False, "")
@@ -67,13 +70,14 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
 
 
 def plots(figures: dict[str, Any]) -> list[Plot]:
-    """Divergence and perplexity over the bytes of a token's KV, with 95 % intervals."""
-    found, x = figures["variants"], "bytes of a token's KV"
+    """Divergence and perplexity over the size of KV, with 95 % intervals: of an element where engines are compared."""
+    found = figures["variants"]
+    size, x = ("bits", "bits of an element") if figures.get("bases") else ("bytes", "bytes of a token's KV")
 
     def series(key: str, function: Any) -> dict[str, list[Point]]:
         return {
             label: [
-                Point(of["bytes"], *(function(of[key][end]) for end in ("value", "low", "high")))
+                Point(of[size], *(function(of[key][end]) for end in ("value", "low", "high")))
                 for of in (found[name] for name in names if name in found)
             ]
             for label, names in _SERIES.items()
@@ -124,9 +128,32 @@ def _divergence(figures: dict[str, Any]) -> Table:
         f"{perplexity:.3f}. Rows named by bits alone are ours: {_OURS[figures.get('scheme', ROTATED)]}, groups of 64; "
         '"plain" is as it is. Bits are those of an element with its share of scale '
         "and bias in 16 bits. 95 % intervals by a paired bootstrap over pieces. The paper claims "
-        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models.{without}"
+        f"{PAPER.low:+.1f} to {PAPER.high:+.1f} % for its 4 bits, on larger models.{_windows(figures)}"
+        f"{_llama_cpp(figures)}{without}"
     )
     return Table("Perplexity and divergence of a real language model", columns, rows, note)
+
+
+def _windows(figures: dict[str, Any]) -> str:
+    there = figures["variants"].keys() & set(WINDOWED)
+    return (
+        ' With "w6" sliding windows have 6 bits; bits and bytes are without windows, which mlx-lm does not quantize.'
+        if there
+        else ""
+    )
+
+
+def _llama_cpp(figures: dict[str, Any]) -> str:
+    weights = (
+        "Its weights are in float32, too."
+        if figures.get("llama_cpp_weights") == FLOAT32
+        else "Its products round activations to 8 bits, so that any change of them costs some thousandths of a nat."
+    )
+    return "".join(
+        f" llama.cpp's formats of K and V are over the model's GGUF file and beside {base}, whose perplexity is "
+        f"{perplexity:.3f}, all with flash attention (llama-cpp-python {figures['llama_cpp']}). {weights}"
+        for base, perplexity in figures.get("bases", {}).items()
+    )
 
 
 def _kinds(figures: dict[str, Any]) -> Table:
@@ -174,7 +201,8 @@ def _of_kind(of: Mapping[str, Mapping[str, float]], pieces: int) -> str:
 def _recall(figures: dict[str, Any]) -> Table:
     rows = []
     for name, of in figures["variants"].items():
-        found = of["recall"]
+        if (found := of["recall"]) is None:
+            continue
         rows.append(
             [
                 name,
@@ -199,6 +227,7 @@ def _recall(figures: dict[str, Any]) -> Table:
 
 
 def _check(figures: dict[str, Any]) -> Table:
+    checked = {name: of for name, of in figures["variants"].items() if "check" in of}
     rows = [
         [
             name,
@@ -206,7 +235,7 @@ def _check(figures: dict[str, Any]) -> Table:
             f"{of['divergence']['value']:.2g}",
             f"{(of['ratio']['value'] - 1) * 100:+.2f} %",
         ]
-        for name, of in sorted(figures["variants"].items(), key=lambda each: each[1]["check"])
+        for name, of in sorted(checked.items(), key=lambda each: each[1]["check"])
     ]
     found = figures["prediction"]
     note = (

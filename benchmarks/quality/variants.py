@@ -16,8 +16,10 @@ from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat
 NewCaches = Callable[[], list[Any]]
 """Makes empty caches, one per layer."""
 
-RUNGS: Final = ("4/3", "4", "5/4", "6/4", "8/4", "6", "8")
+RUNGS: Final = ("4/3", "4", "4w6", "5/4", "5/4w6", "6/4", "6/4w6", "8/4", "6", "8")
 """Bits of K and V that are measured with the model's own scheme, in groups of 64."""
+WINDOWED: Final = tuple(bits for bits in RUNGS if "w" in bits)
+"""Those with bits of their own in sliding windows: of models that have windows and full attention."""
 PLAIN_4: Final = "plain 4"
 PLAIN_4_32: Final = "plain 4, groups of 32"
 ROTATED_4: Final = "4 rotated"
@@ -38,8 +40,14 @@ def formats(scheme: str) -> dict[str, KVFormat]:
     }
 
 
+def offered(geometry: Geometry) -> tuple[str, ...]:
+    """Return those of `NAMES` that a model can have, in that order."""
+    both = geometry.sliding and geometry.full_groups
+    return tuple(name for name in NAMES if both or name not in WINDOWED)
+
+
 def variants(network: Network, geometry: Geometry, calibration: Calibration) -> Mapping[str, NewCaches]:
-    """All of `NAMES`, in that order; mlx-lm quantizes no windows. Engine thread."""
+    """All that are `offered`, in that order; mlx-lm quantizes no windows. Engine thread."""
     full = {layer for group in geometry.full_groups for layer in group.layers}
 
     def ours(format: KVFormat) -> NewCaches:
@@ -51,10 +59,11 @@ def variants(network: Network, geometry: Geometry, calibration: Calibration) -> 
             QuantizedKVCache(_GROUP, bits) if layer in full else own for layer, own in enumerate(network.own_caches())
         ]
 
-    return {
+    every = {
         **{name: ours(format) for name, format in formats(geometry.format.scheme).items()},
         **{name: of_mlx_lm(bits) for bits, name in MLX_LM.items()},
     }
+    return {name: every[name] for name in offered(geometry)}
 
 
 def stored_bytes(caches: Sequence[Any], geometry: Geometry, scale_bytes: int | None = None) -> float:

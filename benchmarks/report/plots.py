@@ -12,6 +12,8 @@ from benchmarks.plots import Plot, Point
 
 _SIZE = (7.2, 4.6)
 _DPI = 110
+_WHOLE = 10
+"""From here on numbers of an axis are shown without tenths."""
 _CHARACTERS = 76
 """That fit side by side below the axis."""
 
@@ -65,7 +67,11 @@ def _lines(plot: Plot, axes: Axes) -> None:
     ticks = sorted({float(point.x) for points in plot.series.values() for point in points})
     if plot.log:
         axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=30 if len(ticks) > 8 else 0)
+    axes.set_xticks(
+        ticks,
+        [f"{tick:,.{0 if tick.is_integer() or tick >= _WHOLE else 1}f}" for tick in ticks],
+        rotation=30 if len(ticks) > 8 else 0,
+    )
     axes.minorticks_off()
 
 

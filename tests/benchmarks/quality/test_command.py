@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks import results
-from benchmarks.quality.command import checked, main, parser
+from benchmarks.quality.command import checked, main, measured, parser
 from benchmarks.quality.texts import KINDS
 from benchmarks.quality.variants import PLAIN_4
 from gateway.cli.up.openblas import preload_here
@@ -103,3 +103,9 @@ def test_what_cannot_run_here_is_left_out_and_said(demo: LoadedModel) -> None:
     assert divergences["4"] > 0
     assert stored["4"].here == demo.geometry.bytes_per_token > stored["4"].half
     assert (list(divergences), list(stored), missing) == (["4"], ["4"], {"2": "no kernel for 2 bits"})
+
+
+def test_bits_of_windows_are_refused_without_windows(demo: LoadedModel) -> None:
+    arguments = parser().parse_args(["--variants", "4", "5/4w6", "4w6"])
+    with pytest.raises(SystemExit, match=r"--variants 5/4w6 4w6: bits of windows are for models with both"):
+        next(measured(demo, arguments))

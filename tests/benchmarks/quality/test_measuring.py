@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -21,10 +22,14 @@ from benchmarks.quality.variants import (
     PLAIN_4_32,
     ROTATED_4,
     RUNGS,
+    WINDOWED,
     NewCaches,
+    offered,
     stored_bytes,
     variants,
 )
+from inference_service.engine import quality
+from inference_service.engine.geometry import LayerGroup
 from inference_service.models.loaded import LoadedModel
 
 CHUNK = 64
@@ -41,8 +46,16 @@ def token_ids(demo: LoadedModel) -> list[int]:
     return demo.tokenizer.encode(render(make_dialogue(7, 320).messages), parse_special=True)[:300]
 
 
-def test_all_are_there_in_their_order(every: dict[str, NewCaches]) -> None:
-    assert tuple(every) == NAMES
+def test_all_are_there_in_their_order(demo: LoadedModel, every: dict[str, NewCaches]) -> None:
+    assert tuple(every) == offered(demo.geometry) == tuple(name for name in NAMES if name not in WINDOWED)
+
+
+def test_bits_of_windows_are_for_models_with_windows_and_full_layers(demo: LoadedModel) -> None:
+    windows = LayerGroup((7,), 1, 64, 64, window=512)
+    both = replace(demo.geometry, sliding=windows)
+    assert offered(both) == NAMES
+    assert {*WINDOWED} == {*NAMES} - {*offered(demo.geometry)} == {*quality.ladder(both)} - {*quality.LADDER}
+    assert not {*WINDOWED} & {*offered(replace(both, full=replace(both.full, layers=())))}
 
 
 def test_sums_are_those_of_one_pass(demo: LoadedModel, every: dict[str, NewCaches], token_ids: list[int]) -> None:
@@ -81,7 +94,9 @@ def test_bytes_are_those_of_the_arrays(demo: LoadedModel, every: dict[str, NewCa
     assert half == pytest.approx(
         {
             **dict.fromkeys((PLAIN_4, ROTATED_4, MLX_LM[4]), 4.5),
-            **dict(zip(RUNGS, (4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5), strict=True)),
+            **dict(
+                zip((bits for bits in RUNGS if bits not in WINDOWED), (4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5), strict=True)
+            ),
             PLAIN_4_32: 5.0,
             MLX_LM[8]: 8.5,
         }

@@ -11,38 +11,51 @@ import pytest
 
 from benchmarks.plots import drawable
 from benchmarks.quality.figures import AskedChat, Measured, ReadPiece, Stored, figures, prediction
+from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_BASE, LLAMA_FORMATS
 from benchmarks.quality.measuring import BASE, Answer, Sums
 from benchmarks.quality.report import PAPER, claims, plots, tables
 from benchmarks.quality.spread import counted
-from benchmarks.quality.variants import NAMES, PLAIN_4
+from benchmarks.quality.variants import NAMES, PLAIN_4, WINDOWED
 
 TOKENS = 1000
 SHARES = np.linspace(0, 2, TOKENS)
 """Divergences of a piece's tokens, of their mean."""
-NATS = dict(zip(NAMES, (0.13, 0.06, 0.042, 0.07, 0.02, 0.013, 0.01, 0.008, 0.004, 0.0004, 0.13, 0.0005), strict=True))
+OWN = tuple(name for name in NAMES if name not in WINDOWED)
+NATS = dict(zip(OWN, (0.13, 0.06, 0.042, 0.07, 0.02, 0.013, 0.01, 0.008, 0.004, 0.0004, 0.13, 0.0005), strict=True))
 """Of the texts, by variant."""
-BITS = dict(zip(NAMES, (4.5, 5.0, 4.5, 4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5, 4.5, 8.5), strict=True))
+BITS = dict(zip(OWN, (4.5, 5.0, 4.5, 4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5, 4.5, 8.5), strict=True))
+BITS |= {"4w6": 4.5} | {name: format.bits for name, format in LLAMA_FORMATS.items()}
+LLAMA = {"llama.cpp, q4_0": 0.06, "llama.cpp, q8_0": 0.001}
+"""Beside llama.cpp's own f16, which predicts worse."""
 
 
-def sums(nats: float, piece: int) -> Sums:
+def sums(nats: float, piece: int, base: float = 2.5) -> Sums:
     """Of a piece whose loss and divergence are `nats` a token, more in odd pieces and less in even ones."""
     own = nats * (1.2 if piece % 2 else 0.8)
-    return Sums(TOKENS, TOKENS * (2.5 + own), TOKENS * own, round(TOKENS * (1 - nats)), counted(own * SHARES))
+    return Sums(TOKENS, TOKENS * (base + own), TOKENS * own, round(TOKENS * (1 - nats)), counted(own * SHARES))
 
 
 def written(
-    nats: dict[str, float] = NATS, pieces: int = 10, chats: int = 4, scheme: str = "balanced"
+    nats: dict[str, float] = NATS,
+    pieces: int = 10,
+    chats: int = 4,
+    scheme: str = "balanced",
+    llama: dict[str, float] | None = None,
 ) -> dict[str, Any]:
+    theirs = llama or {}
     measured = Measured(
         {"model": "M", "dtype": "float32", "scheme": scheme, "length": 1001, "chunk": 512, "chat_tokens": 900,
-         "check_tokens": 256, "missing": {"other": "no kernel"}},
+         "check_tokens": 256, "missing": {"other": "no kernel"},
+         **({"llama_cpp": "0.3.36"} if theirs else {})},
         800,
-        {name: Stored(100 * BITS[name] + 50, 100 * BITS[name]) for name in nats},
+        {name: Stored(100 * BITS[name] + 50, 100 * BITS[name]) for name in (*nats, *theirs)},
         {name: 2 * kl for name, kl in nats.items()},
         [
             ReadPiece("prose" if piece < pieces / 2 else "code", {
                 BASE: {0: Sums(TOKENS, 2500.0, 0.0, TOKENS, {})},
                 **{name: {0: sums(kl, piece)} for name, kl in nats.items()},
+                **({LLAMA_BASE: {0: Sums(TOKENS, 2600.0, 0.0, TOKENS, {})}} if theirs else {}),
+                **{name: {0: sums(kl, piece, 2.6)} for name, kl in theirs.items()},
             })
             for piece in range(pieces)
         ],
@@ -53,6 +66,7 @@ def written(
             })
             for _ in range(chats)
         ],
+        dict.fromkeys(theirs, LLAMA_BASE),
     )  # fmt: skip
     found: dict[str, Any] = json.loads(json.dumps(figures(measured)))
     return found
@@ -102,7 +116,7 @@ def test_a_check_that_sees_nothing_predicts_nothing() -> None:
 
 def test_tables_have_every_variant(found: dict[str, Any]) -> None:
     shown = tables(found)
-    assert [len(table.rows) for table in shown] == [len(NAMES)] * 4
+    assert [len(table.rows) for table in shown] == [len(OWN)] * 4
     assert all({len(row) for row in table.rows} == {len(table.columns)} for table in shown)
     four = next(row for row in shown[0].rows if row[0] == "4")
     assert four[1:3] == ["4.50", "450"]
@@ -187,5 +201,55 @@ def test_the_plots(found: dict[str, Any]) -> None:
     assert [point.x for point in ours] == [400, 450, 500, 550, 650, 650, 850]
     assert ours[1].y == pytest.approx(0.02)
     assert perplexity.series["mlx-lm's QuantizedKVCache"][0].y == pytest.approx((math.exp(0.13) - 1) * 100)
-    assert sum(len(points) for points in perplexity.series.values()) == len(NAMES)
+    assert sum(len(points) for points in perplexity.series.values()) == len(OWN)
     assert drawable(plots({"variants": {}})) == []
+
+
+def test_llama_cpp_is_beside_its_own_f16(found: dict[str, Any]) -> None:
+    both = written(llama=LLAMA)
+    q4 = both["variants"]["llama.cpp, q4_0"]
+    assert (q4["base"], q4["bits"], q4["bytes"]) == (LLAMA_BASE, 4.5, 450)
+    assert q4["ratio"]["value"] == pytest.approx(math.exp(0.06))
+    assert q4["by_kind"]["prose"]["ratio"]["value"] == pytest.approx(math.exp(0.06 * (3 * 0.8 + 2 * 1.2) / 5))
+    assert q4["divergence"]["value"] == pytest.approx(q4["by_part"]["0"]["divergence"]["value"]) == pytest.approx(0.06)
+    assert both["bases"] == {LLAMA_BASE: pytest.approx(math.exp(2.6))}
+    assert {name: of for name, of in both["variants"].items() if name not in LLAMA} == found["variants"]
+    assert both["prediction"] == found["prediction"]
+    assert [claim.row() for claim in claims(both)] == [claim.row() for claim in claims(found)]
+
+
+def test_llama_cpp_is_in_the_same_tables_and_plots(found: dict[str, Any]) -> None:
+    both = written(llama=LLAMA)
+    divergence, kinds, recall, check = tables(both)
+    for table in (divergence, kinds):
+        assert [row[0] for row in table.rows] == [*OWN, *LLAMA]
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+    for table in (recall, check):
+        assert len(table.rows) == len(OWN)
+    assert f"beside {LLAMA_BASE}, whose perplexity is 13.464" in divergence.note
+    assert "llama-cpp-python 0.3.36" in divergence.note and "round activations" in divergence.note
+    wide = tables({**both, "llama_cpp_weights": FLOAT32})[0].note
+    assert "weights are in float32, too" in wide and "round activations" not in wide
+    nats, _ = drawable(plots(both))
+    assert [(point.x, point.y) for point in nats.series["llama.cpp, beside its f16"]] == [
+        (4.5, pytest.approx(0.06)),
+        (8.5, pytest.approx(0.001)),
+    ]
+    assert [point.x for point in nats.series["mlx-lm's QuantizedKVCache"]] == [4.5, 8.5]
+    assert nats.x_label == "bits of an element"
+    before, _ = drawable(plots(found))
+    assert before.x_label == "bytes of a token's KV" and not {*nats.series} <= {*before.series}
+
+
+def test_results_without_llama_cpp_are_reported_as_before(found: dict[str, Any]) -> None:
+    older = {key: value for key, value in found.items() if key != "bases"}
+    assert tables(older) == tables(found) and claims(older) == claims(found)
+    assert "llama" not in tables(older)[0].note and "w6" not in tables(older)[0].note
+
+
+def test_bits_of_windows_are_a_series_of_their_own() -> None:
+    windows = written({"4": 0.02, "4w6": 0.012, "6": 0.004})
+    ours, with_windows = drawable(plots(windows))[0].series.values()
+    assert [point.x for point in ours] == [450, 650]
+    assert [(point.x, point.y) for point in with_windows] == [(450, pytest.approx(0.012))]
+    assert 'With "w6" sliding windows have 6 bits' in tables(windows)[0].note

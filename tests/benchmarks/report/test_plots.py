@@ -44,6 +44,11 @@ def test_a_figure_to_reach_is_a_line_with_a_name(x: float | str) -> None:
     assert not figure_of(Plot("p", "", "", "%", {"ours": [exact(x, 0.1)]})).legends
 
 
+def test_numbers_of_an_axis_are_not_rounded_to_others() -> None:
+    [axes] = figure_of(Plot("p", "", "", "", {"ours": [exact(x, 1.0) for x in (4.5, 5.0, 12_240.4)]})).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["4.5", "5", "12,240"]
+
+
 def test_long_names_of_groups_are_broken() -> None:
     names = [f"the {number}th of eight conversations" for number in range(8)]
     [axes] = figure_of(Plot("p", "", "", "", {"ours": [exact(name, 1.0) for name in names]})).axes

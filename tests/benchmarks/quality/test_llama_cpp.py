@@ -1,0 +1,205 @@
+"""llama.cpp beside our own variants: what is refused, what contexts are fed, and formats on a real GGUF file."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from benchmarks import gemma3, smollm2
+from benchmarks.gguf_float32 import write_float32
+from benchmarks.packages import Unavailable
+from benchmarks.quality import command
+from benchmarks.quality.llama_cpp import F16, LLAMA_BASE, LLAMA_FORMATS, LlamaCpp, binding, opened
+from benchmarks.quality.measuring import EDGES, Sums
+from inference_service.models.opening import ModelSpec, open_text
+from tests.benchmarks import real_models
+
+PROSE = (
+    "Call me Ishmael. Some years ago, never mind how long precisely, having little or no money in my purse, and "
+    "nothing particular to interest me on shore, I thought I would sail about a little and see the watery part of the "
+    "world. "
+)
+
+
+@pytest.fixture
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unexpected(*_: object, **__: object) -> None:
+        raise AssertionError("loaded before it was refused")
+
+    monkeypatch.setattr(command, "load", unexpected)
+    monkeypatch.setattr(command, "model_directory", unexpected)
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        command.main(command.parser().parse_args([*arguments, "--llama-cpp"]))
+    return str(ended.value)
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+def test_models_without_a_gguf_file_are_refused() -> None:
+    assert "--model demo has none, only smollm2, gemma3 have" in refused("--model", "demo")
+    assert "--model smollm2=/srv/smollm2 has none" in refused("--model", "smollm2=/srv/smollm2")
+
+
+@pytest.mark.usefixtures("nothing_is_loaded")
+def test_without_the_binding_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    assert "pip install llama-cpp-python" in refused()
+    older = ModuleType("llama_cpp")
+    older.__dict__["__version__"] = "0.3.0"
+    monkeypatch.setitem(sys.modules, "llama_cpp", older)
+    assert "a newer llama-cpp-python than 0.3.0" in refused()
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = (
+        ("n_tokens", ctypes.c_int32),
+        ("token", ctypes.POINTER(ctypes.c_int32)),
+        ("logits", ctypes.POINTER(ctypes.c_int8)),
+    )
+
+
+class _Library:
+    """The part of the binding that reads; a context is its temperature, and all tokens that it holds decide."""
+
+    llama_batch = _Batch
+    vocabulary = 7
+
+    def __init__(self) -> None:
+        self.held: dict[float, list[int]] = {}
+        self.chunks: dict[float, list[int]] = {}
+        self.logits: Any = None
+
+    def llama_model_get_vocab(self, model: object) -> object:
+        return model
+
+    def llama_vocab_n_tokens(self, model: object) -> int:
+        return self.vocabulary
+
+    def llama_token_to_piece(self, model: object, token_id: int, buffer: Any, *_: object) -> int:
+        buffer[0] = b"a"[0] + token_id
+        return 1
+
+    def llama_get_memory(self, context: float) -> float:
+        return context
+
+    def llama_memory_clear(self, context: float, data: bool) -> None:
+        self.held[context], self.chunks[context] = [], []
+
+    def llama_decode(self, context: float, batch: _Batch) -> int:
+        assert all(batch.logits[: batch.n_tokens])
+        self.chunks[context].append(batch.n_tokens)
+        rows = []
+        for token_id in batch.token[: batch.n_tokens]:
+            self.held[context].append(token_id)
+            rows.append(np.cos(np.arange(self.vocabulary) * sum(self.held[context])) / context)
+        self.logits = np.array(rows, np.float32)
+        return 0
+
+    def llama_get_logits(self, context: float) -> Any:
+        return self.logits.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+
+
+def test_contexts_read_the_same_chunks_as_our_caches() -> None:
+    library = _Library()
+    llama = LlamaCpp(library, None, {LLAMA_BASE: 1.0, "warm": 1.1, "hot": 2.0})
+    token_ids = [position * position % 7 for position in range(EDGES[0] + 200)]
+    found = llama.read(token_ids, 300)
+    assert {*map(tuple, library.chunks.values())} == {(300, 300, 300, 124, 176, 23)}
+    assert library.held[1.0] == token_ids[:-1]
+    assert list(found) == [LLAMA_BASE, "warm", "hot"]
+    for parts in found.values():
+        assert {part: sums.tokens for part, sums in parts.items()} == {0: 1024, 1: 199}
+    base, warm, hot = (reduce(Sums.plus, parts.values()) for parts in found.values())
+    assert hot.divergence > warm.divergence > base.divergence == 0.0
+    assert base.same == warm.same == hot.same, "the temperature does not change the first choice"
+    assert llama.read(token_ids, 300) == found, "contexts are emptied before each piece"
+
+
+def test_other_tokens_than_the_tokenizer_has_are_refused() -> None:
+    llama = LlamaCpp(_Library(), None, {})
+    tokenizer: Any = SimpleNamespace(token_bytes=lambda token_id: b"abcdXfgh"[token_id : token_id + 1])
+    llama.check([0, 3, 5], tokenizer)
+    with pytest.raises(ValueError, match=r"token 4 is b'X' to the model's tokenizer, b'e' to llama\.cpp"):
+        llama.check([0, 4], tokenizer)
+    with pytest.raises(ValueError, match=r"token 7 is b'h' to the model's tokenizer, None to llama\.cpp"):
+        llama.check([7], tokenizer)
+
+
+def library() -> Any:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install llama-cpp-python")
+    return binding("smollm2")
+
+
+def files(model: Any) -> tuple[Path, Path]:
+    """The directory of a real model, and the file that it was made of."""
+    try:
+        return model.directory(), model.gguf()
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture(scope="module")
+def read() -> Iterator[tuple[list[int], dict[str, Sums]]]:
+    """Tokens, and sums of each format over them; of f16 twice."""
+    found, (directory, gguf) = library(), files(smollm2)
+    tokenizer = open_text(ModelSpec("real", directory)).tokenizer
+    token_ids = tokenizer.encode(PROSE * 3, parse_special=False)
+    with opened(found, gguf, len(token_ids), 64, {"again": F16, **LLAMA_FORMATS}) as llama:
+        llama.check(token_ids, tokenizer)
+        yield token_ids, {name: parts[0] for name, parts in llama.read(token_ids, 64).items()}
+
+
+@pytest.mark.slow
+def test_fewer_bits_are_farther_from_f16(read: tuple[list[int], dict[str, Sums]]) -> None:
+    kl = {name: sums.divergence for name, sums in read[1].items()}
+    assert kl["llama.cpp, q4_0"] > kl["llama.cpp, q5_1"] > kl["llama.cpp, q8_0"] > 0.0
+    assert kl["again"] == kl[LLAMA_BASE] == 0.0
+    assert read[1]["again"]._replace(spread={}) == read[1][LLAMA_BASE]
+
+
+@pytest.mark.slow
+def test_f16_predicts_as_the_model_of_our_own_does(read: tuple[list[int], dict[str, Sums]]) -> None:
+    """The ids mean the same, nothing is put before them, and all have logits."""
+    model, _ = real_models.loaded(smollm2.directory)
+    token_ids, sums = read
+    logits = model(mx.array([token_ids[:-1]]))[0]
+    wanted = mx.array(token_ids[1:])[:, None]
+    loss = (mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, wanted, axis=-1)[:, 0]).sum().item()
+    assert sums[LLAMA_BASE].tokens == len(token_ids) - 1
+    assert sums[LLAMA_BASE].loss == pytest.approx(loss, rel=0.02)
+
+
+@pytest.mark.slow
+def test_with_float32_weights_only_kv_makes_a_difference(
+    read: tuple[list[int], dict[str, Sums]], tmp_path: Path
+) -> None:
+    """With its own weights llama.cpp rounds activations to 8 bits, which hides how near q8_0 is."""
+    token_ids, own = read
+    write_float32(smollm2.gguf(), tmp_path / "wide.gguf")
+    with opened(library(), tmp_path / "wide.gguf", len(token_ids), 64) as llama:
+        wide = {name: parts[0] for name, parts in llama.read(token_ids, 64).items()}
+    assert wide[LLAMA_BASE].loss == pytest.approx(own[LLAMA_BASE].loss, rel=0.02)
+    q8, q4 = "llama.cpp, q8_0", "llama.cpp, q4_0"
+    assert 0.0 < wide[q8].divergence < own[q8].divergence / 3
+    assert wide[q4].divergence > 20 * wide[q8].divergence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [smollm2, gemma3], ids=["smollm2", "gemma3"])
+def test_the_vocabulary_is_the_tokenizers(model: Any) -> None:
+    found, (directory, gguf) = library(), files(model)
+    tokenizer = open_text(ModelSpec("real", directory)).tokenizer
+    with opened(found, gguf, 64, 64, {}) as llama:
+        llama.check(range(llama.vocab_size), tokenizer)
+        assert not [token_id for token_id in tokenizer.prefix_ids if token_id >= llama.vocab_size]
