@@ -16,7 +16,7 @@ Exit status 1 if a figure is missed.
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,6 +42,7 @@ from inference_service.domain import MessagesInput
 from inference_service.engine import quality
 from inference_service.engine.geometry import Geometry
 from inference_service.models.fingerprint import ContentHashes
+from inference_service.models.kv_setup import choose
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.proof import attention_paths
 from inference_service.text.template import Template
@@ -106,7 +107,13 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
     every = variants(network, model.geometry, model.calibration)
     chosen = {name: every[name] for name in names}
     check = quality.sample(model.tokenizer, quality.TOKENS)
-    divergences, stored, missing = checked(model, check, chosen)
+    with Progress() as shown:
+        task = shown.add_task("checking", total=len(chosen) + 1)
+        bits, reason = choose(
+            quality.measure(network, model.tokenizer, model.geometry, quality.TOKENS, model.calibration)
+        )
+        shown.advance(task)
+        divergences, stored, missing = checked(model, check, chosen, partial(shown.advance, task))
     chosen = {name: chosen[name] for name in divergences}
     groups = model.geometry.full_groups
     elements = sum(len(each.layers) * each.kv_heads * (each.k_dim + each.v_dim) for each in groups)
@@ -124,6 +131,7 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
                 "chunk": CHUNK,
                 "chat_tokens": arguments.chat_tokens,
                 "check_tokens": len(check),
+                "auto": {"bits": bits, "reason": reason},
                 "missing": missing,
                 **({"llama_cpp": library.__version__, "llama_cpp_weights": arguments.llama_cpp} if library else {}),
             },
@@ -173,12 +181,16 @@ def _llama_cpp(library: Any, arguments: argparse.Namespace) -> Iterator[LlamaCpp
 
 
 def checked(
-    model: LoadedModel, token_ids: Sequence[int], variants: Mapping[str, NewCaches]
+    model: LoadedModel,
+    token_ids: Sequence[int],
+    variants: Mapping[str, NewCaches],
+    advance: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, float], dict[str, Stored], dict[str, str]]:
     """Of each variant the mean KL over the load check's sample, in nats, and its bytes; why others cannot run here."""
     network: Any = model.engine.model
     divergences, stored, missing = {}, {}, {}
     for name, new_caches in variants.items():
+        advance()
         try:
             sums, caches = read(network, token_ids, {name: new_caches}, _CHECK_CHUNK)
         except (RuntimeError, ValueError, NotImplementedError) as problem:

@@ -245,4 +245,7 @@ def _check(figures: dict[str, Any]) -> Table:
         f"the logarithm of perplexity's ratio with r = {found['perplexity_pearson']:.3f} "
         f"({found['perplexity_spearman']:.3f})."
     )
+    if auto := figures.get("auto"):
+        reason = auto["reason"].removeprefix("auto: ")
+        note += f' With `kv_bits = "auto"` this model gets {auto["bits"]}: {reason}.'
     return Table("What the check at load predicts", ("K/V", "KL of the check", "KL of texts", "perplexity"), rows, note)

@@ -27,8 +27,10 @@ from inference_service.engine.blas_threads import one_blas_thread
 Matrix = npt.NDArray[Any]
 
 _ROUNDS: Final = 4
-_RIDGE: Final = 1e-2
-"""Share of the mean eigenvalue that each gets, so that directions which few tokens have stay bounded."""
+_RIDGE: Final = 1.0
+"""Share of the mean eigenvalue that each gets. A text of 1,024 tokens knows little of directions which few tokens have,
+and those are what facts are told by. SmolLM2's 4 bits are at 0.020 nats with 0.01, and at 0.016 with 1.
+"""
 
 
 class Bases(NamedTuple):
@@ -66,7 +68,7 @@ def _of_keys(keys: mx.array, queries: mx.array, slopes: mx.array) -> Matrix:
     p: Matrix = np.eye(keys.shape[1])
     for _ in range(_ROUNDS):
         of_keys, of_queries = _squares(keys, p), _squares(queries, _inverse(p))
-        by_keys, by_queries = slopes.T @ mx.square(of_queries), slopes @ mx.square(of_keys)
+        by_keys, by_queries = (mx.square(of_queries).T @ slopes).T, slopes @ mx.square(of_keys)
         p = _mean(_moment(keys, of_keys * by_keys), _moment(queries, of_queries * by_queries))
     return _root(p)
 

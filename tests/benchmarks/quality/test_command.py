@@ -21,6 +21,7 @@ from benchmarks.quality.command import checked, main, measured, parser
 from benchmarks.quality.texts import KINDS
 from benchmarks.quality.variants import PLAIN_4
 from gateway.cli.up.openblas import preload_here
+from inference_service.engine import quality
 from inference_service.models.loaded import LoadedModel
 from tests.benchmarks.quality import real_model
 from tests.full_matrix import FULL
@@ -52,6 +53,7 @@ def test_every_kind_was_read(figures: dict[str, Any]) -> None:
     assert figures["tokens"] == {kind.name: LENGTH - 1 for kind in KINDS}
     assert 5 < figures["perplexity"]["all"] < 60
     assert list(figures["variants"]) == [PLAIN_4, "4", "8"]
+    assert figures["auto"]["bits"] in quality.LADDER[:3]
 
 
 def test_a_real_model_feels_what_the_demo_model_does_not(figures: dict[str, Any]) -> None:
