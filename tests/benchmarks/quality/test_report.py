@@ -41,10 +41,11 @@ def written(
     chats: int = 4,
     scheme: str = "balanced",
     llama: dict[str, float] | None = None,
+    model: str = "SmolLM2-135M-Instruct",
 ) -> dict[str, Any]:
     theirs = llama or {}
     measured = Measured(
-        {"model": "M", "dtype": "float32", "scheme": scheme, "length": 1001, "chunk": 512, "chat_tokens": 900,
+        {"model": model, "dtype": "float32", "scheme": scheme, "length": 1001, "chunk": 512, "chat_tokens": 900,
          "check_tokens": 256, "missing": {"other": "no kernel"},
          **({"llama_cpp": "0.3.36"} if theirs else {})},
         800,
@@ -181,6 +182,15 @@ def test_what_is_to_be_reached(found: dict[str, Any]) -> None:
     assert [claim.text for claim in claims(written({"8": 0.001}))] == []
 
 
+def test_what_auto_takes_has_to_be_good_on_any_model() -> None:
+    other = written({"4": 0.05, "5/4": 0.018}, model="other")
+    assert [claim.text for claim in claims(other)] == ["4 bits: bits stored of an element"]
+    for bits, met in (("5/4", True), ("4", False), ("6", None)):
+        reached = claims({**other, "auto": {"bits": bits, "reason": "auto: few"}})[:-1]
+        assert [claim.met for claim in reached] == [met] * (0 if met is None else 2)
+    assert "this model gets 5/4: few." in tables({**other, "auto": {"bits": "5/4", "reason": "auto: few"}})[-1].note
+
+
 @pytest.mark.parametrize(("scheme", "met"), [("rotated", True), ("balanced", False)])
 def test_what_a_scheme_is_and_has_to_reach(scheme: str, met: bool) -> None:
     """Results of releases before name no scheme, and theirs was "rotated"."""
@@ -215,7 +225,11 @@ def test_llama_cpp_is_beside_its_own_f16(found: dict[str, Any]) -> None:
     assert both["bases"] == {LLAMA_BASE: pytest.approx(math.exp(2.6))}
     assert {name: of for name, of in both["variants"].items() if name not in LLAMA} == found["variants"]
     assert both["prediction"] == found["prediction"]
-    assert [claim.row() for claim in claims(both)] == [claim.row() for claim in claims(found)]
+    beside = "4 bits: KL divergence over that of llama.cpp, q4_0"
+    assert [claim.row() for claim in claims(both) if claim.text != beside] == [claim.row() for claim in claims(found)]
+    [ratio] = [claim for claim in claims(both) if claim.text == beside]
+    assert ratio.met and ratio.value == pytest.approx(0.02 / 0.06)
+    assert [claim.met for claim in claims(written(llama={"llama.cpp, q4_0": 0.01})) if claim.text == beside] == [False]
 
 
 def test_llama_cpp_is_in_the_same_tables_and_plots(found: dict[str, Any]) -> None:
