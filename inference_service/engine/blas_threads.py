@@ -4,14 +4,21 @@ Threads of its BLAS wait for each other longer than such matrices take: the eige
 230 ms with two threads on two cores of which one is busy.
 """
 
-from contextlib import AbstractContextManager
-from typing import Any
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 from threadpoolctl import ThreadpoolController
 
+assert np.__version__  # The controller sees the libraries that are loaded by now.
 _THREADS = ThreadpoolController()
+_LOCK = threading.Lock()
+"""Two that limit at once would each restore what the other has set."""
 
 
-def one_blas_thread() -> AbstractContextManager[Any]:
-    """Limit NumPy's BLAS to one thread. It limits all of the process, so it is for moments."""
-    return _THREADS.limit(limits=1, user_api="blas")  # type: ignore[no-any-return]
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit NumPy's BLAS to one thread. It limits all of the process, so it is for moments; not to be nested."""
+    with _LOCK, _THREADS.limit(limits=1, user_api="blas"):
+        yield

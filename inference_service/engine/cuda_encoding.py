@@ -1,5 +1,5 @@
-"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on; `paged.kernels` packs the same way
-into blocks.
+"""K and V centred, rotated and packed by one kernel for NVIDIA GPUs from sm_80 on; `paged.write_kernels`
+packs the same way into blocks.
 
 MLX would need eight operations for each layer and step, so small that a decode step waits for their launches.
 """

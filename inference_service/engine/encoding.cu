@@ -1,4 +1,4 @@
-// K and V of new tokens on their way into a cache: centred, rotated and packed; comes behind rotation.cu.
+// K and V of new tokens on their way into a cache: centred, rotated and packed; comes after rotation.cu.
 //
 // A warp takes one row, a token of a KV head, and computes in float32. So what is written does not depend on how many
 // rows and tokens are written with it.

@@ -1,4 +1,4 @@
-// Rows times the matrix of a KV head on tensor cores: the bases of codec.py within kernels; comes behind tiles.cu, which
+// Rows times the matrix of a KV head on tensor cores: the bases of codec.py within kernels; comes after tiles.cu, which
 // says how a warp holds matrices.
 
 // Copies 16 bytes to shared memory, on the way until `wait_for_copies`.
@@ -45,8 +45,8 @@ struct alignas(16) TimesMatrix {
     }
   }
 
-  // Fills `rows` with those of `given` elements that `row_of` finds, less `mean` if there is one; with zeros where it
-  // finds none, and behind them.
+  // Fills `rows` with those of `given` elements that `row_of` finds, filled up with zeros, less `mean` if there is one.
+  // Those that it does not find are zeros, too.
   template <typename RowOf>
   __device__ __forceinline__ void fill(
       const RowOf& row_of, int64_t step, int given, const T* mean = nullptr, int64_t mean_step = 0) {

@@ -12,10 +12,10 @@ from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
 FILES: Final = ("attention/quantized.cu", "attention/tiles.cu", "matrices.cu")
 """Device code that products of rows within kernels need."""
 _WARPS: Final = 8
-_ROWS: Final = 256
-"""Elements of 16th rows, of which a thread block takes as many as fit into what it shares."""
+_WIDTH_OF_ONE_TILE: Final = 256
+"""A thread block multiplies 16 rows of this width, or as many times 16 narrower ones."""
 
-_TURN = """
+_SOURCE = """
   const int kv_heads = matrices_shape[0], kv_head = blockIdx.x % kv_heads, group = rows_shape[1] / kv_heads;
   const int n = rows_shape[2], begin = blockIdx.x / kv_heads * {count}, end = rows_shape[0] * group * n;
   __shared__ TimesMatrix<{type}, {width}, {warps}, {tiles}> with;
@@ -31,24 +31,24 @@ _TURN = """
   with.multiply(matrix, [&](int i, int column, float x, float y) {{
     if (begin + i >= end) return;
     int64_t to = at(i, int64_t(rows_shape[1]) * n, n, 1) * {width} + column;
-    *reinterpret_cast<uint32_t*>(turned + to) = pair<{type}>(x, y);
+    *reinterpret_cast<uint32_t*>(products + to) = pair<{type}>(x, y);
   }});
 """
 
 
 def tiles(width: int, rows: int) -> int:
     """Return how many times 16 rows a thread block multiplies."""
-    return max(1, _ROWS // width) if rows > 16 else 1
+    return max(1, _WIDTH_OF_ONE_TILE // width) if rows > 16 else 1
 
 
-def turned(rows: mx.array, matrices: mx.array) -> mx.array:
+def times_matrices(rows: mx.array, matrices: mx.array) -> mx.array:
     """Return rows [n, heads, tokens, width], each times the matrix [kv_heads, width, width] of its KV head; 16 bits."""
     count, heads, n, width = rows.shape
     each = count * heads // len(matrices) * n
-    taken = tiles(width, each)
-    [found] = _turner(rows.dtype, width, taken)(
+    per_block = tiles(width, each)
+    [found] = _kernel(rows.dtype, width, per_block)(
         inputs=[rows, matrices],
-        grid=(len(matrices) * -(-each // (16 * taken)) * _WARPS * 32, 1, 1),
+        grid=(len(matrices) * -(-each // (16 * per_block)) * _WARPS * 32, 1, 1),
         threadgroup=(_WARPS * 32, 1, 1),
         output_shapes=[rows.shape],
         output_dtypes=[rows.dtype],
@@ -57,6 +57,6 @@ def turned(rows: mx.array, matrices: mx.array) -> mx.array:
 
 
 @lru_cache(maxsize=64)
-def _turner(dtype: mx.Dtype, width: int, tiles: int) -> Any:
-    source = _TURN.format(type=CUDA_TYPES[dtype], width=width, tiles=tiles, count=16 * tiles, warps=_WARPS)
-    return kernel("turned", ["rows", "matrices"], ["turned"], source, FILES)
+def _kernel(dtype: mx.Dtype, width: int, tiles: int) -> Any:
+    source = _SOURCE.format(type=CUDA_TYPES[dtype], width=width, tiles=tiles, count=16 * tiles, warps=_WARPS)
+    return kernel("times_matrices", ["rows", "matrices"], ["products"], source, FILES)

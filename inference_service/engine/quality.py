@@ -146,7 +146,7 @@ def measure(
 
     Takes two prefills, or three if the model's own bits are not the ladder's first, and two for each further rung, up
     to the first that is good. Fewer than 128 tokens say little: over the first 64 the unchanged demo model would fail.
-    A CPU stops once a format has taken `seconds`.
+    A CPU stops once a call of the ladder has taken `seconds`.
 
     `model` has the attention backend installed; only the bits of its `geometry` vary. Logits are held for 128 tokens at
     a time. Only the backend's count of calls and MLX's peak change.

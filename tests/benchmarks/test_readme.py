@@ -25,7 +25,7 @@ def decode(name: str) -> str:
 
 
 def perplexity(bits: str) -> str:
-    return median(cells("quality-gpu")[bits][2])
+    return median(cells("quality-beside-llama-cpp-cpu")[bits][2])
 
 
 def right_answers(bits: str) -> str:
@@ -49,5 +49,6 @@ def test_the_measured_table() -> None:
         f"CPU {decode('throughput-demo-cpu')}, GPU {decode('throughput-llama-3.1-8b-gpu')}",
         "; plain 4 bits ".join(map(right_answers, ("4", "plain 4"))),
         f"{llama[5]}; in fp16 {llama[1]}",
-        f"{perplexity('4')}, {perplexity('5/4')}, {perplexity('6')}; plain 4 bits {perplexity('plain 4')}",
+        f"{perplexity('4')}, {perplexity('5/4')}, {perplexity('6')}; llama.cpp's q4_0 {perplexity('llama.cpp, q4_0')}, "
+        f"mlx-lm's 4 bits {perplexity('mlx-lm, 4 bits')}",
     ]

@@ -1,4 +1,4 @@
-// One query per row over affinely quantized K and V; comes behind quantized.cu.
+// One query per row over affinely quantized K and V; comes after quantized.cu.
 //
 // A block takes one chunk of one row's tokens for the query heads that share a KV head, and leaves what quantized.cu
 // says. K and V are read once, in their packed form, and never dequantized in memory. A token's row is split over LANES

@@ -1,4 +1,4 @@
-// The chunks that kernels leave as one; comes behind rotation.cu and matrices.cu.
+// The chunks that kernels leave as one; comes after rotation.cu and matrices.cu.
 
 // A row of WIDTH elements over a block of WIDTH threads, of which each has one.
 template <int WIDTH, int BLOCK>
@@ -63,7 +63,8 @@ __device__ void merge_chunks(
     for (int i = threadIdx.x; i < Basis::COUNT * Basis::STEP; i += V_WIDTH * HEADS) basis.rows[i] = 0.0f;
     weigh();
     __syncthreads();
-    basis.rows[threadIdx.x / V_WIDTH * Basis::STEP + own] = static_cast<T>(x / total);  // Within the range of 16 bits.
+    // Divided, it is within the range of 16 bits; beside a sink that takes all, there is nothing to divide.
+    basis.rows[threadIdx.x / V_WIDTH * Basis::STEP + own] = static_cast<T>(total > 0 ? x / total : 0.0f);
     basis.multiply(back);
     x = basis.out[threadIdx.x / V_WIDTH][own] * total;
   } else {

@@ -25,7 +25,7 @@ _ENCODING_TOLERANCE = 3.0
 """At 8 bits, bfloat16 adds as much again; at 3 bits, a missing mean makes it five."""
 _ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
 _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
-_ARRAYS = ((60, (300, 170)),)
+_ARRAYS = ((60, (300, 170)), (60, (60,)))
 _LAST: Final = 20
 """Tokens of each sequence that are written after the others, as few as a step writes."""
 """Queries per row, and the rows' tokens: in one block and across several; more tokens than a chunk of kernels that
@@ -42,13 +42,19 @@ class Row(NamedTuple):
     written: mx.array
     values: list[tuple[mx.array, mx.array]]
     """By sequence, float32 [1, kv_heads, tokens, width]."""
-    last: tuple[mx.array, mx.array]
-    """K and V of the last token of each, [sequences, kv_heads, 1, width], as they were before they were packed."""
+    kv: list[tuple[mx.array, mx.array]]
+    """K and V of each, [1, kv_heads, tokens, width], as they were before they were packed."""
     lengths: tuple[int, ...]
     means: tuple[mx.array, mx.array]
     """K's and V's, [kv_heads, width], even if packing does not subtract them."""
     off: float
     """RMS error of `values` over that of packing alone; about 1."""
+
+    def of(self, sequence: int) -> "Row":
+        """Return one sequence's."""
+        own = slice(sequence, sequence + 1)
+        tables = Tables(*(part[own] for part in self.tables))
+        return self._replace(tables=tables, values=self.values[own], kv=self.kv[own], lengths=self.lengths[own])
 
 
 Kernel = Callable[[Row, mx.array, float, mx.array | None], mx.array]
@@ -56,26 +62,33 @@ Kernel = Callable[[Row, mx.array, float, mx.array | None], mx.array]
 
 
 def _one(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-    """The last tokens are written again, with the queries, as in a step."""
-    floors = mx.zeros((len(row.lengths),), dtype=mx.int32)
-    written, packed = write_kernels.write_with_queries(
-        row.group, row.layer, *row.last, queries, row.tables, floors, row.codec
-    )
-    return attention.flash_decoding(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, written, packed)
+    of = row.codec, scale, sinks, *_written(row, queries)
+    return attention.flash_decoding(row.group, row.layer, queries, row.tables, *of)
 
 
 def _few(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
-    return attention.flash_prefill(row.group, row.layer, queries, row.tables, row.codec, scale, sinks, row.written)
+    of = row.codec, scale, sinks, *_written(row, queries)
+    return attention.flash_prefill(row.group, row.layer, queries, row.tables, *of)
 
 
 def _over_arrays(row: Row, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:
     n, window, found = queries.shape[2], row.group.window, []
     for at, length in enumerate(row.lengths):
+        one = row.of(at)
         total = min(length, window + n - 1) if window else length
-        own = Tables(*(part[at : at + 1] for part in row.tables))
-        mask, of = banded(n, total, window or total), (row.codec, scale, sinks, row.written)
-        found.append(attention.over_arrays(row.group, row.layer, queries[at : at + 1], own, total, mask, *of))
+        mask = "causal" if total <= (window or total) else banded(n, total, window)
+        of = row.codec, scale, sinks, *_written(one, queries[at : at + 1])
+        found.append(attention.over_arrays(row.group, row.layer, queries[at : at + 1], one.tables, total, mask, *of))
     return mx.concatenate(found)
+
+
+def _written(row: Row, queries: mx.array) -> tuple[mx.array, mx.array | None]:
+    """Write the last tokens again, with their queries, where a kernel multiplies these: as in a pass."""
+    if row.codec.kernel_bases is None:
+        return row.written, None
+    k, v = (mx.concatenate([x[:, :, -queries.shape[2] :] for x in side]) for side in zip(*row.kv, strict=True))
+    floors = mx.zeros((len(row.lengths),), dtype=mx.int32)
+    return write_kernels.write_with_queries(row.group, row.layer, k, v, queries, row.tables, floors, row.codec)
 
 
 def _latents(row: Row, queries: mx.array, scale: float, _: mx.array | None) -> mx.array:
@@ -168,7 +181,7 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
     arena = DeviceArena(layout, sum(counts) + 1)
     places = np.random.default_rng(seed).permutation(sum(counts))
     layer, found = mx.array([len(group.layers) - 1]), np.zeros((len(lengths), max(counts)), np.int64)
-    written, values, off, last = [], [], [], []
+    written, values, off, kv = [], [], [], []
     for row, (length, first, count) in enumerate(zip(lengths, firsts, counts, strict=True)):
         own = places[sum(counts[:row]) : sum(counts[: row + 1])].tolist()
         found[row, :count] = arena.addresses(own)
@@ -181,14 +194,13 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
             written.append(write_kernels.write(paged, layer, k[:, :, part], v[:, :, part], one, floors, codec))
             mx.eval(written)
         values.append(_values(arena, geometry, group, own, length - first, codec))
-        last.append((k[:, :, -1:], v[:, :, -1:]))
+        kv.append((k, v))
         for side in zip((k, v), codec.decode(*codec.encode(k, v)), values[-1], strict=True):
             off += [_off(*(x[:, :, part] for x in side)) for part in parts]
     spans = mx.array([list(each) for each in zip(firsts, lengths, strict=True)], dtype=mx.int32)
     _KEPT[:] = [arena]
-    k_last, v_last = (mx.concatenate(list(side)) for side in zip(*last, strict=True))
     return Row(
-        paged, layer, codec, Tables(mx.array(found), spans), written[-1], values, (k_last, v_last), lengths,
+        paged, layer, codec, Tables(mx.array(found), spans), written[-1], values, kv, lengths,
         (k_mean, v_mean), max(off),
     )  # fmt: skip
 

@@ -166,11 +166,10 @@ class BlockKVCache(KVCache):
         """Return how many tokens before position `start` those from there on see."""
         return min(start, self.window - 1) if self.window else start
 
-    def _write(self, keys: mx.array, values: mx.array) -> None:
+    def _write(self, keys: mx.array, values: mx.array, *, as_encoded: bool = False) -> None:
         self._value_width = int(values.shape[-1])
-        self._written = write_kernels.write(
-            self._group, self._index, keys, values, self._tables.rows, self._tables.floors, self.codec
-        )
+        of = self._tables.rows, self._tables.floors, self.codec
+        self._written = write_kernels.write(self._group, self._index, keys, values, *of, as_encoded=as_encoded)
 
     def _arrays(self, tables: Tables, start: int, n: int, widths: tuple[int, int]) -> tuple[mx.array, mx.array]:
         """Return K and V that n tokens from position `start` on see, themselves last."""
@@ -195,7 +194,7 @@ class BlockKVCache(KVCache):
             )
             k, v = (mx.concatenate([x[..., : y.shape[-1]], y], axis=2) for x, y in zip(old, (k, v), strict=True))
             keys, values = mx.depends([keys, values], [k, v])
-        self._write(keys, values)
+        self._write(keys, values, as_encoded=True)
         return k, v
 
     def attend(self, queries: mx.array, scale: float, sinks: mx.array | None) -> mx.array:

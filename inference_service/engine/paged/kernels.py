@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA GPUs that write and read K and V in the pool's blocks, by tables of block addresses.
+"""Kernels for NVIDIA GPUs that read K and V in the pool's blocks, by tables of block addresses; `write_kernels` writes.
 
 MLX has no operation that writes to its inputs, and does not track reads by address. So a reader of a block in the same
 graph takes the writer's output as an input, and memory is freed only after waiting for the device.

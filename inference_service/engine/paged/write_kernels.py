@@ -1,7 +1,7 @@
 """Kernels for NVIDIA GPUs that pack K and V into the pool's blocks.
 
-With bases, they multiply K, V and the queries on tensor cores, in one launch: four products of their own a layer took a
-tenth of a step of Llama 3.1 8B, and more of a prompt.
+With bases, K, V and the queries are multiplied by the same launch, on tensor cores: products by MLX, one after the
+other, cost the processor more than the GPU, and a step waits for it.
 """
 
 from functools import lru_cache
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.codec import KVCodec
+from inference_service.engine.codec import Basis, KVCodec
 from inference_service.engine.cuda_kernel import kernel
 from inference_service.engine.matrices import FILES as PRODUCTS
 from inference_service.engine.matrices import tiles
@@ -111,14 +111,18 @@ def write(
     tables: Tables,
     floors: mx.array,
     codec: KVCodec,
+    *,
+    as_encoded: bool = False,
 ) -> mx.array:
     """Pack K [rows, kv_heads, n, k_dim] and V [rows, kv_heads, n, v_dim] into each row's last n places.
 
     `layer` int32 [1] is the layer's index in the group. Tokens before a row's table, or before its position in
     `floors`, int32 [rows], are not written. The blocks are written when the result, int32 [1], is evaluated; readers
-    take it as an input. Raises ValueError for another dtype than the group's.
+    take it as an input. `as_encoded` packs to the last bit what `codec.encode` does. Raises ValueError for another
+    dtype than the group's.
     """
-    written, _ = _write(group, layer, keys, values, None, tables, floors, codec)
+    bases = None if as_encoded else codec.kernel_bases
+    written, _ = _write(group, layer, keys, values, None, tables, floors, codec, bases)
     return written
 
 
@@ -134,27 +138,27 @@ def write_with_queries(
 ) -> tuple[mx.array, mx.array]:
     """As `write`; also return queries [rows, heads, n, k_dim] in the packed basis."""
     queries = filled_up(queries, codec.format.group_size)
-    written, packed = _write(group, layer, keys, values, queries, tables, floors, codec)
+    written, packed = _write(group, layer, keys, values, queries, tables, floors, codec, codec.kernel_bases)
     return written, codec.queries(queries) if packed is None else packed
 
 
 def _write(
     group: PagedGroup, layer: mx.array, keys: mx.array, values: mx.array, queries: mx.array | None, tables: Tables,
-    floors: mx.array, codec: KVCodec,
+    floors: mx.array, codec: KVCodec, bases: tuple[Basis, Basis] | None,
 ) -> tuple[mx.array, mx.array | None]:  # fmt: skip
-    if keys.dtype != group.dtype or values.dtype != group.dtype:
-        raise ValueError(f"K and V of {keys.dtype} and {values.dtype} for blocks of {group.dtype}")
+    if any(x.dtype != group.dtype for x in (keys, values, queries) if x is not None):
+        raise ValueError(f"K and V of {keys.dtype} and {values.dtype}, or queries, for blocks of {group.dtype}")
     rows, heads, n, _ = keys.shape
     shapes: list[tuple[int, ...]] = [(1,)]
-    if bases := codec.kernel_bases:
+    if bases:
         inputs = [keys, values, codec.k_mean, codec.v_mean, *(basis.into for basis in bases)]
-        sides, each = 2, tiles(max(group.k_dim, group.v_dim), rows * n)
+        sides, per_block = 2, tiles(max(group.k_dim, group.v_dim), rows * n)
         if queries is not None:
             inputs += [queries, bases[0].across]
             shapes.append(queries.shape)
             sides += queries.shape[1] // heads
-        writer, warps = _based_writer(group, sides - 2, each), _BASED_WARPS
-        blocks = heads * -(-rows * n // (16 * each))
+        writer, warps = _based_writer(group, sides - 2, per_block), _BASED_WARPS
+        blocks = heads * -(-rows * n // (16 * per_block))
     else:
         inputs = [*codec.balanced(keys, values), *(codec.kernel_means or ())]
         writer, warps = _writer(group, codec.kernel_means is not None), WARPS
@@ -180,9 +184,9 @@ def _writer(group: PagedGroup, centred: bool) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _based_writer(group: PagedGroup, heads: int, taken: int) -> Any:
+def _based_writer(group: PagedGroup, heads: int, per_block: int) -> Any:
     """Return the kernel that multiplies with bases: K, V and the queries of `heads` heads per KV head, or none if 0."""
-    fields = group.fields() | {"group": heads, "tiles": taken, "count": 16 * taken, "warps": _BASED_WARPS}
+    fields = group.fields() | {"group": heads, "tiles": per_block, "count": 16 * per_block, "warps": _BASED_WARPS}
     sides = {
         side: _BASED_SIDE.format(
             side=side, array=array, mean=mean_of(side), dim=fields[f"{side}_dim"], bits=fields[f"{side}_bits"], **fields

@@ -107,7 +107,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
         dequantizing._kernel,
         write_kernels._writer,
         write_kernels._based_writer,
-        matrices._turner,
+        matrices._kernel,
         paged_kernels._decoder,
         paged_kernels._store,
         paged_kernels._load,

@@ -22,7 +22,7 @@ from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_kernel import available
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
-from inference_service.engine.paged import attention, kernels
+from inference_service.engine.paged import attention, kernels, write_kernels
 from inference_service.engine.paged.kernels import Tables
 from inference_service.engine.paged.passes import KVCache, Pass, Piece, Pieces, Seen
 from inference_service.engine.paged.sequence import BlockTable, Sequence
@@ -159,7 +159,7 @@ def not_a_number(attend: Attention) -> Attention:
 
 
 def ignores_sinks(attend: Attention) -> Attention:
-    return lambda *of: attend(*of[:-2], None, of[-1])
+    return lambda *of: attend(*of[:6], None, *of[7:])
 
 
 def shifted(by: int) -> Callable[[Attention], Attention]:
@@ -260,7 +260,7 @@ def writes_v_as_k(write: Attention) -> Attention:
 def test_a_model_is_refused_where_kv_is_not_written_right(
     fault: Callable[[Attention], Attention], on_cuda: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "write", fault(kernels.write))
+    monkeypatch.setattr(write_kernels, "write", fault(write_kernels.write))
     with pytest.raises(FailedPrecondition, match="writing is wrong on this backend"):
         attention_paths(SMALL)
 
