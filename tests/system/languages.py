@@ -10,6 +10,7 @@ import functools
 import hashlib
 import inspect
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,13 @@ _GO_PATH: Final = Path("src/example.com/agentmem-example")
 _DEBIAN_GO: Final = Path("/usr/share/gocode")
 _GO_LIBRARIES: Final = "golang-google-grpc-dev, golang-github-golang-protobuf-1-5-dev"
 _SECONDS: Final = 560
+
+
+def shown(ledger: bytes) -> str:
+    """Return a ledger's text without the special tokens, which clients are not shown: a random model says them
+    anywhere.
+    """
+    return re.sub(r"<\|\w+\|>", "", ledger.decode(errors="replace"))
 
 
 class Ended(NamedTuple):

@@ -22,7 +22,6 @@ from safetensors.numpy import load_file, save_file
 from agentmem.kv.ledger import common_length
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from inference_service.engine import rotation
-from inference_service.engine.attention import self_test
 from inference_service.engine.calibration import Calibration
 from inference_service.models import fingerprint
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
@@ -249,8 +248,7 @@ async def test_what_reads_otherwise_than_was_written_would_be_found_out(
     await remember(stack, directory, agent)
     if fault == "signs":
         others = [sign * (-1 if at % 3 else 1) for at, sign in enumerate(rotation.signs(64))]
-        for module in (rotation, self_test):
-            monkeypatch.setattr(module, "signs", lambda width: others[:width])
+        monkeypatch.setattr(rotation, "signs", lambda width: others[:width])
         rotation._signs.cache_clear()
     else:
         monkeypatch.setattr(Calibration, "codecs", lambda self, geometry: geometry.codecs())

@@ -26,7 +26,7 @@ from gateway.edge import key_file
 from gateway.edge.keys import new
 from tests.gateway import running as gateways
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
-from tests.system.languages import CPP, GO, TYPESCRIPT, Program, command, ended
+from tests.system.languages import CPP, GO, TYPESCRIPT, Program, command, ended, shown
 from tests.system.proxies import CANCEL, INTERNAL_ERROR, LosingAnswers, ResettingStreams
 from tests.system.stack import Stack, hosting
 
@@ -61,12 +61,8 @@ def address(stack: Stack) -> str:
     return f"127.0.0.1:{stack.ports['grpc']}"
 
 
-_SPECIAL = re.compile(r"<\|\w+\|>")
-
-
 async def said(stack: Stack, agent: str) -> str:
-    """Return the agent's memory without the tokens that clients are not shown: a random model says them anywhere."""
-    return _SPECIAL.sub("", (await stack.ledger(agent)).text.decode(errors="replace"))
+    return shown((await stack.ledger(agent)).text)
 
 
 @pytest.mark.slow

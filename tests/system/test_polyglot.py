@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from agentmem.v1 import agent_pb2
-from tests.system.languages import EXAMPLES, Program
+from tests.system.languages import EXAMPLES, Program, shown
 from tests.system.stack import Stack, hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -70,7 +70,7 @@ async def test_python_moves_agents(stack: Stack, python: Program, tmp_path: Path
 async def test_python_generates_lists_and_forks(stack: Stack, python: Program) -> None:
     first = await python.run("generate", "pia", "The boat is green.")
     ledger = await stack.ledger("pia")
-    assert ledger.text.decode(errors="replace").removesuffix("<|im_end|>").endswith(first.out)
+    assert shown(ledger.text).endswith(first.out)
     assert first.err == "\n[0 tokens from memory; version 1]\n"
     assert (await python.run("fork", "pia", "pit")).out == f"pit: {len(ledger.token_ids)} tokens, version 1\n"
     assert f"pit\ttiny\t{len(ledger.token_ids)} tokens" in (await python.run("list")).out.splitlines()
