@@ -19,7 +19,7 @@ NewCaches = Callable[[], list[Any]]
 RUNGS: Final = ("4/3", "4", "4w6", "5/4", "5/4w6", "6/4", "6/4w6", "8/4", "6", "8")
 """Bits of K and V that are measured with the model's own scheme, in groups of 64."""
 WINDOWED: Final = tuple(bits for bits in RUNGS if "w" in bits)
-"""Those with bits of their own in sliding windows: of models that have windows and full attention."""
+"""Rungs with bits of their own in sliding windows, for models that have windows and full attention."""
 PLAIN_4: Final = "plain 4"
 PLAIN_4_32: Final = "plain 4, groups of 32"
 ROTATED_4: Final = "4 rotated"

@@ -99,8 +99,6 @@ class KVCodec:
         self.v_basis: Basis | None = None
         self.packed_means: tuple[mx.array, mx.array] | None = None
         """Means in the packed basis, [kv_heads, 1, padded width], if there are bases."""
-        self.output_mean = self.v_mean
-        """The mean that outputs of kernels lack, before `outputs`: [kv_heads, 1, padded v_dim]."""
         if bases is not None:
             self.k_basis, self.v_basis = bases
         self._shifts = [
@@ -109,8 +107,12 @@ class KVCodec:
         ]
         if self._shifts[0] is not None and self._shifts[1] is not None:
             self.packed_means = -self._shifts[0], -self._shifts[1]
-            self.output_mean = self.packed_means[1]
         self._both = self._as_one()
+
+    @property
+    def output_mean(self) -> mx.array | None:
+        """The mean that outputs of kernels lack, before `outputs`: [kv_heads, 1, padded v_dim]."""
+        return self.v_mean if self.packed_means is None else self.packed_means[1]
 
     @property
     def centred(self) -> bool:
@@ -186,7 +188,7 @@ class KVCodec:
 
     def release(self) -> None:
         """Free means and bases. The codec must not be used afterwards."""
-        self.k_mean = self.v_mean = self.k_basis = self.v_basis = self.output_mean = self.packed_means = None
+        self.k_mean = self.v_mean = self.k_basis = self.v_basis = self.packed_means = None
         self._shifts = [None, None]
         self._both = None
 
