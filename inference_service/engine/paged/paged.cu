@@ -43,3 +43,14 @@ struct Paged {
     return in.biases_of(table[(token - first) / TOKENS], (token - first) % TOKENS);
   }
 };
+
+// Finds where a token is to be written, by its position, with the row's table, which begins at position `first`. False
+// for tokens before the table, or before `floor`.
+template <int TOKENS>
+__device__ __forceinline__ bool find_place(
+    const int64_t* table, int first, int floor, int position, int64_t& block, int& slot) {
+  if (position < first || position < floor) return false;
+  block = table[(position - first) / TOKENS];
+  slot = (position - first) % TOKENS;
+  return true;
+}

@@ -16,16 +16,22 @@ from inference_service.engine.matrices import tiles
 from inference_service.engine.paged.kernels import FILES, WARPS, PagedGroup, Tables, by_sides, mean_of
 from inference_service.engine.quantization import filled_up
 
-_WRITE = """
+_PLACE: Final = """
+  int64_t block;
+  int slot;
+  const int* span = spans + row * spans_strides[0];
+  const bool there = find_place<{tokens}>(
+      tables + row * tables_strides[0], span[0], floors[row], span[1] - n + token, block, slot);
+"""
+_WRITE = (
+    """
   const int heads = keys_shape[1], n = keys_shape[2], at = {at};
   if (at >= keys_shape[0] * heads * n) return;
   if (at == 0 && blockIdx.y == 0 && threadIdx.x == 0) written[0] = 1;
-  const int token = at % n, kv_head = at / n % heads, row = at / n / heads;
-  const int position = spans[row * spans_strides[0] + 1] - n + token;
-  const int in_table = position - spans[row * spans_strides[0]];
-  if (in_table < 0 || position < floors[row]) return;
-  const int64_t block = tables[row * tables_strides[0] + in_table / {tokens}];
-  const int slot = in_table % {tokens};
+  const int token = at % n, kv_head = at / n % heads, row = at / n / heads;"""
+    + _PLACE
+    + """
+  if (!there) return;
   {k_in}
   {v_in}
   if (blockIdx.y == 0) {{
@@ -34,6 +40,7 @@ _WRITE = """
     {v}
   }}
 """
+)
 _SIDE = """encode_row<{type}, {bits}, {group_size}, {dim}, {block}>(
         {array} + row * {array}_strides[0] + kv_head * {array}_strides[1] + token * {array}_strides[2],
         {array}_strides[3], {array}_shape[3], {mean},
@@ -50,14 +57,6 @@ _BASED = """
   }} with;
   {k_in}
   {v_in}
-  auto place = [&](int at, int64_t& block, int& slot) {{
-    int row = at / n, position = spans[row * spans_strides[0] + 1] - n + at % n;
-    int in_table = position - spans[row * spans_strides[0]];
-    if (in_table < 0 || position < floors[row]) return false;
-    block = tables[row * tables_strides[0] + in_table / {tokens}];
-    slot = in_table % {tokens};
-    return true;
-  }};
   if (blockIdx.y == 0) {{
     {k}
   }} else if (blockIdx.y == 1) {{
@@ -65,7 +64,8 @@ _BASED = """
   }}
   {queries}
 """
-_BASED_SIDE = """
+_BASED_SIDE = (
+    """
     const {type}* matrix = {side}_into + kv_head * {dim} * {dim};
     with.{side}.fetch(matrix);
     with.{side}.fill([&](int i) {{
@@ -75,14 +75,16 @@ _BASED_SIDE = """
     }}, {array}_strides[3], {array}_shape[3], {mean});
     with.{side}.multiply(matrix);
     for (int i = warp; i < {count} && first + i < end; i += {warps}) {{
-      int64_t block;
-      int slot;
-      if (!place(first + i, block, slot)) continue;
+      const int token = (first + i) % n, row = (first + i) / n;"""
+    + _PLACE
+    + """
+      if (!there) continue;
       float x[{dim} / 32];
       for (int j = 0; j < {dim} / 32; ++j) x[j] = with.{side}.out[i][32 * j + threadIdx.x % 32];
       pack_row<{type}, {bits}, {group_size}, {dim}>(
           x, {side}_in.words_of(block, slot), {side}_in.scales_of(block, slot), {side}_in.biases_of(block, slot));
     }}"""
+)
 _QUERIES = """else {{
     const int begin = first * {group} + (blockIdx.y - 2) * {count}, stop = min(first + {count}, end) * {group};
     if (begin >= stop) return;
