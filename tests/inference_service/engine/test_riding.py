@@ -71,14 +71,14 @@ def test_prompts_that_wait_together_ride_together(
 def test_on_a_cpu_few_tokens_ride(model: LoadedModel, oracle: Oracle, computed: list[list[int]]) -> None:
     """As many as it computes in some seconds, and 64 where that is not known. Of a longer prompt the last one rides."""
     model.engine._tokens_per_second = 0.0
-    turns = [begin(model, prompt) for prompt in some_prompts(model, 10, 16, 64, 5, 65)]
+    turns = [begin(model, prompt) for prompt in some_prompts(model, 65, 10, 16, 64, 5)]
     model.engine.step()
     assert computed == [[5, 10, 16]], "64 rows at most"
     run(model)
     assert computed[1] == [1, 1, 1, 64], "the last token of 65 has no row left"
     assert {tokens for each in computed[2:] for tokens in each} == {1}
     assert all(right(oracle, turn) and turn.whole for turn in turns)
-    assert [[chunk.tokens for chunk in turn.job.chunks] for turn in turns] == [[10], [16], [64], [5], [64, 1]]
+    assert [[chunk.tokens for chunk in turn.job.chunks] for turn in turns] == [[64, 1], [10], [16], [64], [5]]
 
 
 def test_a_slow_cpu_has_few_rows_in_a_pass(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
