@@ -210,10 +210,10 @@ class _Judge:
             dearest = sorted(self._costs.items(), key=lambda cost: -cost[1])
             self._file.write_text("".join(f"{seconds:8.2f} {test}\n" for test, seconds in dearest))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Say which cases cost too much: after the summary, whose end is what one sees of a long run."""
         if self._over:
-            terminalreporter.section(
-                f"More than {self._limit:g} s of processor time: mark `slow` (tests/README.md)", red=True
-            )
+            terminal = config.get_terminal_writer()
+            terminal.line(f"More than {self._limit:g} s of processor time: mark `slow` (tests/README.md)", red=True)
             for test in self._over:
-                terminalreporter.write_line(f"{self._costs[test]:8.2f} {test}")
+                terminal.line(f"{self._costs[test]:8.2f} {test}")
