@@ -11,6 +11,7 @@ from gateway.cli.up.openblas import Preload, preload_here
 PRELOADED = preload_here().environment
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PRELOADED, reason="without OpenBLAS there is nothing to compare")
 async def test_processes_differ_in_their_blas() -> None:
     """Measuring raises where one has the other BLAS; which is faster a busy machine does not tell."""
