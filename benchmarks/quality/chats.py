@@ -1,15 +1,15 @@
 """Long chats in a model's own template: facts are stated and asked for once, real text is read, then each is asked for
 again.
 
-There are two facts of each sort, so that an answer takes the right fact and not only the right sort. Every question is
-asked of the same chat by itself, right behind the text: so one prefill serves all, and no answer helps another. The
-answer's sentence is given up to the value, which a model of this size cannot be relied on to phrase.
+There are two facts of each sort, so that an answer takes the right fact and not only the right sort. Each question
+follows the right answer to the one before, so that any cache can be asked, and a model without a template sees how
+answers look. The answer's sentence is given up to the value, which a small model cannot be relied on to phrase.
 """
 
 import random
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final, NamedTuple
 
 from benchmarks.quality.texts import PROSE, Render, text_of
@@ -52,23 +52,17 @@ _CHARACTERS: Final = range(200, 1200)
 
 
 @dataclass(frozen=True)
-class Question:
-    """What follows a chat: a question, and the answer up to its value's last token. `answer` tokens are the value."""
-
-    token_ids: list[int]
-    answer: int
-
-
-@dataclass(frozen=True)
 class Chat:
-    """A chat up to its questions."""
+    """Tokens, and where the values are among them that are asked for at the end, in order."""
 
     token_ids: list[int]
-    questions: list[Question]
+    values: list[range]
 
 
 def make_chats(count: int, tokens: int, tokenizer: Tokenizer, render: Render) -> list[Chat]:
-    """Chats of at most so many tokens, and little fewer. Raises Unavailable; ValueError for too few tokens."""
+    """Chats that have at most so many tokens before their last questions, and little fewer. Raises Unavailable;
+    ValueError for too few tokens.
+    """
     prose = text_of(PROSE, render).split("\n\n")
     passages = [" ".join(each.split()) for each in prose if len(each) in _CHARACTERS]
     return [make_chat(seed, tokens, passages, tokenizer, render) for seed in range(count)]
@@ -78,30 +72,38 @@ def make_chat(seed: int, tokens: int, passages: Sequence[str], tokenizer: Tokeni
     """One, which reads `passages` from a place on that `seed` chooses. Raises ValueError for too few tokens."""
     rng = random.Random(seed)
     facts = _facts(rng)
-
-    def encoded(chat: Sequence[dict[str, str]], answer: str | None = None) -> list[int]:
-        return tokenizer.encode(render(chat, answer is not None) + (answer or ""), parse_special=True)
-
-    messages = [message for fact in facts for message in _turn(f"Please remember this: {fact.sentence}", fact.sentence)]
-    messages += [message for fact in facts for message in _turn(fact.question, fact.sentence)]
-    token_ids: list[int] = []
+    asked = rng.sample(facts, len(facts))
     start = rng.randrange(len(passages))
-    for passage in islice([*passages, *passages], start, start + len(passages)):
-        longer = [*messages, *_turn(f"Please read this passage:\n\n{passage}", "I have read the passage.")]
-        encoded_longer = encoded(longer)
-        if len(encoded_longer) > tokens:
-            break
-        messages, token_ids = longer, encoded_longer
-    if not token_ids:
+    told = [message for fact in facts for message in _turn(f"Please remember this: {fact.sentence}", fact.sentence)]
+    told += [message for fact in facts for message in _turn(fact.question, fact.sentence)]
+    read = [
+        message
+        for passage in [*passages[start:], *passages[:start]]
+        for message in _turn(f"Please read this passage:\n\n{passage}", "I have read the passage.")
+    ]
+    again = [message for fact in asked for message in _turn(fact.question, fact.sentence)]
+
+    def encoded(messages: Sequence[dict[str, str]], answer: str | None = None) -> list[int]:
+        return tokenizer.encode(render(messages, answer is not None) + (answer or ""), parse_special=True)
+
+    def up_to(passages: int) -> list[dict[str, str]]:
+        return [*told, *read[: 2 * passages]]
+
+    def size(passages: int) -> int:
+        return len(encoded(up_to(passages)))
+
+    count = bisect_right(range(1, len(passages) + 1), tokens, key=size)
+    if not count:
         raise ValueError(f"{tokens} tokens are too few for a chat with all facts and a passage")
-    questions = []
-    for fact in facts:
-        asked = [*messages, *_turn(fact.question, "")[:1]]
-        stem, whole = encoded(asked, fact.stem), encoded(asked, f"{fact.stem} {fact.value}")
-        if whole[: len(stem)] != stem or stem[: len(token_ids)] != token_ids:
+    before = up_to(count)
+    chat = Chat(encoded([*before, *again]), [])
+    for number, fact in enumerate(asked):
+        question = [*before, *again[: 2 * number + 1]]
+        stem, whole = encoded(question, fact.stem), encoded(question, f"{fact.stem} {fact.value}")
+        if whole[: len(stem)] != stem or chat.token_ids[: len(whole)] != whole:
             raise ValueError("the model's template or tokenizer changes what stands before a value")
-        questions.append(Question(whole[len(token_ids) :], len(whole) - len(stem)))
-    return Chat(token_ids, questions)
+        chat.values.append(range(len(stem), len(whole)))
+    return chat
 
 
 def _facts(rng: random.Random) -> list[_Fact]:

@@ -1,10 +1,10 @@
 """Perplexity, divergence and recall of a real language model with quantized KV, for every format, beside unquantized.
 
-    agentmem bench quality [--model MODEL] [--pieces N] [--length TOKENS] [--chats N] [--variants NAME …]
-        [--llama-cpp [own|float32]]
+    agentmem bench quality [--model MODEL] [--pieces N] [--length TOKENS] [--chats N] [--chat-tokens TOKENS …]
+        [--variants NAME …] [--llama-cpp [own|float32]]
 
-A model in float32 reads prose, speeches, code, a manual, dialogues and calls of tools out of public packages, and, if
-it knows chats, some whose first facts are asked for at the end. SmolLM2-135M-Instruct and Gemma 3 270M are out of
+A model in float32 reads prose, speeches, code, a manual, dialogues and calls of tools out of public packages, and chats
+whose first facts are asked for at the end. SmolLM2-135M-Instruct and Gemma 3 270M are out of
 packages, too. Our formats are compared with what they are without one of their parts, and with mlx-lm's
 QuantizedKVCache; with --llama-cpp also with llama.cpp's, which read the same pieces. On a GPU all of the texts, in
 pieces of 4,096 tokens; on a CPU a small part, which takes a quarter of an hour with OpenBLAS. Packages are fetched once
@@ -99,8 +99,11 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
     assert model.calibration is not None
     render = _plain if model.template is None else partial(_by_template, Template(model.template))
     texts = pieces(model.tokenizer, render, arguments.length, arguments.pieces)
-    count = arguments.chats if model.template is not None and model.geometry.resumes_anywhere else 0
-    chats = make_chats(count, arguments.chat_tokens, model.tokenizer, render)
+    chats = [
+        (tokens, chat)
+        for tokens in arguments.chat_tokens
+        for chat in make_chats(arguments.chats, tokens, model.tokenizer, render)
+    ]
     for name, format in formats(model.geometry.format.scheme).items():
         if name in names:
             attention_paths(replace(model.geometry, format=format))
@@ -148,8 +151,8 @@ def measured(model: LoadedModel, arguments: argparse.Namespace, library: Any = N
             found.pieces.append(ReadPiece(piece.kind, sums))
             shown.advance(task)
             yield found
-        for chat in chats:
-            found.chats.append(AskedChat(len(chat.token_ids), answers(network, chat, chosen, CHUNK)))
+        for tokens, chat in chats:
+            found.chats.append(AskedChat(tokens, answers(network, chat, chosen, CHUNK)))
             shown.advance(task)
             yield found
 
@@ -228,13 +231,18 @@ def parser() -> argparse.ArgumentParser:
         "--length", type=options.at_least(64), default=default["length"], help="tokens of a piece" + shown
     )
     found.add_argument(
-        "--chats", type=options.at_least(0), default=default["chats"], help="chats with 12 questions" + shown
+        "--chats",
+        type=options.at_least(0),
+        default=default["chats"],
+        help="chats with 12 questions, of each length" + shown,
     )
     found.add_argument(
         "--chat-tokens",
+        nargs="+",
         type=options.at_least(_SHORTEST_CHAT),
-        default=default["chat_tokens"],
-        help="tokens of a chat at most" + shown,
+        default=[default["chat_tokens"]],
+        metavar="TOKENS",
+        help="tokens of chats before their questions, at most" + shown,
     )
     found.add_argument("--variants", nargs="+", choices=NAMES, metavar="NAME", help=_named())
     found.add_argument(

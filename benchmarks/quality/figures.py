@@ -33,7 +33,7 @@ class ReadPiece:
 
 @dataclass(frozen=True)
 class AskedChat:
-    """A chat whose questions were asked: answers by the names of variants, in the order of questions."""
+    """A chat of up to `tokens` that was asked: answers by the names of variants, in the order of questions."""
 
     tokens: int
     answers: dict[str, list[Answer]]
@@ -69,6 +69,7 @@ def figures(measured: Measured) -> dict[str, Any]:
         "perplexity": {"all": _perplexity(pieces), **{kind: _perplexity(own) for kind, own in by_kind.items()}},
         "bases": {base: _perplexity(pieces, base) for base in dict.fromkeys(measured.bases.values())},
         "recall": _recall(measured.chats, BASE),
+        "recall_by_tokens": _by_tokens(measured.chats, BASE),
         "variants": found,
         "prediction": prediction([of for of in found.values() if "check" in of]),
         "samples": {
@@ -108,6 +109,7 @@ def _variant(measured: Measured, name: str, by_kind: dict[str, list[ReadPiece]])
         "by_kind": {kind: _compared(of_kind, name, base) for kind, of_kind in by_kind.items()},
         "by_part": {str(place): _compared(pieces, name, base, place) for place in parts},
         "recall": _recall(measured.chats, name) if own else None,
+        "recall_by_tokens": _by_tokens(measured.chats, name) if own else {},
     }
 
 
@@ -135,6 +137,11 @@ def _sum(pieces: Sequence[ReadPiece], name: str) -> Sums:
 def _perplexity(pieces: Sequence[ReadPiece], name: str = BASE) -> float:
     found = _sum(pieces, name)
     return math.exp(found.loss / found.tokens)
+
+
+def _by_tokens(chats: Sequence[AskedChat], name: str) -> dict[str, Any]:
+    sizes = sorted({chat.tokens for chat in chats})
+    return {str(size): _recall([chat for chat in chats if chat.tokens == size], name) for size in sizes}
 
 
 def _recall(chats: Sequence[AskedChat], name: str) -> dict[str, Any] | None:

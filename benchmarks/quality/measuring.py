@@ -6,7 +6,7 @@ Of each chunk logits are compared at once and forgotten. One thread.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
@@ -16,7 +16,6 @@ import numpy as np
 from benchmarks.quality.chats import Chat
 from benchmarks.quality.spread import counted
 from benchmarks.quality.variants import NewCaches
-from inference_service.engine.paged.alone import SequenceKVCache
 
 BASE = "unquantized"
 """The name of what the others are compared with."""
@@ -100,35 +99,30 @@ def compared(token_ids: Sequence[int], steps: Mapping[str, Step], chunk: int) ->
 
 
 def answers(network: Any, chat: Chat, variants: Mapping[str, NewCaches], chunk: int) -> dict[str, list[Answer]]:
-    """Every question behind the same chat: answers by name, `BASE` among them."""
+    """The answers to a chat's questions, in order, by name, `BASE` among them."""
+    first = chat.values[0].start - 1
     found = {}
     for name, caches in _all_caches(network, variants).items():
-        for start in range(0, len(chat.token_ids), chunk):
-            _logprobs(network, mx.array([chat.token_ids[start : start + chunk]]), caches, last=1)
-        found[name] = [*_asked(network, chat, caches)]
+        for start in range(0, first, chunk):
+            _logprobs(network, mx.array([chat.token_ids[start : min(start + chunk, first)]]), caches, last=1)
+        right, logprobs = _told(network, chat.token_ids[first:], caches, chunk)
+        places = [slice(value.start - first - 1, value.stop - first - 1) for value in chat.values]
+        found[name] = [Answer(bool(right[place].all()), float(logprobs[place].mean())) for place in places]
         mx.clear_cache()
     return found
 
 
-def _asked(network: Any, chat: Chat, caches: list[Any]) -> Iterator[Answer]:
-    for question in chat.questions:
-        inputs, wanted = question.token_ids[:-1], np.array(question.token_ids[-question.answer :])
-        logprobs = np.array(_logprobs(network, mx.array([inputs]), caches, last=question.answer))
-        for cache in caches:
-            _trim(cache, len(inputs))
-        yield Answer(
-            bool((logprobs.argmax(axis=-1) == wanted).all()),
-            float(logprobs[np.arange(len(wanted)), wanted].mean()),
-        )
-
-
-def _trim(cache: Any, tokens: int) -> None:
-    """Have a cache forget its last tokens."""
-    if isinstance(cache, SequenceKVCache):
-        cache.tokens -= tokens
-        cache.working.trim(tokens)
-    else:
-        cache.trim(tokens)
+def _told(network: Any, token_ids: Sequence[int], caches: list[Any], chunk: int) -> tuple[Any, Any]:
+    """Read tokens [n]. Return NumPy arrays [n - 1]: is the next token the first choice, and its log-probability."""
+    right, told = [], []
+    last = len(token_ids) - 1
+    for start in range(0, last, chunk):
+        end = min(start + chunk, last)
+        logprobs = _logprobs(network, mx.array([list(token_ids[start:end])]), caches)
+        wanted = mx.array(list(token_ids[start + 1 : end + 1]))
+        right.append(np.array(logprobs.argmax(axis=-1) == wanted))
+        told.append(np.array(mx.take_along_axis(logprobs, wanted[:, None], axis=-1))[:, 0])
+    return np.concatenate(right), np.concatenate(told)
 
 
 def _all_caches(network: Any, variants: Mapping[str, NewCaches]) -> dict[str, list[Any]]:

@@ -1,11 +1,11 @@
 """What the figures of quality say: tables, figures to reach, and plots. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.plots import Band, Plot, Point
 from benchmarks.quality.llama_cpp import FLOAT32, LLAMA_FORMATS
-from benchmarks.quality.measuring import EDGES
+from benchmarks.quality.measuring import EDGES, part
 from benchmarks.quality.variants import MLX_LM, PLAIN_4, PLAIN_4_32, ROTATED_4, RUNGS, WINDOWED
 from benchmarks.tables import Claim, Table, interval, percent
 from inference_service.engine.quality import MOST_NATS
@@ -32,6 +32,10 @@ _MOST_NATS: Final = {BALANCED: {"4": 0.025, "5/4": 0.020}, ROTATED: {"4": 0.045,
 _MEASURED_FIRST: Final = "SmolLM2-135M-Instruct"
 _AUTO_PERPLEXITY: Final = 2.0
 """To be reached by what `auto` takes, on any model, in percent."""
+_EARLY: Final = str(part(1024))
+_LATE: Final = str(part(16_384))
+_MOST_GROWTH: Final = 4 / 3
+_MOST_LOST: Final = 2.0
 _PEER: Final = "llama.cpp, q4_0"
 """As many bits as our 4."""
 _TAILS: Final = {"divergence_99": "99 %", "divergence_999": "99.9 %"}
@@ -57,6 +61,7 @@ def claims(figures: dict[str, Any]) -> list[Claim]:
     claims = [*_limits(found, "{} bits", perplexity, nats)]
     if (auto := figures.get("auto", {}).get("bits")) in found:
         claims += _limits(found, "{} bits, which auto takes", {auto: _AUTO_PERPLEXITY}, {auto: MOST_NATS})
+        claims += _along(found[auto], f"{auto} bits, which auto takes")
     if {"4", _PEER} <= found.keys():
         ratio = found["4"]["divergence"]["value"] / found[_PEER]["divergence"]["value"]
         claims.append(Claim(f"4 bits: KL divergence over that of {_PEER}", ratio, 1.0, True))
@@ -83,6 +88,17 @@ def _limits(
     for name in (name for name in nats if name in found):
         divergence = found[name]["divergence"]["value"]
         yield Claim(f"{title.format(name)}: mean KL divergence", divergence, nats[name], True, " nats")
+
+
+def _along(found: Mapping[str, Any], title: str) -> Iterator[Claim]:
+    """Yield the claims about long contexts and chats, where such were read."""
+    parts = found.get("by_part", {})
+    if parts.keys() >= {_EARLY, _LATE}:
+        growth = parts[_LATE]["divergence"]["value"] / parts[_EARLY]["divergence"]["value"]
+        yield Claim(f"{title}: KL divergence after 16K tokens over that at 1K to 4K", growth, _MOST_GROWTH, True)
+    if found["recall"]:
+        lost = -100 * found["recall"]["difference"]["value"]
+        yield Claim(f"{title}: recall lost at most", lost, _MOST_LOST, True, " points")
 
 
 def plots(figures: dict[str, Any]) -> list[Plot]:
@@ -215,31 +231,49 @@ def _of_kind(of: Mapping[str, Mapping[str, float]], pieces: int) -> str:
 
 
 def _recall(figures: dict[str, Any]) -> Table:
-    rows = []
-    for name, of in figures["variants"].items():
-        if (found := of["recall"]) is None:
-            continue
-        rows.append(
-            [
-                name,
-                f"{found['right']} of {found['asked']}",
-                f"{found['lost']} / {found['gained']}",
-                f"{found['chance']:.2g}",
-                percent(found["difference"]),
-                f"{found['logprob']:.3f}",
-                interval(found["logprob_change"], "+.3f"),
-            ]
-        )
+    asked = {name: of for name, of in figures["variants"].items() if of["recall"]}
+    sizes = [*figures.get("recall_by_tokens", ())]
+    if len(sizes) > 1:
+        rows = [
+            [f"{name}, {int(size):,} tokens", *_recalled(of["recall_by_tokens"][size])]
+            for name, of in asked.items()
+            for size in sizes
+        ]
+        rows += [[f"{name}, all", *_recalled(of["recall"])] for name, of in asked.items()]
+    else:
+        rows = [[name, *_recalled(of["recall"])] for name, of in asked.items()]
     columns = ("K/V", "exact", "lost / gained", "p", "difference", "mean log-probability", "change")
     base = figures["recall"]
+    found = figures["chat_tokens"]
+    longest = max(found) if isinstance(found, list) else found  # Older committed results have one length.
     note = (
-        f"Facts told at the beginning of {figures['chats']} chats of up to {figures['chat_tokens']:,} tokens, asked "
+        f"Facts told at the beginning of {figures['chats']} chats of up to {longest:,} tokens, asked "
         f"for at the end. Exact: every token of the value is the first choice; unquantized {base['right']} of "
-        f"{base['asked']}, since the model is small. Lost and gained beside unquantized, with McNemar's exact test "
-        "and Bonett and Price's interval. Log-probability (nats) of the right value's tokens, unquantized "
-        f"{base['logprob']:.3f}; its change with an interval by a paired bootstrap over chats."
+        f"{base['asked']}{_unquantized(figures, sizes)}, since the model is small. Lost and gained beside unquantized, "
+        "with McNemar's exact test and Bonett and Price's interval. Log-probability (nats) of the right value's "
+        f"tokens, unquantized {base['logprob']:.3f}; its change with an interval by a paired bootstrap over chats."
     )
     return Table("Recall in long chats", columns, rows, note)
+
+
+def _recalled(found: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{found['right']} of {found['asked']}",
+        f"{found['lost']} / {found['gained']}",
+        f"{found['chance']:.2g}",
+        percent(found["difference"]),
+        f"{found['logprob']:.3f}",
+        interval(found["logprob_change"], "+.3f"),
+    ]
+
+
+def _unquantized(figures: dict[str, Any], sizes: Sequence[str]) -> str:
+    """Return how many are right by length, where there are several."""
+    if len(sizes) < 2:
+        return ""
+    found = figures["recall_by_tokens"]
+    right = (f"{found[size]['right']} at {int(size):,} tokens" for size in sizes)
+    return f" ({', '.join(right)})"
 
 
 def _check(figures: dict[str, Any]) -> Table:

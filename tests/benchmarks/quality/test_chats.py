@@ -16,7 +16,7 @@ def chats() -> list[Chat]:
 
 
 def test_they_are_as_long_as_asked_and_differ(chats: list[Chat]) -> None:
-    assert all(TOKENS * 0.6 < len(chat.token_ids) <= TOKENS for chat in chats)
+    assert all(TOKENS * 0.6 < chat.values[0].start < TOKENS + 30 for chat in chats)
     assert chats[0] != chats[1]
     assert chats == make_chats(2, TOKENS, real_model.text().tokenizer, real_model.render)
 
@@ -26,25 +26,19 @@ def test_every_answer_was_told_before_the_passages(chats: list[Chat]) -> None:
     for chat in chats:
         told, _, read = tokenizer.decode(chat.token_ids).decode().partition("Please read this passage:")
         assert read
-        sentences = set()
-        for question in chat.questions:
-            asked, _, sentence = tokenizer.decode(question.token_ids).decode().rpartition("<|im_start|>assistant\n")
-            value = tokenizer.decode(question.token_ids[-question.answer :]).decode()
-            assert asked.startswith("<|im_start|>user\n")
+        values, sentences = [], set()
+        for place in chat.values:
+            up_to = tokenizer.decode(chat.token_ids[: place.stop]).decode()
+            asked, _, sentence = up_to.rpartition("<|im_start|>assistant\n")
+            value = tokenizer.decode(chat.token_ids[place.start : place.stop]).decode()
             assert asked.endswith("?<|im_end|>\n")
-            assert sentence.endswith(value)
-            assert value.startswith(" ")
+            assert value not in asked.rpartition("<|im_start|>user\n")[2], "the question does not give it away"
+            assert sentence.endswith(value) and value.startswith(" ")
             assert told.count(f"{sentence}.") == 3, "told, repeated, and asked for once"
+            values.append(value)
             sentences.add(sentence)
-        assert len(sentences) == len(chat.questions) == 12
-
-
-def test_values_are_not_given_away_by_the_question(chats: list[Chat]) -> None:
-    """Of each sort there are two facts with different values."""
-    tokenizer = real_model.text().tokenizer
-    for chat in chats:
-        values = [tokenizer.decode(question.token_ids[-question.answer :]) for question in chat.questions]
-        assert len(set(values)) == len(values)
+        assert len(sentences) == len(set(values)) == len(chat.values) == 12
+        assert chat.values == sorted(chat.values, key=lambda place: place.start)
 
 
 def test_too_few_tokens_are_refused() -> None:

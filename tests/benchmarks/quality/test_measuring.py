@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.demo_model.dialogues import make_dialogue
 from benchmarks.demo_model.tokenizer import render
-from benchmarks.quality.chats import Chat, Question
+from benchmarks.quality.chats import Chat
 from benchmarks.quality.measuring import BASE, Sums, answers, read
 from benchmarks.quality.variants import (
     MLX_LM,
@@ -105,22 +105,22 @@ def test_bytes_are_those_of_the_arrays(demo: LoadedModel, every: dict[str, NewCa
     assert stored_bytes(caches["4"], demo.geometry) == demo.geometry.bytes_per_token
 
 
-@pytest.mark.slow
-def test_every_question_is_asked_of_the_chat_alone(
+def test_answers_are_read_where_their_values_are(
     demo: LoadedModel, every: dict[str, NewCaches], token_ids: list[int]
 ) -> None:
-    """In whatever order: what one question wrote behind the chat is forgotten before the next."""
-    questions = [Question(token_ids[start : start + length], 3) for start, length in ((50, 12), (83, 30), (127, 7))]
-    some = {name: every[name] for name in ("4", MLX_LM[4])}
-    found = answers(demo.engine.model, Chat(token_ids[:200], questions), some, CHUNK)
-    turned = answers(demo.engine.model, Chat(token_ids[:200], questions[::-1]), some, CHUNK)
-    alone = answers(demo.engine.model, Chat(token_ids[:200], questions[1:2]), some, CHUNK)
-    for name in (BASE, *some):
-        logprobs = [answer.logprob for answer in found[name]]
-        assert logprobs == pytest.approx([answer.logprob for answer in turned[name]][::-1], abs=1e-4)
-        assert logprobs[1] == pytest.approx(alone[name][0].logprob, abs=1e-4)
-        assert len({round(each, 3) for each in logprobs}) == 3
-    assert found["4"][0].logprob != found[BASE][0].logprob
+    """Unquantized as in one pass over all tokens, whatever the chunks; with quantized KV otherwise."""
+    network: Any = demo.engine.model
+    logits = network.model(mx.array([token_ids]))[0]
+    plain = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+    unsure = [at for at in range(20, len(token_ids) - 5) if -5 < plain[at - 1, token_ids[at]] < -0.01]
+    values = [range(at, at + length) for at, length in zip(unsure[::3], (3, 1, 5), strict=False)]
+    found = answers(network, Chat(token_ids, values), {name: every[name] for name in ("4", MLX_LM[4])}, CHUNK)
+    assert found.keys() == {BASE, "4", MLX_LM[4]}
+    for at, value in enumerate(values):
+        wanted = np.mean([plain[place - 1, token_ids[place]] for place in value])
+        assert found[BASE][at].logprob == pytest.approx(wanted, abs=1e-3)
+        assert found[BASE][at].right == all(plain[place - 1].argmax() == token_ids[place] for place in value)
+        assert found["4"][at].logprob != found[BASE][at].logprob
 
 
 def test_an_answer_is_right_when_all_its_tokens_are_the_first_choice(demo: LoadedModel, token_ids: list[int]) -> None:
@@ -128,8 +128,7 @@ def test_an_answer_is_right_when_all_its_tokens_are_the_first_choice(demo: Loade
     chosen = token_ids[:100]
     for _ in range(3):
         chosen = [*chosen, int(network.model(mx.array([chosen]))[0, -1].argmax().item())]
-    last_but_one = [*chosen[100:101], (chosen[101] + 1) % demo.vocab_size, chosen[102]]
-    questions = [Question(chosen[90:], 3), Question([*chosen[90:100], *last_but_one], 3)]
-    found = answers(network, Chat(chosen[:90], questions), {}, CHUNK)[BASE]
-    assert [answer.right for answer in found] == [True, False]
-    assert found[0].logprob > found[1].logprob
+    other = [*chosen[:101], (chosen[101] + 1) % demo.vocab_size, chosen[102]]
+    [right], [wrong] = (answers(network, Chat(ids, [range(100, 103)]), {}, CHUNK)[BASE] for ids in (chosen, other))
+    assert (right.right, wrong.right) == (True, False)
+    assert right.logprob > wrong.logprob

@@ -42,11 +42,12 @@ def written(
     scheme: str = "balanced",
     llama: dict[str, float] | None = None,
     model: str = "SmolLM2-135M-Instruct",
+    longer: int = 900,
 ) -> dict[str, Any]:
     theirs = llama or {}
     measured = Measured(
-        {"model": model, "dtype": "float32", "scheme": scheme, "length": 1001, "chunk": 512, "chat_tokens": 900,
-         "check_tokens": 256, "missing": {"other": "no kernel"},
+        {"model": model, "dtype": "float32", "scheme": scheme, "length": 1001, "chunk": 512,
+         "chat_tokens": [900, longer], "check_tokens": 256, "missing": {"other": "no kernel"},
          **({"llama_cpp": "0.3.36"} if theirs else {})},
         800,
         {name: Stored(100 * BITS[name] + 50, 100 * BITS[name]) for name in (*nats, *theirs)},
@@ -61,11 +62,11 @@ def written(
             for piece in range(pieces)
         ],
         [
-            AskedChat(900, {
+            AskedChat(longer if chat % 2 else 900, {
                 BASE: [Answer(True, -0.5), Answer(False, -3.0)],
                 **{name: [Answer(kl < 0.1, -0.5 - kl), Answer(False, -3.0)] for name, kl in nats.items()},
             })
-            for _ in range(chats)
+            for chat in range(chats)
         ],
         dict.fromkeys(theirs, LLAMA_BASE),
     )  # fmt: skip
@@ -187,8 +188,29 @@ def test_what_auto_takes_has_to_be_good_on_any_model() -> None:
     assert [claim.text for claim in claims(other)] == ["4 bits: bits stored of an element"]
     for bits, met in (("5/4", True), ("4", False), ("6", None)):
         reached = claims({**other, "auto": {"bits": bits, "reason": "auto: few"}})[:-1]
-        assert [claim.met for claim in reached] == [met] * (0 if met is None else 2)
+        assert [claim.met for claim in reached] == ([] if met is None else [met, met, True])
     assert "this model gets 5/4: few." in tables({**other, "auto": {"bits": "5/4", "reason": "auto: few"}})[-1].note
+
+
+def test_what_auto_takes_has_to_last_in_long_contexts_and_chats() -> None:
+    other = written({"4": 0.2, "5/4": 0.018}, model="other")
+    parts = {"1": {"divergence": {"value": 0.01}}, "4": {"divergence": {"value": 0.014}}}
+    long = {name: {**of, "by_part": parts} for name, of in other["variants"].items()}
+    reached = claims({**other, "variants": long, "auto": {"bits": "4", "reason": "auto: few"}})
+    [growth, recall] = [claim for claim in reached if "16K" in claim.text or "recall" in claim.text]
+    assert (growth.value, growth.met) == (pytest.approx(1.4), False)
+    assert (recall.value, recall.met) == (50.0, False)
+    assert not [claim for claim in claims({**other, "auto": {"bits": "4", "reason": ""}}) if "16K" in claim.text]
+
+
+def test_recall_is_shown_by_length() -> None:
+    found = written({"4": 0.02}, chats=4, longer=2000)
+    assert [size["asked"] for size in found["recall_by_tokens"].values()] == [4, 4]
+    [shown] = [table for table in tables(found) if table.title == "Recall in long chats"]
+    assert [row[0] for row in shown.rows] == ["4, 900 tokens", "4, 2,000 tokens", "4, all"]
+    assert [row[1] for row in shown.rows] == ["2 of 4", "2 of 4", "4 of 8"]
+    assert "chats of up to 2,000 tokens" in shown.note
+    assert "unquantized 4 of 8 (2 at 900 tokens, 2 at 2,000 tokens)" in shown.note
 
 
 @pytest.mark.parametrize(("scheme", "met"), [("rotated", True), ("balanced", False)])
