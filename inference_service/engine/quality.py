@@ -53,6 +53,7 @@ TOKENS: Final = 1024
 """Length of the sample; each format costs a prefill of it. Over a quarter of it, single tokens decide whether the mean
 of a format is above 0.02 nats, and three tokens are above the 99th percentile."""
 
+_MARGIN: Final = 4
 _CHUNK = 128
 _SECONDS = 30.0
 _ROWS = 32
@@ -67,11 +68,13 @@ class Divergence(NamedTuple):
     mean: float
     tail: float
     """The 99th percentile over tokens."""
+    margin: float = 0.0
+    """Added to the mean before it is held against the limit: four standard errors where time ended the sample."""
 
     @property
     def good(self) -> bool:
         """True if both are small enough; NaN never is."""
-        return self.mean <= MOST_NATS and self.tail <= MOST_TAIL_NATS
+        return self.mean + self.margin <= MOST_NATS and self.tail <= MOST_TAIL_NATS
 
 
 _UNKNOWN: Final = Divergence(math.inf, math.inf)
@@ -146,19 +149,20 @@ def measure(
 
     Takes two prefills, or three if the model's own bits are not the ladder's first, and two for each further rung, up
     to the first that is good. Fewer than 128 tokens say little: over the first 64 the unchanged demo model would fail.
-    A CPU stops once a call of the ladder has taken `seconds`.
+    A CPU stops once a call of the ladder has taken `seconds`; what it read no further has a `margin`.
 
     `model` has the attention backend installed; only the bits of its `geometry` vary. Logits are held for 128 tokens at
     a time. Only the backend's count of calls and MLX's peak change.
     """
     token_ids, rungs = sample(tokenizer, tokens), ladder(geometry)
     found: dict[str, Divergence] = {}
+    read = len(token_ids)
 
     def find(*bits: str) -> None:
+        nonlocal read
         formats = [geometry.format.with_bits(each) for each in bits]
-        measured = divergences(model, token_ids, geometry, formats, calibration, seconds)
-        del token_ids[measured.tokens :]
-        found.update(zip(bits, measured.nats, strict=True))
+        nats, read = divergences(model, token_ids, geometry, formats, calibration, seconds, read)
+        found.update(zip(bits, nats, strict=True))
 
     try:
         find(*{str(geometry.format), rungs[0]})
@@ -168,10 +172,10 @@ def measure(
             if found[bits].good:
                 break
     except _IncomparableError:
-        return Quality(len(token_ids), {}, rungs)
+        return Quality(read, {}, rungs)
     finally:
         mx.clear_cache()
-    return Quality(len(token_ids), {bits: found[bits] for bits in sorted(found, key=_size)}, rungs)
+    return Quality(read, {bits: found[bits] for bits in sorted(found, key=_size)}, rungs)
 
 
 def _size(bits: str) -> tuple[int, int, int]:
@@ -205,8 +209,10 @@ def divergences(
     formats: Iterable[KVFormat],
     calibration: Calibration | None = None,
     seconds: float = math.inf,
+    most: int | None = None,
 ) -> Divergences:
-    """Return the divergence of each format, over all positions. Without `calibration`, K and V are not centred.
+    """Return the divergence of each format over the first `most` positions, by default all. Without `calibration`, K
+    and V are not centred.
 
     A CPU stops after the 128 tokens in which it comes to `seconds`. Engine thread.
     """
@@ -214,7 +220,7 @@ def divergences(
     quantized: list[Any] = [new_caches(replace(geometry, format=each), calibration) for each in formats]
     rows: list[list[npt.NDArray[np.float32]]] = [[] for _ in quantized]
     done, began = 0, work_clock()
-    for start in range(0, len(token_ids), _CHUNK):
+    for start in range(0, most or len(token_ids), _CHUNK):
         if start and on_cpu() and work_clock() - began > seconds:
             break
         done = min(start + _CHUNK, len(token_ids))
@@ -224,12 +230,19 @@ def divergences(
             raise _IncomparableError
         for caches, of in zip(quantized, rows, strict=True):
             of.append(kl_divergences(p, _logits(model, chunk, caches)))
-    return Divergences([_over(np.concatenate(of)) for of in rows], done)
+    whole = done == len(token_ids)
+    return Divergences([_over(np.concatenate(of), whole) for of in rows], done)
 
 
-def _over(rows: npt.NDArray[np.float32]) -> Divergence:
-    whole = np.isfinite(rows).all()
-    return Divergence(float(rows.mean(dtype=np.float64)), float(np.quantile(rows, _TAIL))) if whole else _UNKNOWN
+def _over(rows: npt.NDArray[np.float32], whole: bool) -> Divergence:
+    """Return what tokens' divergences say; `whole` if they are of all tokens of the sample.
+
+    Over the first 128 to 640 tokens, Gemma 3 270M's 4 bits are at 0.013 to 0.020 nats, and over all 1,024 at 0.024.
+    """
+    if not np.isfinite(rows).all():
+        return _UNKNOWN
+    margin = 0.0 if whole else _MARGIN * float(rows.std(dtype=np.float64)) / math.sqrt(len(rows))
+    return Divergence(float(rows.mean(dtype=np.float64)), float(np.quantile(rows, _TAIL)), margin)
 
 
 def kl_divergences(p: mx.array, q: mx.array) -> npt.NDArray[np.float32]:

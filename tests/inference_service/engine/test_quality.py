@@ -85,14 +85,18 @@ def of_means(found: dict[str, float]) -> Quality:
     return Quality(10, {bits: Divergence(kl, kl) for bits, kl in found.items()})
 
 
-nats = st.builds(Divergence, *[st.one_of(st.floats(0, most), st.just(math.inf)) for most in (0.05, 0.5)])
+nats = st.builds(Divergence, *[st.one_of(st.floats(0, most), st.just(math.inf)) for most in (0.05, 0.5, 0.01)])
 
 
 @given(st.dictionaries(st.sampled_from([*LADDER, "4/3", "3", "6"]), nats, min_size=1), st.data())
 def test_what_is_recommended(found: dict[str, Divergence], data: st.DataObject) -> None:
     subject, own = Quality(10, found), data.draw(st.sampled_from([*found]))
     best, told = subject.recommended, subject.verdict(own)
-    passed = {b for b, kl in found.items() if kl.mean <= quality.MOST_NATS and kl.tail <= quality.MOST_TAIL_NATS}
+    passed = {
+        name
+        for name, kl in found.items()
+        if kl.mean + kl.margin <= quality.MOST_NATS and kl.tail <= quality.MOST_TAIL_NATS
+    }
     good = [bits for bits in LADDER if bits in passed]
     assert best == (good[0] if good else "")
     assert all(f"{kl.mean:.2g} with {bits} bits" in told for bits, kl in found.items())
@@ -114,6 +118,30 @@ def test_nan_is_never_good() -> None:
         assert Quality(10, {"4": broken}).recommended == ""
 
 
+def test_what_a_slow_cpu_did_not_read_is_a_margin(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all rungs, whose later ones read no more than the first."""
+    clock = iter([0.0, 1.0, 31.0])
+    rows: list[np.ndarray] = []
+
+    def found(p: mx.array, q: mx.array) -> np.ndarray:
+        rows.append(kl_divergences(p, q))
+        return rows[-1]
+
+    monkeypatch.setattr(quality, "on_cpu", lambda: True)
+    monkeypatch.setattr(quality, "work_clock", lambda: next(clock, 31.0))
+    monkeypatch.setattr(quality, "kl_divergences", found)
+    monkeypatch.setattr(quality, "MOST_NATS", 0.0)
+    early = measure(model.engine.model, model.tokenizer, model.geometry, TOKENS, model.calibration)
+    assert (early.tokens, [*early.divergences]) == (256, [*LADDER])
+    for number, of in enumerate(early.divergences.values()):
+        own = np.concatenate(rows[2 * number : 2 * number + 2])
+        assert of.mean == pytest.approx(own.mean())
+        assert of.margin == pytest.approx(4 * own.std() / 16)
+    monkeypatch.setattr(quality, "MOST_NATS", 0.02)
+    assert Divergence(0.019, 0.1).good and Divergence(0.016, 0.1, 0.004).good
+    assert not Divergence(0.019, 0.1, 0.004).good
+
+
 def counted(results: list[Quality]) -> Callable[..., Quality]:
     """A measurement that gives one result after the other."""
     return lambda *_: results.pop(0)
@@ -128,6 +156,7 @@ def test_a_model_is_measured_once_per_fingerprint(model: LoadedModel, tmp_path: 
     arguments = (model.engine.model, model.tokenizer, model.geometry, model.calibration)
     first = QualityChecks(file, TOKENS).of("a", *arguments)
     assert first == measure(*arguments[:3], TOKENS, model.calibration)
+    assert {of.margin for of in first.divergences.values()} == {0.0}
     results = [BAD, GOOD, BAD]
     again = QualityChecks(file, TOKENS, counted(results))
     assert again.of("a", *arguments) == first, "from memory"
