@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 STARTED := gateway.cli.up.command, gateway.app, cache_service.process, inference_service.process
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
-.PHONY: help setup demo test test-all lint types imports stubs check proto dashboards docs docs-check format bench clean
+.PHONY: help setup demo test test-all lint types imports stubs check proto docs docs-check format bench clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,9 +61,6 @@ check: lint types imports test  ## all that CI runs
 
 proto: setup  ## the stubs
 	$(BIN)/python protos/generate.py
-
-dashboards: setup  ## Grafana's dashboards, from deploy/grafana/*.py
-	$(BIN)/python -m deploy.grafana.generate
 
 docs: setup  ## the documentation at http://127.0.0.1:8000, built again when its pages change
 	$(BIN)/python -m mkdocs serve

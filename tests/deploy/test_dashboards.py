@@ -1,19 +1,14 @@
-"""The dashboards' files: current, whole, and about metrics that there are."""
+"""The dashboards' files: whole, and about metrics that there are."""
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.cog.plugins import register_default_plugins
-from grafana_foundation_sdk.models import dashboard as model
 
-from deploy.grafana import generate
 from tests import prometheus
 from tests.dashboards import FOLDER, NAMES, Dashboard
 from tests.deploy.metrics import documented
@@ -28,20 +23,6 @@ INTERVALS = {"__rate_interval": "20s", "__range": "3600s"}
 @pytest.fixture(params=NAMES)
 def board(request: pytest.FixtureRequest) -> Dashboard:
     return Dashboard(request.param)
-
-
-def test_they_are_what_the_generator_writes() -> None:
-    written = generate.files()
-    assert sorted(written) == sorted(FOLDER.iterdir())
-    for path, text in written.items():
-        assert path.read_text() == text, f"{path.name} is out of date: make dashboards"
-
-
-def test_grafana_reads_all_of_them(board: Dashboard) -> None:
-    """By the models of its own builders: what they do not know is not there when it is written again."""
-    register_default_plugins()
-    read = json.loads(json.dumps(model.Dashboard.from_json(board.json), cls=JSONEncoder))
-    assert read == board.json
 
 
 def test_names_and_numbers_are_unique(board: Dashboard) -> None:
