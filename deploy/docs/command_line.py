@@ -1,16 +1,13 @@
-"""The command line, from the click commands."""
+"""The command line: `--help` of each click command."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from inspect import cleandoc
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import click
 
-from benchmarks.__main__ import NAMES, summary
+from benchmarks.__main__ import overview
 from cache_service.offline.cluster.commands import main as ledgers
 from cache_service.offline.commands import main as store
-from deploy.docs.tables import code, table
 from gateway.cli.main import main
 from inference_service.hub.commands import main as hub
 
@@ -21,20 +18,13 @@ _ELSEWHERE = {
     **{f"agentmem cluster {name}": command for name, command in ledgers.commands.items()},
 }
 """Commands that `agentmem` runs in a process of their own."""
-_MORE: dict[str, Callable[[], str]] = {
-    "agentmem bench": lambda: table(
-        ("name", "what it measures"), ((code(name), summary(NAMES[name])) for name in NAMES)
-    ),
-    "agentmem doctor": lambda: "Takes the [settings of `agentmem up`](settings.md#agentmem-up), and `--json`.\n",
-    "agentmem up": lambda: "Takes [settings](settings.md#agentmem-up).\n",
-}
-"""What a command takes that is no option of click."""
-_COMMON = 5
-"""An option that so many commands have with the same help is described once, at the head of the page."""
+_SETTINGS = ("agentmem doctor", "agentmem up")
+"""Commands whose further options are settings."""
+_COLUMNS = 100
 
 
 class Described(NamedTuple):
-    """A command, the words that call it, and its context."""
+    """A command, and the words that call it."""
 
     words: str
     command: click.Command
@@ -42,12 +32,8 @@ class Described(NamedTuple):
 
 
 def page() -> str:
-    """Return a section for each command, after the options that most of them have."""
-    found = list(commands())
-    counts = Counter(_key(option, each.context) for each in found for option in _options(each.command))
-    common = {key for key, count in counts.items() if count >= _COMMON}
-    parts = ["## Common options\n", _table(sorted(common)), *(_section(each, common) for each in found)]
-    return "\n".join(parts)
+    """Return a section for each command."""
+    return "\n".join(_section(each) for each in commands())
 
 
 def commands() -> Iterator[Described]:
@@ -57,12 +43,13 @@ def commands() -> Iterator[Described]:
 
 def flags(command: click.Command) -> list[str]:
     """Return all flags of a command."""
-    return [flag for option in _options(command) for flag in (*option.opts, *option.secondary_opts)]
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    return [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
 
 
 def _walk(words: str, command: click.Command, parent: click.Context | None) -> Iterator[Described]:
     command = _ELSEWHERE.get(words, command)
-    context = click.Context(command, info_name=words.split()[-1], parent=parent)
+    context = click.Context(command, info_name=words.split()[-1], parent=parent, terminal_width=_COLUMNS)
     yield Described(words, command, context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -71,30 +58,7 @@ def _walk(words: str, command: click.Command, parent: click.Context | None) -> I
                 yield from _walk(f"{words} {name}", inner, context)
 
 
-def _section(each: Described, common: set[tuple[str, str]]) -> str:
-    usage = " ".join((each.words, *each.command.collect_usage_pieces(each.context)))
-    keys = [_key(option, each.context) for option in _options(each.command)]
-    shared = [code(option.split()[0].rstrip(",")) for option, text in keys if (option, text) in common]
-    more = _MORE.get(each.words)
-    parts = [
-        f"{'#' * min(len(each.words.split()) + 1, 4)} {each.words}\n",
-        f"```text\n{usage}\n```\n",
-        cleandoc(each.command.help or "").replace("\b\n", "") + "\n",
-        more() if more is not None else _table([key for key in keys if key not in common]),
-        f"[Common options](#common-options): {', '.join(shared)}.\n" if shared else "",
-    ]
-    return "\n".join(part for part in parts if part)
-
-
-def _options(command: click.Command) -> list[click.Option]:
-    return [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
-
-
-def _key(option: click.Option, context: click.Context) -> tuple[str, str]:
-    record = option.get_help_record(context)
-    assert record is not None
-    return record
-
-
-def _table(records: list[tuple[str, str]]) -> str:
-    return table(("option", "meaning"), ((code(option), meaning) for option, meaning in records))
+def _section(each: Described) -> str:
+    text = overview() if each.words == "agentmem bench" else each.command.get_help(each.context)
+    more = "Takes the [settings of `agentmem up`](settings.md#agentmem-up), too.\n" if each.words in _SETTINGS else ""
+    return f"{'#' * min(len(each.words.split()) + 1, 4)} {each.words}\n\n```text\n{text}\n```\n\n{more}"

@@ -1,15 +1,11 @@
-"""The table of request fields: what each dialect's schemas take, what has no effect, what is refused, and why.
+"""The tables of request fields: what each dialect's schemas take, what has no effect, what is refused, and why."""
 
-python -m deploy.docs.fields    # writes docs/reference/fields.md
-"""
-
-import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+from deploy.docs.tables import code, table
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
 from gateway.api.fields import IDLE, REFUSED
@@ -17,14 +13,12 @@ from gateway.api.messages_schema import MessagesRequest
 from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import Json
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "fields.md"
 ENDPOINTS: Final[Mapping[str, type[BaseModel]]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
     "/v1/responses": ResponseRequest,
     "/v1/messages": MessagesRequest,
 }
-_BETWEEN: Final = re.compile(r"(<!-- generated: fields -->\n).*(<!-- end -->)", re.DOTALL)
 
 
 def page() -> str:
@@ -39,16 +33,14 @@ def page() -> str:
 
 
 def _list(fields: Mapping[str, str], second: str) -> str:
-    rows = [f"| `{name}` | {why} |" for name, why in sorted(fields.items())]
-    return "\n".join([f"| field | {second} |", "|---|---|", *rows, ""])
+    return table(("field", second), ((code(name), why) for name, why in sorted(fields.items())))
 
 
 def _table(schema: Json, definitions: Json) -> str:
     said: dict[str, dict[str, None]] = {}
     for path, each in _rows("", schema, definitions, ()):
         said.setdefault(path, {})[each] = None
-    rows = [f"| `{path}` | {', '.join(filter(None, each))} |" for path, each in said.items()]
-    return "\n".join(["| field | takes |", "|---|---|", *rows, ""])
+    return table(("field", "takes"), ((code(path), ", ".join(filter(None, each))) for path, each in said.items()))
 
 
 def _rows(place: str, schema: Json, definitions: Json, within: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -93,9 +85,9 @@ def _kinds(field: Json, definitions: Json) -> Iterator[str]:
     for each in groups:
         yield from _kinds(each, definitions)
     if "const" in field:
-        yield _code(field["const"])
+        yield _value(field["const"])
     elif "enum" in field:
-        yield " ".join(map(_code, field["enum"]))
+        yield " ".join(map(_value, field["enum"]))
     elif field.get("type") == "array":
         inner = dict.fromkeys(_kinds(field.get("items", {}), definitions))
         yield f"list of {' or '.join(inner)}" if inner else "list"
@@ -103,14 +95,5 @@ def _kinds(field: Json, definitions: Json) -> Iterator[str]:
         yield str(field["type"])
 
 
-def _code(value: Any) -> str:
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def written() -> str:
-    """Return the whole page with the present tables."""
-    return _BETWEEN.sub(lambda match: f"{match[1]}\n{page()}\n{match[2]}", PAGE.read_text())
-
-
-if __name__ == "__main__":
-    PAGE.write_text(written())
+def _value(value: Any) -> str:
+    return code(str(value).lower() if isinstance(value, bool) else value)

@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.utils import get_relative_url
 
-from deploy.docs import command_line, contract, errors, fields, http_api, settings
+from deploy.docs import command_line, contract, errors, fields, http_api, metrics, settings
 
 ROOT: Final = Path(__file__).parents[2]
 GENERATED: Final = {
@@ -26,6 +26,7 @@ GENERATED: Final = {
     "fields": fields.page,
     "grpc": contract.page,
     "http": http_api.page,
+    "metrics": metrics.page,
     "settings": settings.page,
 }
 INCLUDED: Final = {

@@ -1,20 +1,19 @@
-"""The documented metrics, read from their table."""
+"""Names of the documented metrics."""
 
-import re
-from pathlib import Path
+from deploy.docs import metrics
 
-TABLE = Path(__file__).parents[2] / "deploy" / "METRICS.md"
+OF_LINUX = {
+    *("process_cpu_seconds_total", "process_max_fds", "process_open_fds", "process_resident_memory_bytes"),
+    *("process_start_time_seconds", "process_virtual_memory_bytes"),
+}
+"""Exported on Linux alone."""
 
 
 def of_a_cluster() -> set[str]:
     """Those of which a single machine's processes have no series."""
-    names = set(re.findall(r"^\| `(\w+)` \|.*\| store, of a cluster \|", TABLE.read_text(), re.MULTILINE))
-    assert names, TABLE
-    return names
+    return {row.name for row in metrics.rows() if row.processes == (metrics.CLUSTER,)}
 
 
 def documented() -> set[str]:
-    """The names in deploy/METRICS.md."""
-    names = set(re.findall(r"^\| `(\w+)` \|", TABLE.read_text(), re.MULTILINE))
-    assert len(names) > 40, TABLE
-    return names
+    """All of them."""
+    return {row.name for row in metrics.rows()} | OF_LINUX

@@ -82,7 +82,7 @@ def test_rules_use_what_is_documented_or_recorded() -> None:
         used = metric_names(rule["expr"])
         assert used, rule
         unknown = {name for name in used if name not in known and family(name) not in known}
-        assert not unknown, f"{rule.get('record') or rule['alert']} uses {unknown}, which deploy/METRICS.md lacks"
+        assert not unknown, f"{rule.get('record') or rule['alert']} uses {unknown}, which nobody exports"
 
 
 def test_one_target_for_each_process_of_one_stack() -> None:

@@ -16,8 +16,9 @@ import pytest
 
 from agentmem.errors import AgentmemError
 from agentmem.process.settings import load
-from deploy.docs import command_line, contract, http_api, settings
+from deploy.docs import command_line, contract, fields, http_api, settings
 from deploy.docs.errors import errors
+from gateway.api.fields import IDLE, REFUSED
 from tests.deploy.metrics import documented
 
 ROOT = Path(__file__).parents[2]
@@ -48,20 +49,16 @@ def text(site: Path, page: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", found.partition("<article")[2]))
 
 
-def test_every_rpc_is_on_the_page_of_the_contract(site: Path) -> None:
+def test_every_proto_is_on_the_page_of_the_contract(site: Path) -> None:
     page = text(site, "reference/grpc")
-    rpcs = [f"{each.name}.{rpc.name}" for file in contract.files() for each in file.service for rpc in each.method]
-    assert len(rpcs) > 40
-    assert [rpc for rpc in rpcs if rpc not in page] == []
+    assert len(contract.PROTOS) > 5
+    assert [path.name for path in contract.PROTOS if path.read_text(encoding="utf-8").strip() not in page] == []
 
 
-def test_every_message_and_field_is_described(site: Path) -> None:
-    page = text(site, "reference/grpc")
-    for file in contract.files():
-        for message in file.message_type:
-            section = page.partition(f"\n{message.name}¶")[2]
-            assert section, message.name
-            assert [field.name for field in message.field if field.name not in section] == [], message.name
+def test_every_field_of_the_dialects_is_on_the_page_of_fields(site: Path) -> None:
+    page = text(site, "reference/fields")
+    models = [name for model in fields.ENDPOINTS.values() for name in model.model_json_schema()["properties"]]
+    assert [name for name in (*models, *IDLE, *REFUSED) if f"{name}\n" not in page] == []
 
 
 def test_every_command_and_flag_is_on_the_page_of_commands(site: Path) -> None:

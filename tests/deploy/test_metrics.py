@@ -1,10 +1,11 @@
-"""METRICS.md is what the three processes export, and what design and dashboards rest on is in it."""
+"""The table of metrics: what design, rules and the overview rest on is in it."""
 
 import sys
 
 import pytest
 
-from deploy.metrics_table import TABLE, Row, differences, exported, markdown
+from deploy.docs.metrics import Row
+from deploy.docs.metrics import rows as exported
 from gateway.http import overview
 
 DESIGNED = """
@@ -18,45 +19,18 @@ mlx_memory_bytes model_info
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> tuple[Row, ...]:
     return exported()
 
 
-def test_the_table_is_what_is_exported(rows: list[Row]) -> None:
-    table = TABLE.read_text(encoding="utf-8")
-    if sys.platform != "linux":  # which alone has all of process_*
-        table = "\n".join(line for line in table.splitlines() if "`process_" not in line)
-        rows = [row for row in rows if not row.name.startswith("process_")]
-    todo = differences(table, rows)
-    assert not todo, "METRICS.md is stale; run python -m deploy.metrics_table, or\n" + "\n".join(todo)
-    if sys.platform == "linux":
-        assert table == markdown(rows)
-
-
-def test_a_difference_names_the_line(rows: list[Row]) -> None:
-    table = markdown(rows)
-    assert differences(table, rows) == []
-    for row in rows:
-        assert differences(table.replace(f"{row}\n", ""), rows) == [f"add    {row}"]
-        assert differences(table, [other for other in rows if other != row]) == [f"remove {row}"]
-    for changed in (
-        rows[0]._replace(name="agentmem_other"),
-        rows[0]._replace(type="summary"),
-        rows[0]._replace(labels=("agent_id",)),
-        rows[0]._replace(process="worker"),
-        rows[0]._replace(meaning="Something else."),
-    ):
-        assert differences(table, [changed, *rows[1:]]) == [f"add    {changed}", f"remove {rows[0]}"]
-
-
-def test_all_that_is_designed_is_there(rows: list[Row]) -> None:
+def test_all_that_is_designed_is_there(rows: tuple[Row, ...]) -> None:
     names = {row.name for row in rows}
     assert {f"agentmem_{name}" for name in DESIGNED.split()} | {"grpc_server_handled_total"} <= names
 
 
-def test_the_overview_asks_the_worker_for_series_that_it_has(rows: list[Row]) -> None:
+def test_the_overview_asks_the_worker_for_series_that_it_has(rows: tuple[Row, ...]) -> None:
     """A page without a series that is asked for is no error: the overview would say that there is none."""
-    there = {name for row in rows if "worker" in row.process.split(", ") for name in series(row)}
+    there = {name for row in rows if "worker" in row.processes for name in series(row)}
     if sys.platform != "linux":
         there |= {name for name in overview.OF_WORKER if name.startswith("process_")}
     assert set(overview.OF_WORKER) <= there
@@ -68,7 +42,7 @@ def series(row: Row) -> list[str]:
     return [f"{row.name}_{part}" for part in ("bucket", "count", "sum")] if row.type == "histogram" else [row.name]
 
 
-def test_names_say_what_they_are(rows: list[Row]) -> None:
+def test_names_say_what_they_are(rows: tuple[Row, ...]) -> None:
     for row in rows:
         assert row.name.startswith(("agentmem_", "grpc_server_", "process_")), row
         assert row.meaning.endswith("."), row
@@ -78,7 +52,7 @@ def test_names_say_what_they_are(rows: list[Row]) -> None:
             assert row.name.endswith("_seconds"), row
 
 
-def test_labels_are_bounded(rows: list[Row]) -> None:
+def test_labels_are_bounded(rows: tuple[Row, ...]) -> None:
     """No agent, no request, no caller; namespaces by option."""
     labels = {label for row in rows for label in row.labels}
     assert labels == {
