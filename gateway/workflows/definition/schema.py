@@ -231,7 +231,7 @@ KEYS: Final = frozenset(
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of workflow files, as `deploy/workflow.schema.json` has it."""
+    """Return the JSON Schema of workflow files."""
     made = Definition.model_json_schema(by_alias=True, schema_generator=_Generator)
     return {"$schema": _Generator.schema_dialect, **made, "title": "Agentmem workflow"}
 
