@@ -59,7 +59,9 @@ def test_the_image_is_built_from_what_there_is() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {package.split("/")[0] for package in packages} < sources
-    assert set(project["tool"]["uv"]["conflicts"][0][i]["extra"] for i in (0, 1)) == {"cpu", "cuda13"}
+    for file in ("compose.yaml", "compose.cuda.yaml"):
+        extra = compose(DIRECTORY / file)["services"]["pod"]["build"]["args"]["MLX"]
+        assert extra in project["project"]["optional-dependencies"]
     (makes_with,) = re.findall(r"^UV_VERSION := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert ("ARG", f"UV_VERSION={makes_with}") in told
 
@@ -73,10 +75,6 @@ def test_what_the_image_runs_by_itself() -> None:
     assert up["http"] == layout.HTTP, "nobody outside is let in without keys"
     assert told["EXPOSE"].split() == [address.rpartition(":")[2] for address in (up["http"], up["grpc"])]
     assert f'"http://{up["http"]}/readyz"' in told["HEALTHCHECK"]
-    uid, _, gid = told["USER"].partition(":")
-    assert int(uid) == int(gid) > 0 and f"useradd --uid {uid} --user-group" in told["RUN"], "a group of the same number"
-    for variable in ("_DATA", "_RUN_DIR"):
-        assert len({v for name, v in environment(DOCKERFILE).items() if name.endswith(variable)}) == 1
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -87,8 +85,6 @@ def test_a_service(services: dict[str, Any], name: str) -> None:
     assert name == "gateway" or mounted[str(said["data"])] == "data"
     grace = float(re.fullmatch(r"(\d+)s", service["stop_grace_period"])[1])  # type: ignore[index]
     assert grace > said["grace"] + layout.END_SECONDS
-    assert service["read_only"] and service["cap_drop"] == ["ALL"]
-    assert "no-new-privileges:true" in service["security_opt"]
 
 
 def test_who_is_asked_for_their_health(services: dict[str, Any]) -> None:
@@ -111,33 +107,14 @@ def test_who_can_come_in(services: dict[str, Any]) -> None:
     for door in ("http", "grpc"):
         host, _, port = gateway[door].rpartition(":")
         assert host == "0.0.0.0" and f"127.0.0.1:{port}:{port}" in published["pod"]
-    inside = [name for name, service in services.items() if service.get("network_mode") == "service:pod"]
-    assert inside == [*SERVICES, "prometheus", "grafana"], "metrics pages are on the loopback address of all of them"
 
 
 def test_keys_are_made_where_the_gateway_reads_them(services: dict[str, Any]) -> None:
     keys = services["keys"]
-    assert keys["entrypoint"] == ["tini", "--", "agentmem", "keys"] and keys["network_mode"] == "none"
     made = layout.key_file(Path(keys["environment"]["AGENTMEM_UP_DATA"]))
     read = settings(services, "gateway").model_dump()["keys"]
     assert read == made
     assert volumes(keys)[str(made.parent)] == volumes(services["gateway"])[str(read.parent)] == "keys"
-
-
-def test_all_volumes_are_declared(services: dict[str, Any]) -> None:
-    named = {name for service in services.values() for name in volumes({"volumes": [], **service}).values()}
-    declared = compose(DIRECTORY / "compose.yaml")["volumes"]
-    assert {name for name in named if "/" not in name} == set(declared)
-
-
-def test_the_image_for_gpus_changes_services_that_there_are(services: dict[str, Any]) -> None:
-    changed = compose(DIRECTORY / "compose.cuda.yaml")["services"]
-    assert set(changed) <= set(services)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert changed["pod"]["build"]["args"]["MLX"] in extras
-    assert services["pod"]["build"]["args"]["MLX"] in extras
-    context = (DIRECTORY / services["pod"]["build"]["context"]).resolve()
-    assert context / services["pod"]["build"]["dockerfile"] == DOCKERFILE
 
 
 def test_prometheus_and_grafana_find_what_they_need(services: dict[str, Any]) -> None:
@@ -145,8 +122,8 @@ def test_prometheus_and_grafana_find_what_they_need(services: dict[str, Any]) ->
         for source in volumes(services[name]).values():
             assert not source.startswith("..") or (DIRECTORY / source).is_dir()
     scraped = compose(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"][0]["static_configs"]
-    pages = [settings(services, name).model_dump()["metrics"] for name in SERVICES]
-    assert sorted(target for config in scraped for target in config["targets"]) == sorted(pages)
+    pages = {name: [settings(services, name).model_dump()["metrics"]] for name in SERVICES}
+    assert {config["labels"]["service"]: config["targets"] for config in scraped} == pages
     wanted = {
         variable
         for path in (DEPLOY / "grafana" / "provisioning").rglob("*.yml")

@@ -5,7 +5,6 @@ Kinds of the three operators have no schema here; what of them matters is asked 
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from gateway.http.middleware import ALIVE, READY
 
 from .commands import DEPLOY
 from .commands_of_nodes import Started, started
-from .compose_file import environment
+from .compose_file import environment, instructions
 from .test_docker import DOCKERFILE
 
 DIRECTORY = DEPLOY / "kubernetes"
@@ -65,10 +64,6 @@ def test_kubernetes_takes_them(version: str) -> None:
             kubernetes_validate.validate(document, version, strict=True)
             checked += 1
     assert checked >= 7
-    broken = json.loads(json.dumps(one("StatefulSet", "agentmem")))
-    broken["spec"]["template"]["spec"]["terminationGracePeriod"] = 1
-    with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
-        kubernetes_validate.validate(broken, version, strict=True)
 
 
 def test_all_are_applied_in_one_namespace() -> None:
@@ -88,7 +83,6 @@ def test_a_node_has_the_certificate_of_the_name_that_it_advertises(name: str) ->
     expected = f"{name}.{SET['serviceName']}.agentmem.svc.cluster.local"
     assert certificate["dnsNames"] == [expected]
     assert headless["spec"]["clusterIP"] == "None" and headless["spec"]["publishNotReadyAddresses"]
-    assert {"server auth", "client auth"} <= set(certificate["usages"])
     (tls,) = [volume["projected"] for volume in POD["volumes"] if volume["name"] == "tls"]
     (source,) = [each["secret"] for each in tls["sources"] if each["secret"]["name"] == certificate["secretName"]]
     (mount,) = [each["mountPath"] for each in NODE["volumeMounts"] if each["name"] == "tls"]
@@ -97,17 +91,6 @@ def test_a_node_has_the_certificate_of_the_name_that_it_advertises(name: str) ->
     assert there == {
         key: node.up.cluster_tls / file for key, file in (("ca.crt", CA), ("tls.crt", CERT), ("tls.key", KEY))
     }
-
-
-def test_the_authority_signs_for_nodes_alone() -> None:
-    ca = one("Certificate", "agentmem-nodes-ca")["spec"]
-    assert ca["isCA"] and one("Issuer", "agentmem-nodes")["spec"]["ca"]["secretName"] == ca["secretName"]
-    signed = [
-        d for d in documents() if d["kind"] == "Certificate" and d["spec"]["issuerRef"]["name"] == "agentmem-nodes"
-    ]
-    assert sorted(each["metadata"]["name"] for each in signed) == NAMES
-    for each in signed:
-        assert each["spec"]["privateKey"]["encoding"] == "PKCS8"
 
 
 def test_ports_and_probes_are_the_gateways() -> None:
@@ -125,26 +108,20 @@ def test_ports_and_probes_are_the_gateways() -> None:
         "readiness": READY,
     }
     assert {probe["port"] for probe in probes.values()} == {"http"}
-    public = one("Service", "agentmem")["spec"]
-    assert {port["targetPort"] for port in public["ports"]} == {"http", "grpc"} and "clusterIP" not in public
 
 
 def test_a_pod_has_the_time_to_leave() -> None:
     slept = float(NODE["lifecycle"]["preStop"]["exec"]["command"][1])
     assert POD["terminationGracePeriodSeconds"] > slept + filled_in(NAMES[0]).stop_seconds
-    assert one("PodDisruptionBudget", "agentmem")["spec"]["maxUnavailable"] == 1
 
 
-def test_nodes_are_apart_and_selected_by_one_label() -> None:
+def test_one_label_selects_the_nodes() -> None:
     label = SET["template"]["metadata"]["labels"]
     assert SET["selector"]["matchLabels"] == label
-    (rule,) = POD["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert (rule["labelSelector"]["matchLabels"], rule["topologyKey"]) == (label, "kubernetes.io/hostname")
-    for name in ("agentmem", "agentmem-nodes"):
-        assert one("Service", name)["spec"]["selector"] == label
-    assert one("PodDisruptionBudget", "agentmem")["spec"]["selector"]["matchLabels"] == label
-    assert one("NetworkPolicy", "agentmem")["spec"]["podSelector"]["matchLabels"] == label
-    assert one("PodMonitor", "agentmem")["spec"]["selector"]["matchLabels"] == label
+    assert all(one("Service", name)["spec"]["selector"] == label for name in ("agentmem", "agentmem-nodes"))
+    selectors = {"PodDisruptionBudget": "selector", "NetworkPolicy": "podSelector", "PodMonitor": "selector"}
+    for kind, selector in selectors.items():
+        assert one(kind, "agentmem")["spec"][selector]["matchLabels"] == label, kind
 
 
 def test_what_is_written_is_on_a_volume() -> None:
@@ -156,12 +133,8 @@ def test_what_is_written_is_on_a_volume() -> None:
     assert mounts[str(data.parent)]["name"] in claims
     assert str(node.up.run_directory) in mounts and "/tmp" in mounts
     assert mounts[environment(DOCKERFILE)["HF_HOME"].rpartition("/")[0]]["name"] in claims
-    declared = claims | {volume["name"] for volume in POD["volumes"]}
-    for container in (*POD["initContainers"], *POD["containers"]):
-        assert {each["name"] for each in container["volumeMounts"]} <= declared
-        assert container["securityContext"]["readOnlyRootFilesystem"]
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert POD["securityContext"]["runAsUser"] == 10001 == POD["securityContext"]["fsGroup"]
+    uid = dict(instructions(DOCKERFILE))["USER"].partition(":")[0]
+    assert POD["securityContext"]["runAsUser"] == int(uid) == POD["securityContext"]["fsGroup"]
 
 
 def test_keys_are_for_the_gateway_alone() -> None:
@@ -189,10 +162,6 @@ def test_prometheus_reaches_each_page() -> None:
     assert all("nodes" not in {port["port"] for port in rule["ports"]} or rule.get("from") for rule in let_in)
 
 
-def test_the_database_keeps_what_is_acknowledged() -> None:
-    spec = one("Cluster", "agentmem-db")["spec"]
-    synchronous = spec["postgresql"]["synchronous"]
-    assert synchronous == {"method": "any", "number": 1, "dataDurability": "required"} and spec["instances"] >= 3
-    assert int(spec["postgresql"]["parameters"]["max_connections"]) > SET["replicas"] * CONNECTIONS + 50
-    (url,) = [each["valueFrom"]["secretKeyRef"] for each in NODE["env"] if "secretKeyRef" in each.get("valueFrom", {})]
-    assert url == {"name": "agentmem-db-app", "key": "uri"}, "CloudNativePG's Secret of the owner: NAME-app"
+def test_the_database_has_connections_for_all() -> None:
+    parameters = one("Cluster", "agentmem-db")["spec"]["postgresql"]["parameters"]
+    assert int(parameters["max_connections"]) > SET["replicas"] * CONNECTIONS + 50

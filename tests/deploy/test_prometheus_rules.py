@@ -83,12 +83,3 @@ def test_rules_use_what_is_documented_or_recorded() -> None:
         assert used, rule
         unknown = {name for name in used if name not in known and family(name) not in known}
         assert not unknown, f"{rule.get('record') or rule['alert']} uses {unknown}, which nobody exports"
-
-
-def test_one_target_for_each_process_of_one_stack() -> None:
-    (job,) = yaml.safe_load(prometheus.CONFIG.read_text())["scrape_configs"]
-    targets = {group["labels"]["service"]: group for group in job["static_configs"]}
-    assert job["job_name"] == "agentmem"
-    assert list(targets) == ["gateway", "worker", "store"]
-    assert {group["labels"]["instance"] for group in targets.values()} == {"local"}
-    assert [group["targets"] for group in targets.values()] == [[f"127.0.0.1:{9464 + n}"] for n in range(3)]
