@@ -8,6 +8,7 @@ import click
 from benchmarks.__main__ import overview
 from cache_service.offline.cluster.commands import main as ledgers
 from cache_service.offline.commands import main as store
+from gateway.cli.groups import Lazy
 from gateway.cli.main import main
 from inference_service.hub.commands import main as hub
 
@@ -48,7 +49,7 @@ def flags(command: click.Command) -> list[str]:
 
 
 def _walk(words: str, command: click.Command, parent: click.Context | None) -> Iterator[Described]:
-    command = _ELSEWHERE.get(words, command)
+    command = _ELSEWHERE.get(words, command.load() if isinstance(command, Lazy) else command)
     context = click.Context(command, info_name=words.split()[-1], parent=parent, terminal_width=_COLUMNS)
     yield Described(words, command, context)
     if isinstance(command, click.Group):

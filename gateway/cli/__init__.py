@@ -1,9 +1,8 @@
 """The `agentmem` command. Commands import of the server what they need by name; see the contracts in pyproject.toml.
 
-main.py           the group of commands, and those that are other programs: `bench`, `store`
-lazy.py           imports a command when it is used, and says what to install for it
+main.py           the table of commands
+groups.py         imports or runs a command of a table when it is used, and says what to install for it
 client.py         a gateway's client: its options, and errors in one line
-completion.py     `completion`, and the names that shells complete
 text.py           what commands write: printable text, tables, JSON, mistakes of the user
 agents.py         `agents`; branches.py and transfers.py have its commands that change or move an agent
 chat.py           `chat`; chat_terminal.py: its line editor

@@ -13,16 +13,21 @@ from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2
 from agentmem.words import is_anonymous, printable, tier_name
-from gateway.cli.client import Client, agent_argument, client_options, group_options
-from gateway.cli.lazy import LazyGroup
+from gateway.cli.client import Client, agent_argument, client_options
+from gateway.cli.groups import DefaultGroup, Lazy
 from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, console, counted, described, flattened, table, write_json
 from gateway.cli.turns import turn_text
 
-_BRANCHES = "fork", "snapshot", "snapshots", "restore", "trim", "context-policy", "pin", "unpin", "probe"
-_FURTHER = {
-    "export": "gateway.cli.transfers:export_agent",
-    "import": "gateway.cli.transfers:import_agent",
-    **{name: f"gateway.cli.branches:{name.replace('-', '_')}" for name in _BRANCHES},
+_BRANCHES = {
+    "fork": "Make a second agent with an agent's memory.",
+    "snapshot": "Keep an agent's present state under a name.",
+    "snapshots": "List an agent's snapshots, newest first.",
+    "restore": "Make an agent what it was in a snapshot.",
+    "trim": "Drop an agent's memory after its first tokens.",
+    "context-policy": "Set what an agent does when its memory outgrows the model's context.",
+    "pin": "Keep an agent's KV on disk, whoever needs room.",
+    "unpin": "Let an agent's KV make room on disk again.",
+    "probe": "Show what a turn would reuse of an agent's memory.",
 }
 _model_option = click.option("--model", default="", help="Only on this model; without it on all.")
 _all_option = click.option(
@@ -30,15 +35,17 @@ _all_option = click.option(
 )
 
 
-@click.group(cls=LazyGroup, lazy=_FURTHER, invoke_without_command=True)
-@_all_option
-@group_options
-def agents(everyone: bool) -> None:
+@click.group(
+    cls=DefaultGroup,
+    default="list",
+    commands=[
+        Lazy("export", "gateway.cli.transfers:export_agent", "Write an agent's memory to a file."),
+        Lazy("import", "gateway.cli.transfers:import_agent", "Make an agent of a file."),
+        *(Lazy(name, f"gateway.cli.branches:{name.replace('-', '_')}", text) for name, text in _BRANCHES.items()),
+    ],
+)
+def agents() -> None:
     """Show, branch, move or erase agents. Without a command: list them."""
-    context = click.get_current_context()
-    context.default_map = {"list": {"everyone": everyone}}
-    if context.invoked_subcommand is None:
-        context.invoke(list_agents, everyone=everyone)
 
 
 @agents.command("list")

@@ -20,7 +20,6 @@ from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
 from gateway.cli.client import Client, client_options, not_empty, report_outage
-from gateway.cli.completion import agent_names, model_names
 from gateway.cli.serving import serving
 from gateway.cli.text import write_json
 from gateway.cli.turns import turn_line
@@ -101,15 +100,12 @@ def summary(answer: Answer) -> str:
 
 
 @click.command()
-@click.argument(
-    "agent", default=AGENT, callback=not_empty("the agent's name must not be empty"), shell_complete=agent_names
-)
+@click.argument("agent", default=AGENT, callback=not_empty("the agent's name must not be empty"))
 @click.option("--message", "messages", multiple=True, metavar="TEXT", help="Say this and end; repeatable.")
 @click.option("--system", default="", metavar="TEXT", help="The system message of a new agent.")
 @click.option(
     "--model",
     default="",
-    shell_complete=model_names,
     help="The model's name; without it the default model. What it needs is started: see below.",
 )
 @click.option("--keep", is_flag=True, help="Leave running what --model has started.")

@@ -8,13 +8,12 @@ import os
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import partial, reduce, wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 import grpc
-from click.core import ParameterSource
 from rich.console import ConsoleRenderable
 
 from agentmem import AsyncClient, GatewayUnreachable, errors, layout
@@ -23,10 +22,7 @@ from agentmem.channels import ClientTls, connect
 from agentmem.client.connection import ADDRESS, KEY
 from agentmem.diagnostics import Diagnostic
 from agentmem.words import printable
-from gateway.cli.completion import agent_names
-from gateway.cli.text import Mistake, console, write_json
-
-_META: Final = "agentmem.client."
+from gateway.cli.text import Mistake, console, json_option, write_json
 
 _T = TypeVar("_T")
 
@@ -39,11 +35,6 @@ class Client:
     key: str = ""
     tls: ClientTls | None = None
     as_json: bool = False
-
-    @property
-    def shows_key(self) -> bool:
-        """Whether the key goes to another machine in clear text."""
-        return in_clear_text(self.key, self.gateway, tls=self.tls is not None)
 
     def channel(self) -> AbstractAsyncContextManager[grpc.aio.Channel]:
         """Return a channel to the gateway."""
@@ -101,39 +92,36 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a gateway's client; the command gets a Client as its parameter `client`."""
 
     @wraps(command)
-    def with_client(*args: Any, **kwargs: Any) -> Any:
-        client = given_client(click.get_current_context())
-        warn_of_clear_text(client.key, client.gateway, "--tls or --ca FILE", tls=client.tls is not None)
-        return command(*args, client=client, **kwargs)
+    def with_client(
+        *,
+        gateway: str,
+        key_file: Path | None,
+        tls: bool,
+        ca: Path | None,
+        client_cert: Path | None,
+        client_key: Path | None,
+        as_json: bool,
+        **given: Any,
+    ) -> Any:
+        flag_address("--gateway", gateway)
+        if bool(client_cert) != bool(client_key):
+            raise Mistake("--client-cert and --client-key go together")
+        files = {"--ca": ca, "--client-cert": client_cert, "--client-key": client_key}
+        read = [_read(flag, path) if path else None for flag, path in files.items()]
+        client = Client(gateway, given_key(key_file), ClientTls(*read) if tls or any(read) else None, as_json)
+        warn_of_clear_text(client.key, gateway, "--tls or --ca FILE", tls=client.tls is not None)
+        return command(client=client, **given)
 
-    return group_options(with_client)
-
-
-def group_options(group: Callable[..., Any]) -> Callable[..., Any]:
-    """Add these options to a group: they hold for its commands, unless these are given their own."""
-    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), group)
-
-
-def _note(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keep an option's value in the meta data that a group shares with its commands."""
-    assert parameter.name is not None
-    if context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
-        context.meta[_META + parameter.name] = value
-    elif value:
-        context.meta.setdefault(_META + parameter.name, value)
-
-
-def _option(*names: str, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(*names, expose_value=False, callback=_note, **settings)
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), with_client)
 
 
 def _file(flag: str, variable: str | None, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     kind = click.Path(dir_okay=False, path_type=Path)
-    return _option(flag, type=kind, metavar="FILE", envvar=variable, help=text)
+    return click.option(flag, type=kind, metavar="FILE", envvar=variable, help=text)
 
 
 _OPTIONS: Final = (
-    _option(
+    click.option(
         "--gateway",
         metavar="HOST:PORT",
         envvar=ADDRESS,
@@ -142,32 +130,12 @@ _OPTIONS: Final = (
         help="The gateway's gRPC address.",
     ),
     _file("--key-file", None, f"A file with the key to show; without it {KEY} of the environment."),
-    _option("--tls", is_flag=True, envvar="AGENTMEM_TLS", help="The gateway has TLS."),
+    click.option("--tls", is_flag=True, envvar="AGENTMEM_TLS", help="The gateway has TLS."),
     _file("--ca", "AGENTMEM_CA", "Who signed the gateway's certificate; PEM. Implies --tls."),
     _file("--client-cert", "AGENTMEM_CLIENT_CERT", "The certificate to show; PEM. Implies --tls."),
     _file("--client-key", "AGENTMEM_CLIENT_KEY", "Its private key; PEM."),
-    _option("--json", "as_json", is_flag=True, help="Write JSON, for machines."),
+    json_option,
 )
-
-
-def given_option(context: click.Context, name: str) -> Any:
-    """Return what an option of a gateway's client was given, by the command or a group above it; None for nothing."""
-    return context.meta.get(_META + name)
-
-
-def given_client(context: click.Context) -> Client:
-    """Return what the options say. Raises Mistake."""
-    given = partial(given_option, context)
-    gateway: str = given("gateway")
-    flag_address("--gateway", gateway)
-    if bool(given("client_cert")) != bool(given("client_key")):
-        raise Mistake("--client-cert and --client-key go together")
-    key = given_key(given("key_file"))
-    files = {name: given(name) for name in ("ca", "client_cert", "client_key")}
-    tls = None
-    if given("tls") or any(files.values()):
-        tls = ClientTls(*(_read(f"--{name.replace('_', '-')}", path) if path else None for name, path in files.items()))
-    return Client(gateway, key, tls, bool(given("as_json")))
 
 
 def given_key(file: Path | None) -> str:
@@ -184,14 +152,9 @@ def asks_for_key(address: str) -> str:
     return f"the gateway at {address} asks for a key; give one in {KEY}, or in a file with --key-file"
 
 
-def in_clear_text(key: str, address: str, *, tls: bool) -> bool:
-    """Return whether a key goes to another machine in clear text."""
-    return bool(key) and not tls and not is_loopback(parse_address(address).host)
-
-
 def warn_of_clear_text(key: str, address: str, instead: str, *, tls: bool) -> None:
     """Write to standard error where a key goes to another machine in clear text; `instead` are the flags to use."""
-    if in_clear_text(key, address, tls=tls):
+    if key and not tls and not is_loopback(parse_address(address).host):
         click.echo(f"warning: the key goes to {address} in clear text; use {instead}", err=True)
 
 
@@ -221,9 +184,7 @@ def not_empty(problem: str) -> Callable[[click.Context, click.Parameter, str | N
     return check
 
 
-agent_argument = click.argument(
-    "agent", callback=not_empty("the agent's name must not be empty"), shell_complete=agent_names
-)
+agent_argument = click.argument("agent", callback=not_empty("the agent's name must not be empty"))
 
 
 def report_outage(why: str, *, mid_line: bool = False) -> None:

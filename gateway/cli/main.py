@@ -1,35 +1,43 @@
-"""The `agentmem` command, and those of its commands that are other programs."""
+"""The `agentmem` command: a table of all commands."""
 
-import importlib
-import importlib.util
 import io
-import os
-import subprocess
 import sys
 
 import click
 
-from gateway.cli.lazy import OTHER_PROGRAM, LazyGroup, needing_servers
-
-BENCHMARKS = "benchmarks"
-_COMMANDS = {
-    "agents": "gateway.cli.agents:agents",
-    "bench": "gateway.cli.main:bench",
-    "chat": "gateway.cli.chat:chat",
-    "cluster": "gateway.cli.cluster.command:cluster",
-    "completion": "gateway.cli.completion:completion",
-    "doctor": "gateway.cli.doctor.command:doctor",
-    "keys": "gateway.cli.keys:keys",
-    "models": "gateway.cli.models:models",
-    "run": "gateway.cli.workflows.run:run",
-    "store": "gateway.cli.main:store",
-    "top": "gateway.cli.top.command:top",
-    "up": "gateway.cli.up.command:up",
-    "workflows": "gateway.cli.workflows.runs:workflows",
-}
+from gateway.cli.groups import Lazy, program
 
 
-@click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    commands=[
+        Lazy("agents", "gateway.cli.agents:agents", "Show, branch, move or erase agents."),
+        program(
+            "bench",
+            "Measure this machine, by name (agentmem bench --help).",
+            "benchmarks",
+            needs=("benchmarks.__main__",),
+            missing="the benchmarks come with a checkout of Agentmem: clone it, and run `make setup`",
+        ),
+        Lazy("chat", "gateway.cli.chat:chat", "Talk with an agent, line by line from standard input."),
+        Lazy("cluster", "gateway.cli.cluster.command:cluster", "List nodes, make certificates, move or check ledgers."),
+        Lazy("doctor", "gateway.cli.doctor.command:doctor", "Look what of this machine or its settings is wrong."),
+        Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
+        Lazy("models", "gateway.cli.models:models", "Show, load, unload, search or pull models."),
+        Lazy(
+            "run", "gateway.cli.workflows.run:run", "Run a workflow, and show who speaks, what, and what memory gave."
+        ),
+        program(
+            "store",
+            "Check, weigh or recover a data directory (agentmem store --help).",
+            "cache_service.offline.commands",
+            needs=("pydantic_settings",),
+        ),
+        Lazy("top", "gateway.cli.top.command:top", "Show what store, worker and gateway do."),
+        Lazy("up", "gateway.cli.up.command:up", "Start store, worker and gateway, and keep them running until Ctrl-C."),
+        Lazy("workflows", "gateway.cli.workflows.runs:workflows", "Show, cancel or erase runs of workflows."),
+    ],
+)
 @click.version_option(package_name="agentmem", prog_name="agentmem")
 def main() -> None:
     """An inference server that gives every LLM agent a persistent memory: its KV cache.
@@ -39,36 +47,6 @@ def main() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # letters that the locale lacks, which would raise an error
-
-
-@click.command(context_settings=OTHER_PROGRAM)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def bench(arguments: tuple[str, ...]) -> None:
-    """Measure this machine, by name (agentmem bench --help)."""
-    # An installed package has no benchmarks: they also start the services and compare with other programs.
-    if not _exists(f"{BENCHMARKS}.__main__"):
-        click.echo("Error: the benchmarks come with a checkout of Agentmem: clone it, and run `make setup`", err=True)
-        sys.exit(2)
-    # In the place of this process, so that what ends it ends the benchmark, which then stops what it has started.
-    os.execv(sys.executable, [sys.executable, "-m", BENCHMARKS, *(arguments or ("--help",))])
-
-
-def _exists(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its package
-        return False
-
-
-@click.command(context_settings=OTHER_PROGRAM)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def store(arguments: tuple[str, ...]) -> None:
-    """Check, weigh or recover a data directory (agentmem store --help)."""
-    with needing_servers():
-        importlib.import_module("pydantic_settings")
-    # The services never import each other, so the store's own commands run as a process.
-    command = [sys.executable, "-m", "cache_service.offline.commands", *(arguments or ("--help",))]
-    sys.exit(subprocess.run(command, check=False).returncode)
 
 
 if __name__ == "__main__":

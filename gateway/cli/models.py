@@ -1,10 +1,8 @@
 """`agentmem models`: what requests may name, what it takes, and loading it ahead of them."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, Final
 
 import click
@@ -16,9 +14,8 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
 from gateway.api.reports import model_report
-from gateway.cli.client import Client, client_options, group_options, not_empty
-from gateway.cli.completion import model_names
-from gateway.cli.lazy import HUB, OTHER_PROGRAM, needing_servers
+from gateway.cli.client import Client, client_options, not_empty
+from gateway.cli.groups import DefaultGroup, program
 from gateway.cli.model_tables import described_model, errors_of, models_table
 from gateway.cli.text import console, write_json
 
@@ -36,19 +33,25 @@ _STEP: Final = 0.1
 Report = Callable[[str, float], None]
 """Takes the stage of a load, and the share of it that is done."""
 
+_SEARCH = "Look for models on the hub, and say whether they fit this machine's memory. Nothing is downloaded."
+_PULL = "Fetch a model from the hub, after saying how large it is and whether it fits this machine's memory."
+_HUB_NEEDS = ("huggingface_hub", "mlx_lm", "mlx.core")
+
 _name_argument = click.argument(
-    "name",
-    callback=not_empty("the model's name must not be empty; `agentmem models` lists them"),
-    shell_complete=model_names,
+    "name", callback=not_empty("the model's name must not be empty; `agentmem models` lists them")
 )
 
 
-@click.group(invoke_without_command=True)
-@group_options
+@click.group(
+    cls=DefaultGroup,
+    default="list",
+    commands=[
+        program("search", _SEARCH, "inference_service.hub", "search", needs=_HUB_NEEDS),
+        program("pull", _PULL, "inference_service.hub", "pull", needs=_HUB_NEEDS),
+    ],
+)
 def models() -> None:
     """Show, load or unload models. Without a command: list them, the default first."""
-    if click.get_current_context().invoked_subcommand is None:
-        click.get_current_context().invoke(list_models)
 
 
 @models.command("list")
@@ -60,7 +63,7 @@ def list_models(client: Client) -> None:
 
 
 @models.command()
-@click.argument("name", default="", shell_complete=model_names)
+@click.argument("name", default="")
 @client_options
 def show(client: Client, name: str) -> None:
     """Show all of one model, loaded or not: what it is, and how the memory is divided. Without NAME the default."""
@@ -111,29 +114,6 @@ def unload(client: Client, name: str) -> None:
         waiting.stop()
     unloaded = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
     client.show({"model_id": name, "freed_bytes": freed}, f"{printable(name)} {unloaded}")
-
-
-@models.command(context_settings=OTHER_PROGRAM)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def search(arguments: tuple[str, ...]) -> None:
-    """Look for models on the hub, and say whether they fit this machine's memory. Nothing is downloaded."""
-    _of_the_hub("search", arguments)
-
-
-@models.command(context_settings=OTHER_PROGRAM)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def pull(arguments: tuple[str, ...]) -> None:
-    """Fetch a model from the hub, after saying how large it is and whether it fits this machine's memory."""
-    _of_the_hub("pull", arguments)
-
-
-def _of_the_hub(command: str, arguments: tuple[str, ...]) -> None:
-    """Run a command of the worker's package in the place of this process, so that what ends it ends the download."""
-    with needing_servers():
-        for package in ("huggingface_hub", "mlx_lm", "mlx.core"):
-            if find_spec(package) is None:  # to import them would take as long as the command
-                raise ModuleNotFoundError(name=package)
-    os.execv(sys.executable, [sys.executable, "-m", HUB, command, *arguments])
 
 
 async def registered(agentmem: AsyncClient) -> list[model_pb2.Model]:

@@ -15,7 +15,7 @@ from agentmem.addresses import parse_address
 from agentmem.process.model_sources import parse
 from agentmem.words import printable
 from gateway.cli.client import Client
-from gateway.cli.lazy import needing_servers
+from gateway.cli.groups import needing_servers
 from gateway.cli.models import progress
 from gateway.cli.text import Mistake
 

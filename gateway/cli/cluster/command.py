@@ -1,18 +1,28 @@
 """`agentmem cluster`: the command and its subcommands."""
 
-import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 
 from gateway.cli.cluster.status import status
-from gateway.cli.lazy import needing_servers
+from gateway.cli.groups import program
 from gateway.cli.text import Mistake
 
+_LEDGERS = {
+    "import": "Move a stopped single machine's ledgers into a cluster (agentmem cluster import --help).",
+    "export": "Copy a cluster's ledgers into a new directory (agentmem cluster export --help).",
+    "check": "Verify a cluster's ledgers (agentmem cluster check --help).",
+    "forget": "Take a node that is gone out of the list (agentmem cluster forget --help).",
+}
+_MODULE = "cache_service.offline.cluster.commands"
 
-@click.group()
+
+@click.group(
+    commands=[
+        status,
+        *(program(name, text, _MODULE, name, needs=("pydantic_settings",)) for name, text in _LEDGERS.items()),
+    ]
+)
 def cluster() -> None:
     """Make certificates for the nodes of a cluster, list or forget nodes, and move ledgers in, out, or check them."""
 
@@ -46,29 +56,3 @@ def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
             click.echo(str(issue(by, directory, host, days)))
     except OSError as error:
         raise Mistake(f"{error.filename}: {error.strerror}") from error
-
-
-cluster.add_command(status)
-
-
-def _ledger_command(name: str, help_text: str) -> click.Command:
-    """A command of the store's, which runs as a process: the services never import each other."""
-
-    @click.command(name, help=help_text, context_settings={"ignore_unknown_options": True, "help_option_names": []})
-    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-    def run(arguments: tuple[str, ...]) -> None:
-        with needing_servers():
-            importlib.import_module("pydantic_settings")
-        command = [sys.executable, "-m", "cache_service.offline.cluster.commands", name, *arguments]
-        sys.exit(subprocess.run(command, check=False).returncode)
-
-    return run
-
-
-for _name, _help in {
-    "import": "Move a stopped single machine's ledgers into a cluster (agentmem cluster import --help).",
-    "export": "Copy a cluster's ledgers into a new directory (agentmem cluster export --help).",
-    "check": "Verify a cluster's ledgers (agentmem cluster check --help).",
-    "forget": "Take a node that is gone out of the list (agentmem cluster forget --help).",
-}.items():
-    cluster.add_command(_ledger_command(_name, _help))

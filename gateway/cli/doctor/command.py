@@ -20,10 +20,9 @@ from rich.text import Text
 from agentmem.process.checkup import Finding, State, parse, problem, unknown
 from agentmem.sizes import byte_size
 from agentmem.words import printable
-from gateway.cli.completion import SettingsCommand
 from gateway.cli.text import FOLD, LINE, console, counted, table
 from gateway.cli.up.openblas import preload_here
-from gateway.cli.up.settings import UpSettings, service_arguments, store_environment, up_settings
+from gateway.cli.up.settings import SettingsCommand, UpSettings, service_arguments, store_environment, up_settings
 
 SILENCE_SECONDS = 60.0
 """What a check may take. Opening a model with a large vocabulary takes seconds; the rest is much faster."""

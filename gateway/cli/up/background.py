@@ -24,7 +24,6 @@ from agentmem.process.checkup import listens
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.words import printable
-from gateway.cli.lazy import HUB
 from gateway.cli.text import Mistake, console
 from gateway.cli.up.lock import LOCK_FILE, has_been_taken, may_hold
 from gateway.cli.up.log_file import prepared
@@ -115,7 +114,7 @@ def fetch(source: str, settings: UpSettings) -> None:
     """
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
         return
-    with _bound((HUB, "fetch", source), _PULL_SECONDS, None) as fetching:
+    with _bound(("inference_service.hub", "fetch", source), _PULL_SECONDS, None) as fetching:
         try:
             status = fetching.wait()
         except KeyboardInterrupt:  # of the terminal's, which the child has, too, and something to say about

@@ -15,7 +15,6 @@ from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager
-from gateway.cli.completion import SettingsCommand
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
 from gateway.cli.up.lock import UpLock, has_been_taken
@@ -23,7 +22,14 @@ from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import gateway_addresses, unready
-from gateway.cli.up.settings import UpSettings, gateway_settings, service_arguments, store_environment, up_settings
+from gateway.cli.up.settings import (
+    SettingsCommand,
+    UpSettings,
+    gateway_settings,
+    service_arguments,
+    store_environment,
+    up_settings,
+)
 from gateway.cli.up.supervisor import Service, ServiceFailed, Supervisor
 
 _LOADING = "loading the model"

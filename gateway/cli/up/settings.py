@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
+import click
+from click.shell_completion import CompletionItem
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
@@ -17,6 +19,23 @@ from gateway.cli.text import Mistake
 from gateway.settings import GatewaySettings, ListenSettings
 
 _Settings = TypeVar("_Settings", bound="UpSettings")
+
+
+class SettingsCommand(click.Command):
+    """A command whose options are those of a class of settings, `settings`, which reads them by itself."""
+
+    def __init__(self, *, settings: Any, **given: Any) -> None:
+        super().__init__(**given)
+        self._settings = settings
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the flags that begin so."""
+        found = super().shell_complete(ctx, incomplete)
+        for name, field in self._settings.model_fields.items():
+            words = name.replace("_", "-")
+            flags = (f"--{words}", f"--no-{words}") if field.annotation is bool else (f"--{words}",)
+            found += [CompletionItem(flag, help=field.description) for flag in flags if flag.startswith(incomplete)]
+        return found
 
 
 class UpSettings(ModelSettings, ListenSettings):

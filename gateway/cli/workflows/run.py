@@ -15,7 +15,7 @@ from agentmem.v1 import workflow_pb2
 from agentmem.validation import MAX_WORKFLOW_BYTES
 from agentmem.words import printable
 from gateway.cli.client import Client, client_options, not_empty
-from gateway.cli.lazy import needing_servers
+from gateway.cli.groups import needing_servers
 from gateway.cli.text import Mistake
 from gateway.cli.workflows.report import prepare, write_report
 from gateway.cli.workflows.state import Run, state_name

@@ -11,7 +11,8 @@ from rich.table import Table
 from agentmem import AsyncClient
 from agentmem.v1 import workflow_pb2
 from agentmem.words import printable
-from gateway.cli.client import Client, client_options, group_options, not_empty
+from gateway.cli.client import Client, client_options, not_empty
+from gateway.cli.groups import DefaultGroup
 from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, counted, described, table
 from gateway.cli.workflows.state import state_name
 
@@ -24,12 +25,9 @@ _id_argument = click.argument(
 )
 
 
-@click.group(invoke_without_command=True)
-@group_options
+@click.group(cls=DefaultGroup, default="list")
 def workflows() -> None:
     """Show, cancel or erase runs of workflows. Without a command: list them, the newest first."""
-    if click.get_current_context().invoked_subcommand is None:
-        click.get_current_context().invoke(list_workflows)
 
 
 @workflows.command("list")

@@ -82,9 +82,9 @@ async def test_key_and_certificates(secured_tls: Secured) -> None:
     for arguments, environment in (
         (("models", *at, *tls), {"AGENTMEM_API_KEY": secured_tls.key}),
         (("models", *at, *tls, "--key-file", f"{here}/key"), {"AGENTMEM_API_KEY": "another"}),
-        (("agents", *at, *tls, "--key-file", f"{here}/key", "list"), {}),
+        (("agents", *at, *tls, "--key-file", f"{here}/key"), {}),
         (("agents", "list", *at, "--key-file", f"{here}/key"), variables),
-        (("agents", *at, *tls, "list"), {"AGENTMEM_API_KEY": secured_tls.key, "AGENTMEM_CA": "/nowhere"}),
+        (("agents", "list", *at, *tls), {"AGENTMEM_API_KEY": secured_tls.key, "AGENTMEM_CA": "/nowhere"}),
         (("chat", "ada", "--message", "hi", *at, *tls), {"AGENTMEM_API_KEY": secured_tls.key}),
         (("agents", "export", "ada", f"{here}/out", "--force", *at, *tls), {"AGENTMEM_API_KEY": secured_tls.key}),
     ):

@@ -8,23 +8,28 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main as module
 from gateway.cli.agents import agents
-from gateway.cli.lazy import LazyGroup
+from gateway.cli.groups import Lazy, program
 from gateway.cli.main import main
+from gateway.cli.models import models
 
 
-@pytest.mark.parametrize("package", ["no_such_benchmarks", "email"])
-def test_an_installed_package_has_no_benchmarks(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    monkeypatch.setattr(module, "BENCHMARKS", package)
-    ended = CliRunner().invoke(main, ["bench", "ttft"])
+def test_an_installed_package_has_no_benchmarks() -> None:
+    bench = program("bench", "", "email", needs=("email.__main__",), missing="the benchmarks come with a checkout")
+    ended = CliRunner().invoke(bench, ["ttft"])
     assert ended.exit_code == 2
     assert "come with a checkout" in ended.output
 
 
+@pytest.mark.parametrize("command", [program("c", "", "none", needs=("none.such",)), Lazy("c", "none.such:c", "")])
+def test_a_package_that_is_missing_is_named(command: click.Command) -> None:
+    ended = CliRunner().invoke(command, [])
+    assert ended.exit_code == 1
+    assert ended.output.startswith("Error: this needs the services' packages, of which none")
+
+
 def test_its_status_is_the_benchmark_s() -> None:
-    command = [sys.executable, "-m", "gateway.cli.main", "bench", "speed"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = agentmem("bench", "speed")
     assert ended.returncode == 2
     assert "there is no benchmark 'speed'" in ended.stderr
 
@@ -36,9 +41,8 @@ def agentmem(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_help_names_its_commands() -> None:
-    for arguments in (("store",), ("store", "--help")):
-        told = agentmem(*arguments)
-        assert told.returncode == 0 and "check" in told.stdout and "du" in told.stdout
+    told = agentmem("store", "--help")
+    assert told.returncode == 0 and "check" in told.stdout and "du" in told.stdout
 
 
 def test_status_and_words_are_the_stores(tmp_path: Path) -> None:
@@ -46,15 +50,16 @@ def test_status_and_words_are_the_stores(tmp_path: Path) -> None:
     assert told.returncode == 2 and "no store.db" in told.stderr and told.stdout == ""
 
 
-@pytest.mark.parametrize("group", [main, agents])
-def test_the_overview_says_what_the_commands_say(group: LazyGroup) -> None:
-    assert group.lazy
-    context = click.Context(group)
-    for name in group.lazy:
-        command = group.get_command(context, name)
-        assert command is not None
-        assert command.name == name
-        assert group.summary(name) == command.get_short_help_str(limit=120)
+@pytest.mark.parametrize("group", [main, agents, models])
+def test_all_commands_can_be_had(group: click.Group) -> None:
+    for name, command in group.commands.items():
+        assert (command.load() if isinstance(command, Lazy) else command).name == name
+        assert command.short_help or command.help
+
+
+def test_options_without_a_command_are_of_the_list() -> None:
+    assert "--all" in CliRunner().invoke(main, ["agents", "--all", "--help"]).output
+    assert "Commands:" in CliRunner().invoke(main, ["agents", "--help"]).output
 
 
 def test_all_commands_are_in_the_overview() -> None:

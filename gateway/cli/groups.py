@@ -1,0 +1,83 @@
+"""Tables of commands: help and completion read names and lines, and a command is imported, or run, when it is used."""
+
+import importlib
+import os
+import sys
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from agentmem import extras
+
+
+def needing_servers() -> AbstractContextManager[None]:
+    """As `extras.needing_servers`, whose refusal is the command's."""
+    return extras.needing_servers(click.ClickException)
+
+
+class DefaultGroup(click.Group):
+    """A group that runs its command `default` where none is named."""
+
+    def __init__(self, *, default: str, **given: Any) -> None:
+        super().__init__(**given)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        names_none = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        if names_none and not ctx.resilient_parsing:
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+
+class Lazy(click.Command):
+    """A command that is imported when it is used; `target` is "module:name"."""
+
+    def __init__(self, name: str, target: str, summary: str) -> None:
+        super().__init__(name, short_help=summary)
+        self._target = target
+
+    def load(self) -> click.Command:
+        """Return the command itself. Raises ClickException where its packages are not installed."""
+        module, _, name = self._target.partition(":")
+        with needing_servers():
+            command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            command = self.load()
+        except click.ClickException:
+            if not extra.get("resilient_parsing"):
+                raise
+            return super().make_context(info_name, args, parent, **extra)  # completion has nowhere to show an error
+        return command.make_context(info_name, args, parent, **extra)
+
+
+def program(name: str, summary: str, *words: str, needs: tuple[str, ...] = (), missing: str = "") -> click.Command:
+    """Return a command that is `python -m WORDS` in this process's place: the services never import each other.
+
+    It refuses where one of the modules `needs` is not installed, with the text `missing` instead of the usual one.
+    """
+
+    def run(arguments: tuple[str, ...]) -> None:
+        if absent := next((each for each in needs if not _exists(each)), ""):
+            if missing:
+                raise click.UsageError(missing)
+            with needing_servers():
+                raise ModuleNotFoundError(name=absent)
+        os.execv(sys.executable, [sys.executable, "-m", *words, *arguments])
+
+    everything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True, "help_option_names": []}
+    return click.Command(name, settings, run, [everything], help=summary, short_help=summary)
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its package
+        return False
