@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 from rich.table import Table
@@ -13,9 +12,10 @@ from agentmem.errors import FailedPrecondition, NotFound
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2
 from agentmem.words import is_anonymous, printable, tier_name
+from gateway.api.contract_json import to_json
 from gateway.cli.client import Client, agent_argument, client_options
 from gateway.cli.groups import DefaultGroup, Lazy
-from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, console, counted, described, flattened, table, write_json
+from gateway.cli.text import FOLD, LINE, RIGHT, age, console, counted, described, table, write_json
 from gateway.cli.turns import turn_text
 
 _BRANCHES = {
@@ -58,7 +58,7 @@ def list_agents(client: Client, model: str, everyone: bool) -> None:
     shown = [agent for agent in found if everyone or not is_anonymous(agent.key.agent_id)]
     none = "no agents yet; `agentmem chat NAME` makes one"
     if shown or not found or client.as_json:
-        client.show(list(map(agent_dict, shown)), agents_table(shown, datetime.now(UTC)) if shown else none)
+        client.show(list(map(to_json, shown)), agents_table(shown, datetime.now(UTC)) if shown else none)
     if hidden := len(found) - len(shown):
         click.echo(f"{counted(hidden, 'agent')} without a name not shown; --all shows them too", err=True)
 
@@ -79,11 +79,10 @@ def show(client: Client, agent: str, model: str, text: bool) -> None:
     if not found:
         raise click.ClickException(_unknown(agent).message)
     if client.as_json:
-        write_json([agent_dict(one) | ({"history": _history(said)} if text else {}) for one, said in found])
+        write_json([to_json(one) | ({"history": list(map(to_json, said))} if text else {}) for one, said in found])
         return
     for one, said in found:
-        rows = agent_dict(one).items()
-        console().print(described((name.replace("_", " "), str(value)) for name, value in rows if value is not None))
+        console().print(described(one))
         for turn in said:
             click.echo(turn_text(turn))
 
@@ -131,15 +130,6 @@ def _unknown(agent: str) -> NotFound:
 async def _turns(agentmem: AsyncClient, agent: agent_pb2.Agent) -> list[agent_pb2.Turn]:
     turns = agentmem.agent(agent.key.agent_id, model=agent.key.model_id).turns(text=True)
     return [turn.raw async for turn in turns]
-
-
-def _history(turns: Sequence[agent_pb2.Turn]) -> list[dict[str, Any]]:
-    return [as_dict(turn) | {"text": turn.text.decode(errors="replace")} for turn in turns]
-
-
-def agent_dict(agent: agent_pb2.Agent) -> dict[str, Any]:
-    """Return an agent as --json writes it."""
-    return flattened(agent, "key", "version") | {"template_time": agent.template_time or None}
 
 
 def agents_table(found: Sequence[agent_pb2.Agent], now: datetime) -> Table:

@@ -14,9 +14,10 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
 from agentmem.words import printable, short_name, tier_name
-from gateway.cli.agents import agent_dict, only_memory
+from gateway.api.contract_json import to_json
+from gateway.cli.agents import only_memory
 from gateway.cli.client import Client, agent_argument, client_options, not_empty
-from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, counted, flattened, iso_time, table
+from gateway.cli.text import FOLD, LINE, RIGHT, counted, iso_time, table
 from gateway.cli.turns import match_name
 
 _T = TypeVar("_T")
@@ -76,7 +77,7 @@ def fork(memory: Memory, new: str, at_version: int | None, keep_tokens: int | No
         return await (await agent.fork(new, at=at_version, keep_tokens=keep_tokens)).info()
 
     made = memory.ask(question).raw
-    memory.client.show(agent_dict(made), f"{printable(new)} has the memory of {memory}: {made.tokens:,} tokens")
+    memory.client.show(to_json(made), f"{printable(new)} has the memory of {memory}: {made.tokens:,} tokens")
 
 
 @_command("snapshot", _name_argument)
@@ -84,7 +85,7 @@ def snapshot(memory: Memory, name: str) -> None:
     """Keep AGENT's present state under NAME."""
     made = memory.ask(lambda agent: agent.snapshot(name)).raw
     size = f"version {made.version.version}, {made.tokens:,} tokens"
-    memory.client.show(snapshot_dict(made), f"kept {memory} as {printable(name)}: {size}")
+    memory.client.show(to_json(made), f"kept {memory} as {printable(name)}: {size}")
 
 
 @_command(
@@ -100,14 +101,14 @@ def snapshots(memory: Memory, unwanted: str | None) -> None:
 
     kept = memory.ask(question)
     none = f"{memory} has no snapshots; `agentmem agents snapshot` makes one"
-    memory.client.show(list(map(snapshot_dict, kept)), snapshots_table(kept) if kept else none)
+    memory.client.show(list(map(to_json, kept)), snapshots_table(kept) if kept else none)
 
 
 @_command("restore", _name_argument)
 def restore(memory: Memory, name: str) -> None:
     """Make AGENT what it was in the snapshot NAME. What it has now stays as an automatic snapshot."""
     found = memory.ask(lambda agent: agent.restore(name)).raw
-    memory.client.show(agent_dict(found), f"{memory} is as in {printable(name)}: {found.tokens:,} tokens")
+    memory.client.show(to_json(found), f"{memory} is as in {printable(name)}: {found.tokens:,} tokens")
 
 
 @_command("trim", click.argument("tokens", type=click.IntRange(0)))
@@ -122,19 +123,19 @@ def trim(memory: Memory, tokens: int) -> None:
     line = f"{memory} has {counted(after.tokens, 'token')}"
     if after.version != before.version:
         line += f" of {before.tokens:,}; the snapshot {automatic_snapshot(before.version.version)} keeps what it had"
-    memory.client.show(agent_dict(after.raw), line)
+    memory.client.show(to_json(after.raw), line)
 
 
 @_command("pin")
 def pin(memory: Memory) -> None:
     """Keep AGENT's KV on disk, whoever needs room."""
-    memory.client.show(agent_dict(memory.ask(lambda agent: agent.pin()).raw), f"{memory} is pinned")
+    memory.client.show(to_json(memory.ask(lambda agent: agent.pin()).raw), f"{memory} is pinned")
 
 
 @_command("unpin")
 def unpin(memory: Memory) -> None:
     """Let AGENT's KV make room on disk again."""
-    memory.client.show(agent_dict(memory.ask(lambda agent: agent.pin(False)).raw), f"{memory} is not pinned")
+    memory.client.show(to_json(memory.ask(lambda agent: agent.pin(False)).raw), f"{memory} is not pinned")
 
 
 @_command("probe", click.argument("message", callback=not_empty("the message must not be empty")))
@@ -152,20 +153,14 @@ def probe(memory: Memory, message: str) -> None:
     if trim is not None:
         turns = counted(trim.dropped_turns, "turn")
         parts.append(f"would drop its oldest {turns} ({trim.dropped_tokens:,} tokens) to fit the context")
-    trimmed = {"context_trim": as_dict(trim)} if trim is not None else {}
-    memory.client.show(as_dict(report) | trimmed, " · ".join(parts))
+    memory.client.show(to_json(answer), " · ".join(parts))
 
 
 @_command("context-policy", click.argument("policy", type=click.Choice(_POLICIES)))
 def context_policy(memory: Memory, policy: Policy) -> None:
     """Set what AGENT does when its memory outgrows the model's context."""
     found = memory.ask(lambda agent: agent.set_context_policy(policy)).raw
-    memory.client.show(agent_dict(found), f"{memory} will {_POLICIES[policy]}")
-
-
-def snapshot_dict(snapshot: agent_pb2.Snapshot) -> dict[str, Any]:
-    """Return a snapshot as --json writes it."""
-    return flattened(snapshot, "key", "version")
+    memory.client.show(to_json(found), f"{memory} will {_POLICIES[policy]}")
 
 
 def snapshots_table(kept: list[agent_pb2.Snapshot]) -> Table:

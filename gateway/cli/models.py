@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Group
@@ -13,11 +13,11 @@ from agentmem import AsyncClient, Model
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
-from gateway.api.reports import model_report
+from gateway.api.contract_json import to_json
 from gateway.cli.client import Client, client_options, not_empty
 from gateway.cli.groups import DefaultGroup, program
-from gateway.cli.model_tables import described_model, errors_of, models_table
-from gateway.cli.text import console, write_json
+from gateway.cli.model_tables import errors_of, models_table
+from gateway.cli.text import console, described, write_json
 
 _STAGES: Final = {
     "wait": "waiting for its turn, and for others to make room",
@@ -59,7 +59,7 @@ def models() -> None:
 def list_models(client: Client) -> None:
     """List the registered models, the default first."""
     found = client.ask(registered)
-    client.show(list(map(model_dict, found)), Group(models_table(found), *map(Text, errors_of(found))))
+    client.show(list(map(to_json, found)), Group(models_table(found), *map(Text, errors_of(found))))
 
 
 @models.command()
@@ -68,7 +68,7 @@ def list_models(client: Client) -> None:
 def show(client: Client, name: str) -> None:
     """Show all of one model, loaded or not: what it is, and how the memory is divided. Without NAME the default."""
     model = client.ask(lambda agentmem: agentmem.models.get(name)).raw
-    client.show(model_dict(model), described_model(model))
+    client.show(to_json(model), described(model))
 
 
 @models.command()
@@ -94,7 +94,7 @@ def load(client: Client, name: str) -> None:
     model = found.raw
     hot = f"; {model.memory.agents_4k:,} agents of 4,096 tokens fit hot" if model.HasField("memory") else ""
     loaded = f"{printable(model.model_id)} is loaded: {byte_size(model.weight_bytes)} of weights{hot}"
-    client.show({"stage": "ready", "progress": 1.0, "model": model_dict(model)}, loaded)
+    client.show({"stage": "ready", "progress": 1.0, "model": to_json(model)}, loaded)
 
 
 @models.command()
@@ -119,11 +119,6 @@ def unload(client: Client, name: str) -> None:
 async def registered(agentmem: AsyncClient) -> list[model_pb2.Model]:
     """Return the registered models, the default first."""
     return [model.raw async for model in agentmem.models.list()]
-
-
-def model_dict(model: model_pb2.Model) -> dict[str, Any]:
-    """Return a model as --json writes it: its name, and what the APIs report of it."""
-    return {"model_id": model.model_id, **model_report(model)}
 
 
 @contextmanager

@@ -2,13 +2,11 @@
 
 import json
 import sys
-from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import IO, Any, Final
 
 import click
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
@@ -16,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agentmem.process import logs
-from agentmem.v1 import types_pb2
-from agentmem.words import printable, short_name, tier_name
+from agentmem.sizes import byte_size
+from agentmem.words import printable
+from gateway.api.contract_json import to_json
 
 _PIPE_WIDTH = 200
 
@@ -92,9 +91,38 @@ def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str 
     return made
 
 
-def described(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of names and values."""
-    return table({"name": {"no_wrap": True, "min_width": 12}, "value": FOLD}, rows, show_header=False)
+def described(message: Message) -> Table:
+    """Return a table of all that a message of the contract says, by the names of `to_json`; bytes as people read them.
+
+    A message in a list is one row, and one elsewhere a row for each of its fields.
+    """
+    return table(
+        {"name": {"no_wrap": True, "min_width": 12}, "value": FOLD}, _rows(to_json(message)), show_header=False
+    )
+
+
+def _rows(fields: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _rows(value, f"{within}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield from ((within + name, ", ".join(map(" ".join, _rows(each)))) for each in value)
+        elif value:
+            yield within + name, _shown(name, value)
+
+
+def _shown(name: str, value: Any) -> str:
+    match value:
+        case list():
+            return ", ".join(_shown(name, each) for each in value)
+        case bool():
+            return "yes"
+        case int():
+            return byte_size(value) if "bytes" in name else f"{value:,}"
+        case float():
+            return f"{value:.3g}"
+        case _:
+            return str(value)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
@@ -103,54 +131,3 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, 
 def write_json(data: object) -> None:
     """Write one JSON document on one line; letters are escaped where the locale may lack them."""
     click.echo(json.dumps(data, ensure_ascii=sys.stdout.encoding.lower() not in ("utf-8", "utf8")))
-
-
-def as_dict(message: Message) -> dict[str, Any]:
-    """Return a message of the contract as --json writes it: all its fields by their names.
-
-    None stands for absent messages and optional fields, for enums that say nothing, and for no bytes. Enums have their
-    short names, durations are seconds, times RFC 3339, bytes Base64, tokens per tier an object by tier, and a field
-    whose name ends in `_json` is what it holds, without that ending.
-    """
-    fields: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        absent = field.has_presence and not message.HasField(field.name)
-        value = None if absent else _value(field, getattr(message, field.name))
-        fields[field.name.removesuffix("_json")] = _parsed(value) if field.name.endswith("_json") and value else value
-    return fields
-
-
-def flattened(message: Message, *parts: str) -> dict[str, Any]:
-    """Return a message as `as_dict`, with the fields of some of its parts in the place of these parts."""
-    fields = {name: value for name, value in as_dict(message).items() if name not in parts}
-    for part in parts:
-        fields |= as_dict(getattr(message, part))
-    return fields
-
-
-def _value(field: Any, value: Any) -> Any:
-    if not field.is_repeated:
-        return _single(field, value)
-    if field.message_type is types_pb2.TierTokens.DESCRIPTOR:
-        tiers: Sequence[types_pb2.TierTokens] = value
-        return {tier_name(part.tier): part.tokens for part in tiers}
-    return [_single(field, one) for one in value]
-
-
-def _single(field: Any, value: Any) -> Any:
-    if isinstance(value, Timestamp):
-        return iso_time(value)
-    if isinstance(value, Duration):
-        return round(value.ToTimedelta().total_seconds(), 6)
-    if isinstance(value, Message):
-        return as_dict(value)
-    if isinstance(value, bytes):
-        return b64encode(value).decode() or None
-    return value if field.enum_type is None else short_name(field.enum_type, value) or None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

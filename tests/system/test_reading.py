@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64decode
 from datetime import datetime
 from typing import Any
 
@@ -58,7 +59,7 @@ async def test_a_memory_is_read_turn_by_turn(stack: Stack) -> None:
 async def test_json_has_the_exact_text_too(stack: Stack) -> None:
     (marco,) = await told(stack, "show", "marco", "--text")
     ledger = await stack.ledger("marco")
-    assert "".join(turn["text"] for turn in marco["history"]).encode() == ledger.text
+    assert b"".join(b64decode(turn["text"]) for turn in marco["history"]) == ledger.text
     assert [turn["first_token"] for turn in marco["history"]] == [0, ledger.turns[0].end_token]
     assert [turn["generated_tokens"] for turn in marco["history"]] == [t.generated_tokens for t in ledger.turns]
     roles = [[message["role"] for message in turn["messages"]] for turn in marco["history"]]
@@ -133,7 +134,7 @@ async def test_pins_and_probes(stack: Stack) -> None:
     assert not (await told(stack, "unpin", "marco"))["pinned"]
     held = (await told(stack, "show", "marco"))[0]["tokens"]
     assert (await agentmem(stack, "probe", "marco", QUESTION)).startswith(f"EXTEND · would reuse {held} of ")
-    assert (await told(stack, "probe", "marco", QUESTION))["match"] == "extend"
+    assert (await told(stack, "probe", "marco", QUESTION))["cache"]["match"] == "extend"
     assert (await told(stack, "show", "marco"))[0]["tokens"] == held
     assert "agent 'nobody' does not exist" in await agentmem(stack, "probe", "nobody", "x", fails=True)
 

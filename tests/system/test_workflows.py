@@ -193,12 +193,12 @@ async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
     assert shown.exit_code == 0
     assert "the connection to the gateway was lost" in shown.stderr
     events = [json.loads(line) for line in shown.stdout.splitlines()]
-    said = [(event["agent_id"], event["text"]) for event in events if event["event"] == "agent_spoke"]
+    said = [(each["agent_id"], each["text"]) for event in events if (each := event.get("agent_spoke"))]
     assert words(said) == words(spoken(undisturbed))
-    numbers = [e["sequence"] for e in events if e["event"] not in ("agent_speaking", "agent_delta")]
+    numbers = [e["sequence"] for e in events if e.keys().isdisjoint(("agent_speaking", "agent_delta"))]
     assert numbers == [*range(1, len(numbers) + 1)]
     page = (report / "report.html").read_text()
-    assert events[0]["workflow"]["workflow_id"] in page
+    assert events[0]["started"]["workflow"]["workflow_id"] in page
     assert all(json.dumps(text, ensure_ascii=False) in page for _, text in said)
 
 

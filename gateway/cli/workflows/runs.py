@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
-from rich.console import Group
 from rich.table import Table
 
 from agentmem import AsyncClient
 from agentmem.v1 import workflow_pb2
 from agentmem.words import printable
+from gateway.api.contract_json import to_json
 from gateway.cli.client import Client, client_options, not_empty
 from gateway.cli.groups import DefaultGroup
-from gateway.cli.text import FOLD, LINE, RIGHT, age, as_dict, counted, described, table
+from gateway.cli.text import FOLD, LINE, RIGHT, age, counted, described, table
 from gateway.cli.workflows.state import state_name
 
 _ENDED = (workflow_pb2.WORKFLOW_STATE_SUCCEEDED, workflow_pb2.WORKFLOW_STATE_FAILED)
@@ -36,9 +36,7 @@ def list_workflows(client: Client) -> None:
     """List the runs, the newest first."""
     found = client.ask(find)
     none = "no runs yet; `agentmem run FILE` starts one"
-    # Who takes part is not in a list.
-    data = [{name: value for name, value in as_dict(one).items() if name != "agents"} for one in found]
-    client.show(data, workflows_table(found, datetime.now(UTC)) if found else none)
+    client.show(list(map(to_json, found)), workflows_table(found, datetime.now(UTC)) if found else none)
 
 
 @workflows.command()
@@ -47,19 +45,7 @@ def list_workflows(client: Client) -> None:
 def show(client: Client, workflow_id: str) -> None:
     """Show how far a run is, and who takes part. `agentmem run --resume ID` shows what was said."""
     found = client.ask(lambda agentmem: agentmem.workflows.get(workflow_id)).raw
-    now = datetime.now(UTC)
-    rows = {
-        "id": found.workflow_id,
-        "workflow": found.name,
-        "state": state_name(found),
-        "error": found.error,
-        "phase": found.phase,
-        "turns": f"{found.turns:,}",
-        "started": age(found.create_time, now),
-        "last turn": age(found.update_time, now),
-    }
-    about = described((name, value) for name, value in rows.items() if value)
-    client.show(as_dict(found), Group(about, agents_table(found)))
+    client.show(to_json(found), described(found))
 
 
 @workflows.command()
@@ -72,7 +58,7 @@ def cancel(client: Client, workflow_id: str) -> None:
         line = f"{printable(workflow_id)} had ended: {state_name(ended)}"
     else:
         line = f"cancelled {printable(workflow_id)} after {counted(ended.turns, 'turn')}"
-    client.show(as_dict(ended), line)
+    client.show(to_json(ended), line)
 
 
 @workflows.command()
@@ -98,9 +84,3 @@ def workflows_table(found: Sequence[workflow_pb2.Workflow], now: datetime) -> Ta
     ids = {**FOLD, "no_wrap": longest <= _ID_WIDTH}
     rows = ((one.workflow_id, one.name, state_name(one), f"{one.turns:,}", age(one.update_time, now)) for one in found)
     return table({"id": ids, "workflow": FOLD, "state": LINE, "turns": RIGHT, "last turn": LINE}, rows)
-
-
-def agents_table(workflow: workflow_pb2.Workflow) -> Table:
-    """Return who takes part in a run, and whose memory that is."""
-    rows = ((one.name, one.key.agent_id, one.key.model_id, "yes" if one.persists else "no") for one in workflow.agents)
-    return table({"agent": FOLD, "memory": FOLD, "model": FOLD, "stays": LINE}, rows)

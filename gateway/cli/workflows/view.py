@@ -15,7 +15,8 @@ from rich.text import Text
 
 from agentmem.v1 import workflow_pb2
 from agentmem.words import printable
-from gateway.cli.text import FOLD, LINE, RIGHT, as_dict, console, counted, iso_time, table, write_json
+from gateway.api.contract_json import to_json
+from gateway.cli.text import FOLD, LINE, RIGHT, console, counted, table, write_json
 from gateway.cli.turns import match_name, tiers_of, turn_line
 from gateway.cli.workflows.state import Member, Run, totals_line
 
@@ -60,7 +61,7 @@ class JsonLines(View):
     """A JSON object per event, those of growing text too."""
 
     def show(self, event: Event) -> None:
-        write_json(event_dict(event))
+        write_json(to_json(event))
 
 
 class Lines(View):
@@ -124,13 +125,6 @@ def view_of(run: Run, *, as_json: bool) -> View:
         return JsonLines(run)
     to = console()
     return Screen(run, to) if sys.stdout.isatty() and not to.is_dumb_terminal else Lines(run, to)
-
-
-def event_dict(event: Event) -> dict[str, object]:
-    """Return an event as --json writes it: its number, its time, its kind, and the fields of that kind."""
-    kind = event.WhichOneof("event")
-    fields = as_dict(getattr(event, kind)) if kind else {}
-    return {"sequence": event.sequence, "time": iso_time(event.time), "event": kind, **fields}
 
 
 def waiting(why: str) -> str:

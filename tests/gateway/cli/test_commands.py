@@ -41,7 +41,7 @@ async def test_agents_over_all_pages(worker: ScriptedWorker, agentmem: Command) 
     assert "9.4 MB" in listed.output
     assert (await agentmem("agents", "list")).output == listed.output
     told = json.loads((await agentmem("agents", "list", "--json")).output)
-    assert [one["agent_id"] for one in told] == [f"agent-{number}" for number in range(5)]
+    assert [one["key"]["agent_id"] for one in told] == [f"agent-{number}" for number in range(5)]
     assert told[0]["tier"] == "warm"
     assert told[0]["warm_bytes"] == 9_437_184
 
@@ -54,7 +54,7 @@ async def test_agents_without_a_name_are_hidden(worker: ScriptedWorker, agentmem
         assert [line.split()[0] for line in listed.stdout.splitlines()] == ["agent", "conv-mine"]
         assert listed.stderr == "2 agents without a name not shown; --all shows them too\n"
         told = await agentmem("agents", *arguments, "--json")
-        assert [one["agent_id"] for one in json.loads(told.stdout)] == ["conv-mine"]
+        assert [one["key"]["agent_id"] for one in json.loads(told.stdout)] == ["conv-mine"]
         everyone = await agentmem("agents", *arguments, "--all")
         assert all(name in everyone.stdout for name in anonymous) and not everyone.stderr
     worker.agents = worker.agents[1:]

@@ -15,7 +15,6 @@ from gateway.cli.agents import agents_table
 from gateway.cli.branches import snapshots_table
 from gateway.cli.keys import keys_table
 from gateway.cli.model_tables import models_table
-from gateway.cli.workflows.runs import agents_table as participants_table
 from gateway.cli.workflows.runs import workflows_table
 from gateway.cli.workflows.state import Run
 from gateway.cli.workflows.view import members_table
@@ -58,12 +57,6 @@ def workflows() -> Table:
     return workflows_table([run], NOW)
 
 
-def participants() -> Table:
-    run = workflow_pb2.Workflow()
-    run.agents.add(name="support-assistant", key=KEY, persists=True)
-    return participants_table(run)
-
-
 def keys() -> Table:
     limits = {"expires": NOW + timedelta(hours=1), "admin": True, "max_running": 64, "max_per_minute": 120_000}
     key, _ = new("the-team-of-customer-4711", LONG_AGO, label="continuous integration", **limits)
@@ -81,7 +74,7 @@ def members() -> Table:
     return members_table(run, COLUMNS)
 
 
-@pytest.mark.parametrize("table", [agents, snapshots, models, workflows, participants, keys, members])
+@pytest.mark.parametrize("table", [agents, snapshots, models, workflows, keys, members])
 def test_a_table_fits(table: object) -> None:
     assert callable(table)
     built = table()

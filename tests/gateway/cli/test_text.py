@@ -5,9 +5,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.v1 import types_pb2, workflow_pb2
+from agentmem.v1 import model_pb2
 from agentmem.words import printable
-from gateway.cli.text import age, as_dict, counted, iso_time
+from gateway.cli.text import age, counted, described, iso_time
 
 
 @pytest.mark.parametrize(
@@ -38,38 +38,24 @@ def test_printable_keeps_what_it_is_told() -> None:
     assert printable("é🌍\x1b[31m\n\t", keep="\n") == "é🌍\\x1b[31m\n\\t"
 
 
-def test_fields_have_the_contracts_names_and_plain_values() -> None:
-    workflow = workflow_pb2.Workflow(
-        workflow_id="wf-1",
-        state=workflow_pb2.WORKFLOW_STATE_RUNNING,
-        turns=3,
-        agents=[workflow_pb2.WorkflowAgent(name="a", key=types_pb2.AgentKey(model_id="demo"))],
+def test_all_that_a_message_says_is_described() -> None:
+    model = model_pb2.Model(
+        model_id="[b]\x1b",
+        state=model_pb2.MODEL_STATE_LOADED,
+        is_default=True,
+        context_length=131_072,
+        kv_bits_measured=[model_pb2.KVBitsMeasurement(kv_bits="4", kl_divergence=0.25, bytes_per_token=18_432)],
+        memory=model_pb2.ModelMemory(pool_bytes=8 * 10**9, agents_4k=20),
+        calibration=model_pb2.Calibration(largest_k_means=[0.5, 2]),
     )
-    workflow.create_time.FromMilliseconds(1_700_000_000_500)
-    assert as_dict(workflow) == {
-        "workflow_id": "wf-1",
-        "namespace": "",
-        "name": "",
-        "state": "running",
-        "phase": "",
-        "turns": 3,
-        "create_time": "2023-11-14T22:13:20.500+00:00",
-        "update_time": None,
-        "error": "",
-        "agents": [
-            {"name": "a", "key": {"namespace": "", "agent_id": "", "model_id": "demo"}, "persists": False},
-        ],
+    names, values = (map(str, column.cells) for column in described(model).columns)
+    assert dict(zip(names, values, strict=True)) == {
+        "model_id": "[b]\\x1b",
+        "state": "loaded",
+        "is_default": "yes",
+        "context_length": "131,072",
+        "kv_bits_measured": "kv_bits 4, kl_divergence 0.25, bytes_per_token 18.4 kB",
+        "memory.pool_bytes": "8.0 GB",
+        "memory.agents_4k": "20",
+        "calibration.largest_k_means": "0.5, 2",
     }
-
-
-def test_values_that_say_nothing() -> None:
-    told = as_dict(workflow_pb2.AgentSpoke())
-    assert (told["usage"], told["reason"], told["text"], told["replayed"]) == (None, None, "", False)
-    assert as_dict(types_pb2.Sampling(seed=0))["seed"] == 0
-    assert as_dict(types_pb2.Sampling())["seed"] is None
-
-
-def test_json_in_a_field_is_what_it_says() -> None:
-    outcome = workflow_pb2.PhaseOutcome(phase="p", outcome_json='{"a": [1, null]}', rounds=2)
-    assert as_dict(outcome) == {"phase": "p", "outcome": {"a": [1, None]}, "rounds": 2}
-    assert as_dict(workflow_pb2.PhaseOutcome(outcome_json="{"))["outcome"] == "{"

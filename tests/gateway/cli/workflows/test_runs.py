@@ -57,7 +57,6 @@ async def test_list_over_all_pages(workflows: ScriptedWorkflows, agentmem: Comma
         ("wf-1", "succeeded"),
         ("wf-2", "running"),
     ]
-    assert "agents" not in told[0]
     workflows.runs.clear()
     assert (await agentmem("workflows")).output == "no runs yet; `agentmem run FILE` starts one\n"
     assert (await agentmem("workflows", "--json")).output == "[]\n"
@@ -68,12 +67,12 @@ async def test_show(workflows: ScriptedWorkflows, agentmem: Command) -> None:
     shown = await agentmem("workflows", "show", "wf-1")
     assert shown.exit_code == 0
     assert "it is \\x1b[2J full" in shown.output
-    assert ["warden", "wf-1/warden", "demo", "yes"] in [line.split() for line in shown.output.splitlines()]
+    assert "agents        name warden, key.agent_id wf-1/warden, key.model_id demo, persists yes" in shown.output
     told = json.loads((await agentmem("workflows", "show", "wf-2", "--json")).output)
     assert (told["workflow_id"], told["state"], told["turns"]) == ("wf-2", "running", 7)
     assert told["agents"][0] == {
         "name": "warden",
-        "key": {"namespace": "", "agent_id": "wf-1/warden", "model_id": "demo"},
+        "key": {"agent_id": "wf-1/warden", "model_id": "demo"},
         "persists": True,
     }
     missing = await agentmem("workflows", "show", "wf-9")

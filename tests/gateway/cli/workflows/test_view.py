@@ -7,7 +7,7 @@ from rich.console import Console
 
 from agentmem.v1 import workflow_pb2
 from gateway.cli.workflows.state import Run
-from gateway.cli.workflows.view import Lines, Screen, event_dict, waiting
+from gateway.cli.workflows.view import Lines, Screen, waiting
 from tests.gateway.cli.workflows.events import ABSENT, NEW, RUN, delta, numbered, speaking, spoke, step, usage, workflow
 
 TRANSCRIPT = """\
@@ -165,35 +165,3 @@ def test_texts_do_not_steer_the_terminal(text: str) -> None:
     shown = file.getvalue()
     assert not set("\x1b\u202e\r") & set(shown)
     assert text not in shown or text.startswith("[bold]")
-
-
-def test_json() -> None:
-    told = [event_dict(event) for event in RUN]
-    assert {one["event"] for one in told} == {
-        field.name for field in workflow_pb2.RunWorkflowResponse.DESCRIPTOR.oneofs_by_name["event"].fields
-    }
-    spoken = told[10]
-    assert spoken == {
-        "sequence": 5,
-        "time": "2023-11-14T22:13:25.000+00:00",
-        "event": "agent_spoke",
-        "agent_id": "marco",
-        "text": "The boat is green.",
-        "usage": {"prompt_tokens": 30, "cached": {"hot": 10}, "completion_tokens": 6, "reasoning_tokens": 0},
-        "timings": {"queue": None, "load": None, "prefill": 0.03, "decode": 0.5, "time_to_first_token": 0.02},
-        "version": None,
-        "cache": {
-            "match": "extend",
-            "cached": {"hot": 10},
-            "prompt_tokens": 30,
-            "miss_reason": None,
-            "load_bytes": 0,
-            "snapshot_version": 0,
-        },
-        "phase": "yard",
-        "round": 1,
-        "reason": "stop",
-        "replayed": False,
-    }
-    assert told[21]["outcome"] == {"winner": "green", "votes": {"marco": "green", "danny": None}}
-    assert (told[5]["event"], told[5]["text"], told[5]["sequence"]) == ("agent_delta", "The boat", 3)
